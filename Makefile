@@ -1,0 +1,104 @@
+# The workshop. `make` alone lists what there is.
+#
+# Needs python3 (3.11 or newer), make, git, and a way to the Python package index. Each target makes its own
+# environment first, and again whenever pyproject.toml has changed.
+
+# Which Python to use. The plain `make test` works in .venv; `PYTHON=python3.12 make test` in .venv-3.12, beside it.
+PYTHON ?= python3
+# More words for pytest, e.g. `make test ARGS="-k floors -x"`.
+ARGS ?=
+
+# pyenv's python3.12 starts only where 3.12 is chosen: asking for it by name is choosing it. Others do not read the variable.
+CHOSEN := $(patsubst python%,%,$(filter python3.%,$(PYTHON)))
+RUN_PYTHON := $(if $(CHOSEN),PYENV_VERSION=$(CHOSEN) )"$(PYTHON)"
+VERSION := $(shell $(RUN_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+SUFFIX := $(if $(filter file,$(origin PYTHON)),,-$(VERSION))
+ENV := .venv$(SUFFIX)
+DEMO := .venv-demo$(SUFFIX)
+# One stamp per Python version: when python3 becomes another one, the environment is made anew.
+ENV_READY := $(ENV)/.ready-$(VERSION)
+DEMO_READY := $(DEMO)/.ready-$(VERSION)
+
+# 0.13.8: knows `uv pip install --group`, and what this file was tried with. A uv on the PATH that knows it will do.
+UV_VERSION := 0.13.8
+UV := $(shell uv pip install --help 2>/dev/null | grep -q -e '--group' && command -v uv || echo .venv-tools/bin/uv)
+# Use the Python that was asked for, or say that it is not there; never fetch another one.
+export UV_PYTHON_DOWNLOADS := never
+# An environment that happens to be active is not the one we mean.
+unexport VIRTUAL_ENV PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench nightly clean python-is-there
+
+help:
+	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
+	@echo 'make test      the test suite, except what takes minutes'
+	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
+	@echo 'make bench     measure, each figure beside its baseline'
+	@echo 'make nightly   the tests that take minutes'
+	@echo 'make clean     remove the environments and everything else that was made here'
+	@echo
+	@echo 'PYTHON=python3.12 make test   uses that Python, in an environment of its own'
+	@echo 'make test ARGS="-k floors"    hands more words to pytest'
+
+# One sentence instead of a traceback from deep inside an installer.
+python-is-there:
+	@test -n "$(VERSION)" || { \
+	  echo "kinetic: $(PYTHON) does not start here; install Python 3.11 or newer, or name one: PYTHON=/path/to/python3.12 make $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(RUN_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "kinetic: needs Python 3.11 or newer, and $(PYTHON) is $(VERSION); name a newer one: PYTHON=/path/to/python3.12 make $(MAKECMDGOALS)" >&2; exit 1; }
+
+.venv-tools/bin/uv: | python-is-there
+	@echo 'kinetic: fetching uv into .venv-tools' >&2
+	@$(RUN_PYTHON) -m venv --clear .venv-tools || { \
+	  echo "kinetic: $(PYTHON) cannot make virtual environments; install its venv module (Debian, Ubuntu: apt install python3-venv) or uv" >&2; \
+	  rm -rf .venv-tools; exit 1; }
+	@.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check 'uv==$(UV_VERSION)'
+
+# $(call make_environment,FOLDER,GROUPS): a Python of the right version stays, so that a changed pin costs seconds.
+define make_environment
+@echo 'kinetic: preparing $(1) (Python $(VERSION))' >&2
+@test "`$(1)/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null`" = '$(VERSION)' || \
+  $(UV) venv --quiet --clear --python "`$(RUN_PYTHON) -c 'import sys; print(sys.executable)'`" $(1)
+@$(UV) pip install --quiet --python $(1)/bin/python --editable . $(2)
+@touch $@
+endef
+
+$(ENV_READY): pyproject.toml | python-is-there $(UV)
+	$(call make_environment,$(ENV),--group test --group check)
+
+$(DEMO_READY): pyproject.toml | python-is-there $(UV)
+	$(call make_environment,$(DEMO),--group demo)
+
+demo: $(DEMO_READY)
+	@$(DEMO)/bin/python examples/digits.py
+	@$(DEMO)/bin/kinetic jobs list --all
+
+# Two processes: what the smallest machine has, and many tests start processes of their own.
+test: $(ENV_READY)
+	@$(ENV)/bin/python -m pytest -n 2 -m 'not nightly' $(ARGS)
+
+nightly: $(ENV_READY)
+	@$(ENV)/bin/python -m pytest -n 2 -m nightly $(ARGS)
+
+# tests/typing is the public interface as a program: both type checkers read it, once it is there.
+check: $(ENV_READY)
+	@$(ENV)/bin/ruff check --quiet --output-format concise
+	@$(ENV)/bin/ruff format --check
+	@$(ENV)/bin/mypy --strict src $(wildcard tests/typing)
+	@test -z '$(wildcard tests/typing)' || $(ENV)/bin/pyright --pythonpath $(ENV)/bin/python tests/typing
+	@$(ENV)/bin/lint-imports --no-logo
+	@$(ENV)/bin/codespell
+	@$(ENV)/bin/validate-pyproject pyproject.toml
+
+# These two variables change what is measured (unbuffered prints; every import compiled again), so they go.
+bench: $(ENV_READY)
+	@failed=0; for bench in benchmarks/bench_*.py; do \
+	  test -e "$$bench" || { echo 'kinetic: there is no benchmarks/bench_*.py here' >&2; exit 1; }; \
+	  echo "== $$bench"; \
+	  env -u PYTHONUNBUFFERED -u PYTHONDONTWRITEBYTECODE $(ENV)/bin/python "$$bench" || failed=1; \
+	done; exit $$failed
+
+clean:
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find $(wildcard src tests benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""kinetic: run a function on an accelerator as if it were here.
+
+    @kinetic.run(accelerator="tpu-v5e-1")
+    def train(lr): ...
+
+    loss = train(0.001)                  # runs there, returns here
+    job = train.run_async(0.001)         # detached: status, logs, result, cancel, attach from any machine
+
+Names appear on first touch (PEP 562), so that ``import kinetic`` costs next to nothing.
+"""
+
+TYPE_CHECKING = False  # what type checkers take for True; importing typing would cost 5 ms
+if TYPE_CHECKING:
+    from kinetic import debug, errors, job_status, jobs, testing
+    from kinetic._remote.callable import RemoteCallable
+    from kinetic._remote.decorator import run
+    from kinetic._remote.later import Data, attach_batch
+    from kinetic._version import __version__
+    from kinetic.errors import BatchError
+    from kinetic.jobs import JobHandle, JobStatus, attach, list_jobs
+
+__all__ = [
+    "BatchError",
+    "Data",
+    "JobHandle",
+    "JobStatus",
+    "RemoteCallable",
+    "__version__",
+    "attach",
+    "attach_batch",
+    "debug",
+    "errors",
+    "job_status",
+    "jobs",
+    "list_jobs",
+    "run",
+    "testing",
+]
+
+_HOME = {
+    "BatchError": "errors",
+    "Data": "_remote.later",
+    "JobHandle": "jobs",
+    "JobStatus": "job_status",
+    "RemoteCallable": "_remote.callable",
+    "__version__": "_version",
+    "attach": "jobs",
+    "attach_batch": "_remote.later",
+    "list_jobs": "jobs",
+    "run": "_remote.decorator",
+}
+_DOORS = frozenset({"debug", "errors", "job_status", "jobs", "testing"})
+
+
+def __getattr__(name: str) -> object:
+    """Import what is touched for the first time."""
+    if name not in _HOME and name not in _DOORS:
+        raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"kinetic.{_HOME.get(name, name)}")
+    found = globals()[name] = module if name in _DOORS else getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,0 +1,280 @@
+"""The embedded backend: jobs run on this machine, detached from whoever submitted them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from kinetic._backends.local import environment, launching, life, pulse, soil, spawning
+from kinetic._backends.local import limits as limits_
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Queue, Row
+from kinetic._backends.protocol import Diagnosis, Launch, Sighting
+from kinetic._hardware.placement import Placement
+from kinetic._packing import runner
+from kinetic._wire import pages
+from kinetic.errors import CapacityError
+from kinetic.job_status import JobStatus
+
+_STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
+_MODES = 0o777
+
+
+class LocalBackend:
+    """Run jobs on this machine.
+
+    Args:
+        runtime: Folder for host-local state, on a local disk.
+        environ: The environment that limits and jobs are taken from.
+        strict: True when the user asked for this backend by name: then hardware that is absent is an error.
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
+        self.paths = Paths(runtime)
+        self.environ = os.environ if environ is None else environ
+        self.limits = limits_.limits(self.environ)
+        self._strict = strict
+        self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
+        self._pulses: dict[str, pulse.Pulse] = {}
+        self._queue: Queue | None = None
+        self._soil: tuple[str, str] | None = None
+        self._lock = threading.Lock()
+        self._submitting: dict[str, life.Life] = {}
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of this machine, opened on first use."""
+        with self._lock:
+            if self._queue is None:
+                self.paths.make()
+                self._queue = Queue(self.paths.queue)
+            return self._queue
+
+    def check(self, placement: Placement) -> tuple[str, ...]:
+        """Refuse what this machine cannot even emulate; see the protocol."""
+        if placement.hosts > 1:
+            raise CapacityError(
+                f"{placement.name} spans {placement.hosts} hosts, and this machine emulates one",
+                why="slices of several hosts are not emulated by this version of kinetic",
+                next=f"use an accelerator of one host, such as {_one_host(placement)}",
+            )
+        if placement.kind == "gpu":
+            return self._check_gpu(placement)
+        if placement.kind == "tpu":
+            return (f"{placement.name} is emulated: {placement.chips_per_host} virtual CPU device(s) for JAX",)
+        return ()
+
+    def prepare(self) -> None:
+        """Have a keeper getting ready while the client packs."""
+        name, _ = self._our_soil()
+        spawning.advance(self.paths, self.queue, self.limits, ready=name)
+
+    def begin(self, job_id: str) -> None:
+        """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
+        self.paths.make()
+        folder = self.paths.job(job_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        held = life.take(self.paths.submitting(job_id))
+        if held is not None:
+            self._submitting[job_id] = held
+
+    def launch(self, launches: Sequence[Launch]) -> list[str]:
+        """Queue jobs and see to it that somebody carries them out; see the protocol."""
+        name, recipe = self._our_soil()
+        rows = []
+        for launch in launches:
+            job_id = launch.order.job_id
+            self.begin(job_id)
+            launching.write(self.paths, self._page(launch), launch.key)
+            pulse.make(self.paths.pulse(job_id))
+            rows.append((job_id, launch.group, self._devices(launch.placement)))
+        self.queue.add(rows, name, recipe)
+        for launch in launches:
+            self.finish_submitting(launch.order.job_id)
+        spawning.advance(self.paths, self.queue, self.limits)
+        return [launch.order.job_id for launch in launches]
+
+    def finish_submitting(self, job_id: str) -> None:
+        """Take the mark of ``begin`` away: the job is launched, or will never be."""
+        held = self._submitting.pop(job_id, None)
+        if held is not None:
+            held.release(remove=True)
+
+    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+        """Look at some jobs at once; see the protocol."""
+        rows = self.queue.jobs(names)
+        if any(row.state != "ended" for row in rows.values()):
+            spawning.advance(self.paths, self.queue, self.limits)
+            rows = self.queue.jobs(names)
+        seen = {name: self._sighting(row) for name, row in rows.items()}
+        for name in names:
+            if name not in seen and life.is_held(self.paths.submitting(name)):
+                seen[name] = Sighting(name, JobStatus.PENDING, reason="is being submitted", where=platform.node())
+        return seen
+
+    def watch(self, name: str, *, seconds: float) -> Sighting | None:
+        """Wait for a change, pushed by the job's pulse; see the protocol."""
+        beat = self._pulses.get(name)
+        if beat is None or not beat.listening:
+            if beat is not None:
+                beat.close()
+            beat = self._pulses[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+            if (seen := self.observe([name]).get(name)) is None or seen.status.is_final:
+                seconds = min(seconds, 0.002)  # it ended before the pulse was open
+        beat.wait(seconds)
+        return self.observe([name]).get(name)
+
+    def forget_watch(self, name: str) -> None:
+        """Close the pulse of a job that nobody here waits for any more."""
+        beat = self._pulses.pop(name, None)
+        if beat is not None:
+            beat.close()
+
+    def explain(self, name: str) -> Diagnosis | None:
+        """Say what a pending job waits for; see the protocol."""
+        row = self.queue.jobs([name]).get(name)
+        if row is None or row.state == "ended":
+            return None
+        if row.state != "queued":
+            return Diagnosis(f"{name} runs on {platform.node()}", next=f"kinetic jobs logs {name} --follow")
+        return Diagnosis(f"{name} {self._waits_for(row)}", why=self._holders(row), next="kinetic jobs list")
+
+    def live_log(self, name: str, *, host: int, attempt: int) -> FileLog | None:
+        """Return the log as the worker writes it; see the protocol."""
+        return FileLog.open(self.paths.log(name, attempt, host))
+
+    def stop(self, name: str, *, wait: float) -> bool:
+        """End a job's processes; see the protocol."""
+        row = self.queue.ask_to_stop(name)
+        if row is None:
+            return True
+        if row.keeper:
+            pulse.poke(self.paths.wake(row.keeper))
+        limit = time.monotonic() + wait
+        while True:
+            row = self.queue.jobs([name]).get(name)
+            if row is None or row.state == "ended":
+                return True
+            left = limit - time.monotonic()
+            if left <= 0:
+                return False
+            self.watch(name, seconds=min(left, 1.0))
+
+    def remove(self, name: str) -> None:
+        """Forget a job; see the protocol."""
+        self.forget_watch(name)
+        self.queue.forget(name)
+        shutil.rmtree(self.paths.job(name), ignore_errors=True)
+
+    def find(self) -> Iterator[Sighting]:
+        """Look at every job of this machine; see the protocol."""
+        if not self.paths.queue.exists():
+            return iter(())
+        spawning.advance(self.paths, self.queue, self.limits)
+        return iter([self._sighting(row) for row in self.queue.look()])
+
+    def _our_soil(self) -> tuple[str, str]:
+        if self._soil is None:
+            self.paths.make()
+            made = soil.recipe(runner.folder(self.paths.runners), self.environ)
+            self._soil = soil.name(made), pages.write(made).decode()
+        name, recipe = self._soil
+        with self.queue.change() as db:
+            db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", (name, recipe))
+        return name, recipe
+
+    def _page(self, launch: Launch) -> launching.LaunchPage:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return launching.LaunchPage(
+            job_id=launch.order.job_id,
+            order_sha256=launch.order_sha256,
+            store_url=launch.store_url,
+            key_id=launch.key_id,
+            umask=mask & _MODES,
+            deadline=launch.order.deadline,
+            environment=environment.of_job(launch.order, launch.placement, launch.captured, self.environ),
+        )
+
+    def _check_gpu(self, placement: Placement) -> tuple[str, ...]:
+        wanted, there = placement.chips_per_host, len(self.limits.gpus)
+        if wanted <= there:
+            return ()
+        if there or self._strict:
+            raise CapacityError(
+                f"{placement.name} needs {wanted} GPU(s), and this machine has {there}",
+                why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
+                next='ask for fewer, or use accelerator="cpu"',
+            )
+        return (f"{placement.name} is not here: the job runs on the CPU",)
+
+    def _devices(self, placement: Placement) -> int:
+        """Return how many devices a job holds; 0 where it runs on the CPU instead."""
+        return placement.chips_per_host if placement.kind == "gpu" and self.limits.gpus else 0
+
+    def _sighting(self, row: Row) -> Sighting:
+        status = _STATES.get(row.state) or (
+            JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED
+        )
+        return Sighting(
+            name=row.job_id,
+            status=status,
+            attempt=row.attempt,
+            reason=self._waits_for(row) if row.state == "queued" else "",
+            where=platform.node(),
+            submitted=row.submitted,
+            started=row.started,
+            ended=row.ended,
+        )
+
+    def _waits_for(self, row: Row) -> str:
+        before = len(self.queue.look("state = 'queued' AND seq < ? AND (gpus > 0) = ?", (row.seq, row.gpus > 0)))
+        what = f"{row.gpus} of {len(self.limits.gpus)} GPUs" if row.gpus else f"one of {self.limits.slots} slots"
+        return f"waits for {what}; {before} job(s) are before it"
+
+    def _holders(self, row: Row) -> str:
+        held = self.queue.look("state IN ('claimed', 'running') AND (gpus > 0) = ?", (row.gpus > 0,))
+        if not held:
+            return "nothing runs: it starts in a moment"
+        return "running: " + ", ".join(other.job_id for other in held[:5])
+
+
+class FileLog:
+    """The spool of a job's output on this machine, by byte position."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> FileLog | None:
+        """Open a log, or return None when there is none here."""
+        try:
+            return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return None
+
+    def size(self) -> int:
+        """Return how many bytes there are now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position."""
+        return os.pread(self._descriptor, length, start)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _one_host(placement: Placement) -> str:
+    return "cpu" if placement.kind == "gpu" else "tpu-v5e-8"

@@ -1,0 +1,30 @@
+"""The variables of a job on this machine: an allow-list, as a pod would have, never all that the shell happened to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kinetic._hardware.placement import Placement
+from kinetic._wire.order import Order
+
+_NAMES = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
+    "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
+    "http_proxy https_proxy no_proxy XLA_FLAGS OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS".split()
+)
+_PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", "KINETIC_HOME", "KINETIC_RUNTIME_DIR")
+
+
+def of_job(order: Order, placement: Placement, captured: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return everything that a job's process will have in its environment; what the user captured wins."""
+    chosen = {name: value for name, value in environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    frameworks = {"KERAS_BACKEND": "jax"}  # as on a cluster
+    if placement.kind != "gpu":
+        frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
+    own = {
+        "KINETIC_JOB_ID": order.job_id,
+        "KINETIC_OUTPUT_DIR": order.output_dir,
+        "KINETIC_HOST_INDEX": "0",
+        "KINETIC_HOST_COUNT": str(order.hosts),
+    }
+    return chosen | frameworks | dict(captured) | own

@@ -1,0 +1,204 @@
+"""A keeper: claims the oldest job that fits, keeps it until it has its verdict, and claims again.
+
+It holds its life lock from its first moment to its last, holds at most one job, and leaves after a minute without any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kinetic._backends.local import burying, launching, life, pulse, spawning
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Limits, Queue, Row
+from kinetic._runner import judging, keeping, sealing
+from kinetic._runner.work import Work
+from kinetic._stores import open_store
+from kinetic._wire import fingerprint, keys
+from kinetic._wire.note import Note
+from kinetic.errors import KineticError
+
+_IDLE_SECONDS = 60.0
+_ATTEMPTS = 1000
+
+
+class Keeper:
+    """One keeper's process."""
+
+    def __init__(self, name: str, soil: str, runtime: Path, limits: Limits, runner: str) -> None:
+        self.name, self.soil, self.limits, self.runner = name, soil, limits, runner
+        self.paths = Paths(runtime)
+        held = life.take(self.paths.lock(name))
+        if held is None:
+            raise SystemExit(f"keeper {name} runs already")
+        self.life = held
+        pulse.make(self.paths.wake(name))
+        self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.libc = keeping.use_linux()
+        keeping.adopt_orphans(self.libc)
+        self.bell = keeping.Bell()
+        self.queue = Queue(self.paths.queue)
+        self.ending = False
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def run(self) -> None:
+        """Keep jobs until there are none for a minute."""
+        with self.queue.change() as db:
+            row = (self.name, self.soil, "idle", os.getpid(), time.time())
+            db.execute("INSERT OR REPLACE INTO keepers VALUES (?, ?, ?, ?, ?)", row)
+        while not self.ending:
+            row_ = self.queue.claim(self.name, self.soil, self.limits)
+            if row_ is not None:
+                self._keep(row_)
+                self._help_others()
+            elif not self._wait() and self._leave():
+                return
+        self._leave()
+
+    def _keep(self, row: Row) -> None:
+        page = launching.read(self.paths, row.job_id)
+        if page is None:
+            self.queue.forget(row.job_id)
+            return
+        store = open_store(page.store_url)
+        if row.stop or store.size(keys.result(row.job_id)) is not None:
+            self.queue.end(row.job_id, "ended")
+            return
+        started = time.time()
+        attempt = self._claim_attempt(store, row.job_id, started)
+        if not self.queue.running(row.job_id, self.name, attempt):
+            return
+        task = launching.work_of(self.paths, page, attempt, runner=self.runner, more=self._marks(row, attempt))
+        heart = pulse.Heart(self.paths.pulse(row.job_id))
+        try:
+            self._carry_out(store, page, task, heart, started)
+        finally:
+            heart.stop()
+        self._finish(store, row, task)
+
+    def _carry_out(
+        self, store: Any, page: launching.LaunchPage, task: Work, heart: pulse.Heart, started: float
+    ) -> None:
+        """Fork, watch, judge and seal; the Outcome is in the store when this returns."""
+        watched = keeping.start(task, self.libc, heart.descriptors())
+        self.queue.worker(task.job_id, self.name, watched.pid)
+        heart.running()
+        ending = keeping.watch(watched, self.bell, wake=self.wake, stop=lambda: self._is_unwanted(task.job_id))
+        verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
+        verdict = replace(verdict, key_id=page.key_id)
+        key = launching.key_of(self.paths, task.job_id)
+        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve)
+        self.verdict = verdict
+
+    def _finish(self, store: Any, row: Row, task: Work) -> None:
+        """Make the log durable and tidy up, unless somebody removed the job meanwhile: then leave nothing of it."""
+        if self.queue.jobs([row.job_id]):
+            burying.ship_log(store, task)
+        keeping.clear_away(task, self.verdict)
+        if not self.queue.end(row.job_id, self.verdict.status):
+            store.delete(keys.job(row.job_id))
+            _remove(self.paths.job(row.job_id))
+
+    def _claim_attempt(self, store: Any, job_id: str, started: float) -> int:
+        """Create the Note of the next attempt; creating it is what makes the attempt ours."""
+        note = Note(job_id, 0, os.uname().nodename, started, Path(self.runner).name, fingerprint.python())
+        for attempt in range(_ATTEMPTS):
+            page = replace(note, attempt=attempt, details={"keeper": self.name}).to_bytes()
+            if store.put(keys.attempt(job_id, attempt), page, if_absent=True):
+                return attempt
+        raise KineticError(f"{job_id} has used up {_ATTEMPTS} attempts", code="attempts")
+
+    def _marks(self, row: Row, attempt: int) -> dict[str, str]:
+        marks = {burying.MARK: self.name, "KINETIC_ATTEMPT": str(attempt)}
+        return marks | ({"CUDA_VISIBLE_DEVICES": row.devices} if row.devices else {})
+
+    def _is_unwanted(self, job_id: str) -> bool:
+        row = self.queue.jobs([job_id]).get(job_id)
+        return self.ending or row is None or bool(row.stop)
+
+    def _help_others(self) -> None:
+        """Start keepers of another kind if those are next in line; nobody else may be looking."""
+        with contextlib.suppress(KineticError, sqlite3.Error):
+            spawning.advance(self.paths, self.queue, self.limits)
+
+    def _wait(self) -> bool:
+        poll = select.poll()
+        poll.register(self.wake, select.POLLIN)
+        rang = bool(poll.poll(_IDLE_SECONDS * 1000))
+        with contextlib.suppress(BlockingIOError):
+            while rang and os.read(self.wake, 4096):
+                pass
+        return rang
+
+    def _leave(self) -> bool:
+        """Sign off, unless a job came in the same moment."""
+        with self.queue.change() as db:
+            if not self.ending and db.execute(_WAITING, (self.soil,)).fetchone():
+                return False
+            db.execute("DELETE FROM keepers WHERE keeper = ?", (self.name,))
+        self.paths.wake(self.name).unlink(missing_ok=True)
+        log = self.paths.keeper_log(self.name)
+        with contextlib.suppress(OSError):
+            if log.stat().st_size == 0:
+                log.unlink()
+        self.life.release(remove=True)
+        return True
+
+    def _on_term(self, *_: object) -> None:
+        """Pass the end on to the worker: the machine or somebody wants this keeper gone."""
+        self.ending = True
+        pulse.poke(self.paths.wake(self.name))
+
+
+_WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load_ahead() -> None:
+    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
+    import random
+    import shutil
+
+    import cloudpickle
+
+    from kinetic._runner import workspace
+
+    _ = (random, shutil, cloudpickle, workspace)
+
+
+def main(words: list[str]) -> None:
+    """Be a keeper: ``NAME SOIL RUNTIME SLOTS GPUS``; already detached."""
+    name, soil, runtime, slots, gpus = words
+    runner = str(Path(sys.argv[0]).parent)
+    os.chdir("/")
+    try:
+        limits = Limits(int(slots), tuple(filter(None, gpus.split(","))))
+        keeper = Keeper(name, soil, Path(runtime), limits, runner)
+        _load_ahead()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        keeper.run()
+    except Exception:  # noqa: BLE001 - the last frame: into the keeper's log; whoever looks next buries us
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,97 @@
+"""The launch page of a job on this machine: written 0600 beside the queue, gone with the job.
+
+It holds what must never enter a store: the values of the job's environment. The job's key lies in a file of its own,
+which the keeper reads only after it forked the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kinetic._backends.local.paths import Paths
+from kinetic._runner.work import Work
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import pages
+
+
+@dataclass(frozen=True)
+class LaunchPage:
+    """What a keeper is told about a job."""
+
+    job_id: str
+    order_sha256: str
+    store_url: str
+    key_id: str
+    umask: int
+    deadline: float | None
+    environment: dict[str, str] = field(repr=False)
+
+    def to_bytes(self) -> bytes:
+        """Write the page."""
+        return pages.write({"schema": pages.SCHEMA, **self.__dict__})
+
+
+def write(paths: Paths, page: LaunchPage, key: bytes) -> None:
+    """Write page and key into the job's folder, each whole or not at all."""
+    _write_private(paths.key(page.job_id), key)
+    _write_private(paths.launch(page.job_id), page.to_bytes())
+
+
+def read(paths: Paths, job_id: str) -> LaunchPage | None:
+    """Read the page of a job, or None when the job was removed."""
+    try:
+        data = paths.launch(job_id).read_bytes()
+    except OSError:
+        return None
+    fields: dict[str, Any] = pages.read(data, f"the launch page of {job_id}")
+    return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__})
+
+
+def key_of(paths: Paths, job_id: str) -> bytes:
+    """Read the job's key."""
+    return paths.key(job_id).read_bytes()
+
+
+def work_of(paths: Paths, page: LaunchPage, attempt: int, *, runner: str, more: dict[str, str]) -> Work:
+    """Make the work of one attempt: the same names whoever asks, so that an observer finds a dead keeper's files."""
+    scratch = scratch_of(open_store(page.store_url), paths, page.job_id)
+    stem = f"{page.job_id}.{attempt}"
+    return Work(
+        job_id=page.job_id,
+        attempt=attempt,
+        host=0,
+        order_sha256=page.order_sha256,
+        store_url=page.store_url,
+        environment={**page.environment, **more},
+        umask=page.umask,
+        folder=paths.work(page.job_id, attempt),
+        log=paths.log(page.job_id, attempt),
+        body=scratch / f"{stem}.body",
+        meta=scratch / f"{stem}.meta",
+        reserve=scratch / f"{stem}.reserve",
+        deadline=page.deadline,
+        runner=runner,
+    )
+
+
+def scratch_of(store: Store, paths: Paths, job_id: str) -> Path:
+    """Return a folder on the store's own file system, where a rename can make a result durable."""
+    scratch = getattr(store, "scratch", None)
+    return scratch() if scratch is not None else paths.job(job_id)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    beside = f"{path}.{os.getpid():x}"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    with contextlib.ExitStack() as clean:
+        clean.callback(lambda: Path(beside).unlink(missing_ok=True))
+        os.replace(beside, path)  # noqa: PTH105 - on the way of every submission

@@ -1,0 +1,85 @@
+"""Where the host-local state lies: the queue, the locks, the pulses, the logs being written.
+
+    {runtime}/queue.db
+    {runtime}/keepers/{keeper}.lock .wake .log
+    {runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work/
+    {runtime}/runners/{digest}/                     this client's own code, unpacked
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Every file name of the local backend, in one place."""
+
+    runtime: Path
+
+    @property
+    def queue(self) -> Path:
+        """The database of what waits and runs."""
+        return self.runtime / "queue.db"
+
+    @property
+    def runners(self) -> Path:
+        """Folders with the code that keepers run."""
+        return self.runtime / "runners"
+
+    @property
+    def keepers(self) -> Path:
+        """Locks, wake-up pipes and logs of keepers."""
+        return self.runtime / "keepers"
+
+    @property
+    def jobs(self) -> Path:
+        """One folder for each job."""
+        return self.runtime / "jobs"
+
+    def job(self, job_id: str) -> Path:
+        """The folder of one job."""
+        return self.jobs / job_id
+
+    def launch(self, job_id: str) -> Path:
+        """What the keeper is told: environment, digest of the order."""
+        return self.jobs / job_id / "launch.json"
+
+    def key(self, job_id: str) -> Path:
+        """The job's own key, read by the keeper after it forked the worker."""
+        return self.jobs / job_id / "key"
+
+    def pulse(self, job_id: str) -> Path:
+        """The pipe whose writer is the keeper: a byte means running, its end means look now."""
+        return self.jobs / job_id / "pulse"
+
+    def submitting(self, job_id: str) -> Path:
+        """Locked while a client is still submitting the job."""
+        return self.jobs / job_id / "submitting"
+
+    def log(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """The log that a worker writes."""
+        return self.jobs / job_id / f"log-{attempt}-{host}"
+
+    def work(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """The folder in which the project is rebuilt."""
+        return self.jobs / job_id / f"work-{attempt}-{host}"
+
+    def lock(self, keeper: str) -> Path:
+        """Held by a keeper for as long as it lives."""
+        return self.keepers / f"{keeper}.lock"
+
+    def wake(self, keeper: str) -> Path:
+        """A byte written here wakes an idle keeper."""
+        return self.keepers / f"{keeper}.wake"
+
+    def keeper_log(self, keeper: str) -> Path:
+        """What a keeper says about itself; empty unless something went wrong."""
+        return self.keepers / f"{keeper}.log"
+
+    def make(self) -> None:
+        """Make the folders, for their owner only."""
+        for folder in (self.runtime, self.keepers, self.jobs, self.runners):
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - on the way of every submission

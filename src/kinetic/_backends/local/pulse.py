@@ -1,0 +1,102 @@
+"""The pulse of a job: a named pipe by which its keeper tells every waiting process at once, without being asked.
+
+The keeper holds the only writing end. One byte, never read, stays in the pipe and means "running"; the end of the pipe
+means "ended, or the keeper died: look now". The kernel closes it when the keeper is killed, so death is told as well.
+Where named pipes tell nothing (KINETIC_PORTABLE=1, or a system without), waiting is a look every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from pathlib import Path
+
+_POLL_SECONDS = 0.005
+_POLL_LIMIT = 0.1
+
+
+class Heart:
+    """The keeper's end: open while the job runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            # Both ends, because opening for writing alone fails while nobody reads.
+            self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def descriptors(self) -> list[int]:
+        """Return what a forked worker must close: the pipe ends with its last writer."""
+        return [] if self._descriptor is None else [self._descriptor]
+
+    def running(self) -> None:
+        """Tell that the worker runs."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, b"r")
+
+    def stop(self) -> None:
+        """Tell that there is something to see."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class Pulse:
+    """A waiting process's end."""
+
+    def __init__(self, path: Path, *, portable: bool = False) -> None:
+        self._descriptor: int | None = None
+        self._running = False
+        self._ended = False
+        self._pause = _POLL_SECONDS
+        if not portable:
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @property
+    def listening(self) -> bool:
+        """Say whether this end still tells something; a job that is tried again has a new pulse."""
+        return self._descriptor is None or not self._ended
+
+    def wait(self, seconds: float) -> None:
+        """Return when something may have changed, or after some seconds."""
+        if self._descriptor is None or self._ended:
+            time.sleep(max(0.0, min(seconds, self._pause)))
+            self._pause = min(self._pause * 1.2, _POLL_LIMIT)
+            return
+        poll = select.poll()
+        poll.register(self._descriptor, 0 if self._running else select.POLLIN)
+        for _, events in poll.poll(max(0.0, seconds) * 1000):
+            self._running = self._running or bool(events & select.POLLIN)
+            self._ended = bool(events & (select.POLLHUP | select.POLLERR))
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def make(path: Path) -> None:
+    """Make a pulse or a wake-up pipe."""
+    with contextlib.suppress(FileExistsError, OSError):
+        os.mkfifo(path, 0o600)
+
+
+def poke(path: Path) -> bool:
+    """Wake whoever reads this pipe; False when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, b"w")
+    except BlockingIOError:
+        return True  # full of wake-ups: it will wake
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

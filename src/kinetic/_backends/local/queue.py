@@ -1,0 +1,280 @@
+"""The queue of this machine: a job that waits is a row, not a process.
+
+Rows go queued -> claimed -> running -> ended. Every change is one BEGIN IMMEDIATE transaction, so that two clients and
+any number of keepers see one order. First in, first out for each class: "cpu" jobs share the slots, "gpu" jobs share
+the devices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kinetic.errors import BackendUnavailableError
+
+_SCHEMA = 1
+_BUSY_SECONDS = 30.0  # longer than any transaction here; a disk that stalls longer is an error worth telling
+_TABLES = """
+CREATE TABLE IF NOT EXISTS jobs (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL UNIQUE,
+    group_id TEXT NOT NULL DEFAULT '',
+    soil TEXT NOT NULL,
+    gpus INTEGER NOT NULL DEFAULT 0,
+    state TEXT NOT NULL DEFAULT 'queued',
+    keeper TEXT,
+    devices TEXT NOT NULL DEFAULT '',
+    worker INTEGER,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    requeues INTEGER NOT NULL DEFAULT 0,
+    stop INTEGER NOT NULL DEFAULT 0,
+    submitted REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    verdict TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
+CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id);
+CREATE TABLE IF NOT EXISTS keepers (
+    keeper TEXT PRIMARY KEY,
+    soil TEXT NOT NULL,
+    state TEXT NOT NULL,
+    pid INTEGER NOT NULL DEFAULT 0,
+    since REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS soils (
+    soil TEXT PRIMARY KEY,
+    recipe TEXT NOT NULL
+);
+"""
+
+
+class Row(NamedTuple):
+    """One job as the queue knows it. ``soil`` names the kind of keeper it needs; see ``soil.py``."""
+
+    seq: int
+    job_id: str
+    group_id: str
+    soil: str
+    gpus: int
+    state: str
+    keeper: str | None
+    devices: str
+    worker: int | None
+    attempt: int
+    requeues: int
+    stop: int
+    submitted: float
+    started: float | None
+    ended: float | None
+    verdict: str
+
+
+class Keeper(NamedTuple):
+    """One keeper as the queue knows it: starting, idle or busy."""
+
+    keeper: str
+    soil: str
+    state: str
+    pid: int
+    since: float
+
+
+class Limits(NamedTuple):
+    """How much may run at once here."""
+
+    slots: int
+    gpus: tuple[str, ...]
+
+
+class Queue:
+    """The rows of one machine, for any thread of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._db = _connect(path)
+
+    @contextmanager
+    def change(self) -> Iterator[sqlite3.Connection]:
+        """Run one transaction that nobody else can come between."""
+        with self._lock:
+            db = self._mine()
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+        """Return rows in the order in which they were submitted."""
+        with self._lock:
+            found = self._mine().execute(f"SELECT * FROM jobs WHERE {where} ORDER BY seq", values)  # noqa: S608 - ours
+            return [Row(*row) for row in found]
+
+    def jobs(self, names: Sequence[str]) -> dict[str, Row]:
+        """Return the rows of some jobs."""
+        found: dict[str, Row] = {}
+        for start in range(0, len(names), 500):  # SQLite takes a limited number of values
+            part = names[start : start + 500]
+            marks = ",".join("?" * len(part))
+            found.update((row.job_id, row) for row in self.look(f"job_id IN ({marks})", part))
+        return found
+
+    def keepers(self) -> list[Keeper]:
+        """Return the keepers that are starting, idle or busy, as far as the rows say."""
+        with self._lock:
+            return [Keeper(*row) for row in self._mine().execute("SELECT * FROM keepers ORDER BY since")]
+
+    def recipe(self, soil: str) -> dict[str, Any]:
+        """Return how to start a keeper of this kind."""
+        with self._lock:
+            found = self._mine().execute("SELECT recipe FROM soils WHERE soil = ?", (soil,)).fetchone()
+        return dict(json.loads(found[0])) if found else {}
+
+    def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str) -> None:
+        """Append jobs (job id, group id, GPUs); one that is there already stays as it is."""
+        now = time.time()
+        with self.change() as db:
+            db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", (soil, recipe))
+            db.executemany(
+                "INSERT OR IGNORE INTO jobs (job_id, group_id, soil, gpus, submitted) VALUES (?, ?, ?, ?, ?)",
+                [(job_id, group, soil, gpus, now) for job_id, group, gpus in jobs],
+            )
+
+    def claim(self, keeper: str, soil: str, limits: Limits) -> Row | None:
+        """Give the oldest job that may start now to a keeper of its kind."""
+        with self.change() as db:
+            for row in startable(db, limits):
+                if row.soil == soil:
+                    devices = ",".join(free_devices(db, limits)[: row.gpus])
+                    db.execute(
+                        "UPDATE jobs SET state = 'claimed', keeper = ?, devices = ?, started = ? WHERE seq = ?",
+                        (keeper, devices, time.time(), row.seq),
+                    )
+                    db.execute("UPDATE keepers SET state = 'busy' WHERE keeper = ?", (keeper,))
+                    return row._replace(state="claimed", keeper=keeper, devices=devices)
+            db.execute("UPDATE keepers SET state = 'idle' WHERE keeper = ?", (keeper,))
+        return None
+
+    def running(self, job_id: str, keeper: str, attempt: int) -> bool:
+        """Say that the worker is about to begin; False when the row was taken away meanwhile."""
+        with self.change() as db:
+            done = db.execute(
+                "UPDATE jobs SET state = 'running', attempt = ?, started = ? WHERE job_id = ? AND keeper = ?",
+                (attempt, time.time(), job_id, keeper),
+            )
+            return bool(done.rowcount)
+
+    def worker(self, job_id: str, keeper: str, pid: int) -> None:
+        """Say which process works."""
+        with self.change() as db:
+            db.execute("UPDATE jobs SET worker = ? WHERE job_id = ? AND keeper = ?", (pid, job_id, keeper))
+
+    def end(self, job_id: str, verdict: str) -> bool:
+        """Say that a job has its verdict; False when the row is gone, because somebody removed the job."""
+        with self.change() as db:
+            done = db.execute(
+                "UPDATE jobs SET state = 'ended', ended = ?, verdict = ?, keeper = NULL WHERE job_id = ?",
+                (time.time(), verdict, job_id),
+            )
+            return bool(done.rowcount)
+
+    def requeue(self, job_id: str) -> None:
+        """Put a claimed job whose worker never began back to its old place."""
+        with self.change() as db:
+            db.execute(
+                "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, requeues = requeues + 1"
+                " WHERE job_id = ? AND state = 'claimed'",
+                (job_id,),
+            )
+
+    def ask_to_stop(self, job_id: str) -> Row | None:
+        """Mark a job as unwanted: one that waits is taken out at once."""
+        with self.change() as db:
+            db.execute("UPDATE jobs SET stop = 1 WHERE job_id = ?", (job_id,))
+            db.execute("DELETE FROM jobs WHERE job_id = ? AND state = 'queued'", (job_id,))
+        return self.jobs([job_id]).get(job_id)
+
+    def forget(self, job_id: str) -> None:
+        """Drop a row."""
+        with self.change() as db:
+            db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._db.close()
+
+    def _mine(self) -> sqlite3.Connection:
+        if self._pid != os.getpid():  # after a fork: a connection must not cross it
+            self._db, self._pid = _connect(self._path), os.getpid()
+        return self._db
+
+
+def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:
+    """Return the queued rows that may start now, oldest first: the head of each class, as long as there is room."""
+    busy = db.execute("SELECT count(*) FROM jobs WHERE state IN ('claimed', 'running') AND gpus = 0").fetchone()[0]
+    free = max(0, limits.slots - busy)
+    found = [Row(*row) for row in db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq LIMIT ?", (free,))]
+    devices = len(free_devices(db, limits))
+    for raw in db.execute(f"{_QUEUED} AND gpus > 0 ORDER BY seq LIMIT ?", (devices,)):
+        row = Row(*raw)
+        devices -= row.gpus
+        if devices < 0:
+            break  # strictly in order: a small job does not overtake a large one
+        found.append(row)
+    return sorted(found)
+
+
+def free_devices(db: sqlite3.Connection, limits: Limits) -> list[str]:
+    """Return the GPUs that no job holds."""
+    held: set[str] = set()
+    for (devices,) in db.execute("SELECT devices FROM jobs WHERE state IN ('claimed', 'running') AND devices != ''"):
+        held.update(devices.split(","))
+    return [device for device in limits.gpus if device not in held]
+
+
+_QUEUED = "SELECT * FROM jobs WHERE state = 'queued'"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            _create(db, path)
+    except sqlite3.Error as error:
+        raise _unusable(path, str(error)) from error
+    if version > _SCHEMA:
+        raise _unusable(path, f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}")
+    return db
+
+
+def _create(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("PRAGMA journal_mode = WAL")  # where a file system refuses it, SQLite keeps its older journal
+    db.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES.split(";"):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {_SCHEMA}")
+    db.execute("COMMIT")
+    path.chmod(0o600)
+
+
+def _unusable(path: Path, why: str) -> BackendUnavailableError:
+    return BackendUnavailableError(
+        "the queue of this machine cannot be used",
+        why=f"{path}: {why}",
+        next="point KINETIC_RUNTIME_DIR at a folder on a local disk",
+    )

@@ -1,0 +1,96 @@
+"""Keeping the queue moving: bury the dead, wake the idle, start what is missing. Anybody may; everybody does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from kinetic._backends.local import burying, pulse
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Keeper, Limits, Queue, startable
+from kinetic.errors import LaunchError
+
+_STARTUP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV", "KINETIC_PORTABLE")
+
+
+def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "") -> None:
+    """Do whatever the queue needs now.
+
+    Args:
+        paths: Where.
+        queue: What waits.
+        limits: How much may run at once.
+        ready: A soil for which a keeper shall be getting ready even if nothing waits yet.
+    """
+    burying.bury_the_dead(paths, queue)
+    wake, spawn = _plan(queue, limits, ready)
+    for keeper in wake:
+        pulse.poke(paths.wake(keeper))
+    for keeper, soil in spawn:
+        _spawn(paths, queue, limits, keeper, soil)
+
+
+def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Decide in one transaction who is woken and who is started, so that two callers never start the same twice."""
+    wake: list[str] = []
+    spawn: list[tuple[str, str]] = []
+    with queue.change() as db:
+        keepers = [Keeper(*row) for row in db.execute("SELECT * FROM keepers")]
+        wanted = Counter(row.soil for row in startable(db, limits))
+        if ready and not wanted[ready] and sum(keeper.state != "idle" for keeper in keepers) < limits.slots:
+            wanted[ready] = 1
+        for soil, count in wanted.items():
+            idle = [keeper.keeper for keeper in keepers if keeper.soil == soil and keeper.state == "idle"]
+            starting = sum(keeper.soil == soil and keeper.state == "starting" for keeper in keepers)
+            wake += idle[:count]
+            spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - starting)]
+        db.executemany("INSERT INTO keepers VALUES (?, ?, 'starting', 0, ?)", [(*item, time.time()) for item in spawn])
+    return wake, spawn
+
+
+def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> None:
+    recipe = queue.recipe(soil)
+    environment = {name: os.environ[name] for name in _STARTUP if name in os.environ}
+    environment |= recipe["environment"] | {burying.MARK: keeper}
+    words = [*recipe["arguments"], keeper, soil, str(paths.runtime), str(limits.slots), ",".join(limits.gpus)]
+    log = str(paths.keeper_log(keeper))
+    try:
+        pid = os.posix_spawn(
+            words[0],
+            words,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM],
+        )
+    except OSError as error:
+        with queue.change() as db:
+            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+        raise LaunchError(
+            "the process that would carry out this job could not be started",
+            why=f"{words[0]}: {error}",
+            next="look at the limits of this shell with: ulimit -a",
+        ) from error
+    # It forks the keeper and ends within milliseconds; the thread only collects it.
+    threading.Thread(target=_collect, args=(pid,), daemon=True, name="kinetic-spawn").start()
+
+
+def _collect(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:  # somebody else in this process waits for every child
+        return
+
+
+def runner_of(arguments: list[str]) -> str:
+    """Return the folder of the runner's code from a recipe's command line."""
+    return str(Path(arguments[-1]).parent)

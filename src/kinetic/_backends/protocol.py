@@ -1,0 +1,125 @@
+"""What every place where jobs run can do. A backend never knows a Store; everything is asked in the plural."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._hardware.placement import Placement
+    from kinetic._wire.order import Order
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything a backend needs to start one job.
+
+    Attributes:
+        order: What the runner will do.
+        order_sha256: Digest of the Order's bytes as they lie in the store.
+        store_url: Where the Order lies.
+        placement: The hardware.
+        key: The job's own key, for the process that seals the Outcome; never for user code.
+        key_id: Name of the namespace's key it was derived from.
+        captured: Values of the captured environment variables.
+        group: The batch this job belongs to, or "".
+    """
+
+    order: Order
+    order_sha256: str
+    store_url: str
+    placement: Placement
+    key: bytes = field(repr=False)
+    key_id: str
+    captured: Mapping[str, str] = field(repr=False, default_factory=dict)
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a backend sees of one job now. The store is the truth; the backend forgets.
+
+    Attributes:
+        name: The job's id.
+        status: PENDING, RUNNING, SUCCEEDED or FAILED as the backend sees it.
+        attempt: The attempt that runs or ran last.
+        reason: A plain sentence: what a pending job waits for, how a failed one ended.
+        where: The machine.
+        submitted: Unix time.
+        started: Unix time, or None.
+        ended: Unix time, or None.
+    """
+
+    name: str
+    status: JobStatus
+    attempt: int = 0
+    reason: str = ""
+    where: str = ""
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a job is as it is, and what to do next."""
+
+    what: str
+    why: str = ""
+    next: str = ""
+
+
+class Backend(Protocol):
+    """A place where jobs run."""
+
+    name: ClassVar[str]
+
+    def check(self, placement: Placement) -> tuple[str, ...]:
+        """Refuse what cannot run here, before anything is packed.
+
+        Returns:
+            Sentences about what is emulated or ignored here, for the user.
+
+        Raises:
+            CapacityError: The hardware cannot be had here.
+        """
+
+    def prepare(self) -> None:
+        """Begin whatever takes time and does not depend on the job, side by side with packing."""
+
+    def launch(self, launches: Sequence[Launch]) -> list[str]:
+        """Start jobs; a job that was started before is success."""
+
+    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+        """Look at some jobs at once; what is not there is absent from the answer."""
+
+    def watch(self, name: str, *, seconds: float) -> Sighting | None:
+        """Wait until something about a job may have changed, at most some seconds; then look at it."""
+
+    def explain(self, name: str) -> Diagnosis | None:
+        """Say why a job is pending or how it died."""
+
+    def live_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
+        """Return the log that the place still holds, or None when only the store may have it."""
+
+    def stop(self, name: str, *, wait: float) -> bool:
+        """End a job's processes; True when they are known to be gone within ``wait`` seconds."""
+
+    def remove(self, name: str) -> None:
+        """Forget a job that has ended: its row or resource, and what lies around it on that machine."""
+
+    def find(self) -> Iterator[Sighting]:
+        """Look at every job that this place knows."""
+
+
+class LiveLog(Protocol):
+    """The log of a running job, by byte position."""
+
+    def size(self) -> int:
+        """Return how many bytes there are now."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position; fewer when there are fewer."""

@@ -1,0 +1,1 @@
+"""One job: submitted, awaited, collected, found again."""

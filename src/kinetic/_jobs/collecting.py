@@ -1,0 +1,109 @@
+"""Collecting: the verdict of a job becomes a value, or the exception that the caller should see."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from kinetic._jobs import reading
+from kinetic._stores.protocol import Store
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import (
+    IntegrityError,
+    JobCancelledError,
+    JobError,
+    ResultUnreadableError,
+    RunnerError,
+)
+
+_LOG_LINES = 5
+
+
+def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
+    """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
+    if remote_traceback and hasattr(exception, "add_note"):
+        with contextlib.suppress(Exception):  # user classes may refuse notes
+            exception.add_note(f"Remote traceback:\n{remote_traceback}")
+    return exception
+
+
+def value_of(store: Store, outcome: Outcome, function: str) -> Any:
+    """Return the value of a job that succeeded, or raise what its failure means.
+
+    Raises:
+        Exception: The user's own exception, of its own type, with the remote traceback as a note.
+        JobError: A failure without one: killed, out of memory, past its deadline, not picklable.
+        RunnerError: A failure before the function began; it names the phase.
+        JobCancelledError: The job was cancelled.
+    """
+    if outcome.succeeded:
+        return reading.body_of(store, outcome)
+    raise failure_of(store, outcome, function)
+
+
+def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
+    """Return the exception that stands for a failed or cancelled job."""
+    if outcome.status == outcomes.CANCELLED:
+        return JobCancelledError(
+            f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
+        )
+    raised = _users_own(store, outcome)
+    if raised is None:
+        raised = _in_words(outcome, function)
+    return attach_remote_traceback(raised, outcome.error.get("traceback"))
+
+
+def _users_own(store: Store, outcome: Outcome) -> BaseException | None:
+    if not outcome.body_length:
+        return None
+    try:
+        found = reading.body_of(store, outcome)
+    except (ResultUnreadableError, IntegrityError):
+        return None
+    return found if isinstance(found, BaseException) else None
+
+
+def _in_words(outcome: Outcome, function: str) -> BaseException:
+    error = outcome.error
+    message = str(error.get("message", ""))
+    if outcome.cause == "runner":
+        return RunnerError(
+            error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
+            phase=outcome.phase,
+            why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
+            next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
+        )
+    if outcome.cause in {"exception", "exit"} and "type" in error:
+        return JobError(
+            f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
+            why=error.get("not_delivered") and f"the exception itself could not be brought here: {error['not_delivered']}"
+            or "the exception's class is not on this machine",
+            next=f"kinetic jobs logs {outcome.job_id}",
+            code="exception-not-here",
+        )
+    if outcome.cause == "serialization":
+        return _not_picklable(outcome, function)
+    return JobError(
+        f"{function} failed: {message}",
+        why=_last_lines(error.get("log", "")),
+        next=f"kinetic jobs logs {outcome.job_id}",
+        code=outcome.cause or "job-failed",
+    )
+
+
+def _not_picklable(outcome: Outcome, function: str) -> JobError:
+    error = outcome.error
+    failed = JobError(
+        f"{function} returned a {error.get('value_type')} that cannot be pickled",
+        why=f"{error.get('type')}: {error.get('message')}",
+        next="return plain data, or write it into KINETIC_OUTPUT_DIR",
+        code="not-picklable",
+    )
+    failed.add_note(f"The value was: {error.get('repr')}")
+    return failed
+
+
+def _last_lines(log: str) -> str | None:
+    lines = [line for line in log.splitlines() if line.strip()][-_LOG_LINES:]
+    return "the last lines of its log:\n       " + "\n       ".join(lines) if lines else None

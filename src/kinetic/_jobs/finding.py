@@ -1,0 +1,157 @@
+"""Finding jobs again: by id, by the beginning of one, or all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kinetic import _settings as settings
+from kinetic._backends import choosing
+from kinetic._jobs import places, record, tombstones
+from kinetic._jobs.handle import JobHandle
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import keys, names
+from kinetic.errors import BackendUnavailableError, JobNotFoundError, KeyMissingError, KineticError, OptionError
+
+_log = logging.getLogger("kinetic.jobs")
+_MANY = 5
+
+
+@dataclass(frozen=True)
+class Known:
+    """What this machine and the stores know: jobs that can be worked with, and those that are history."""
+
+    live: list[JobHandle]
+    past: list[dict[str, Any]]
+
+
+def attach(job_id: str, project: str | None = None, cluster: str | None = None) -> JobHandle:
+    """Rebuild the handle of a job from its durable record.
+
+    Args:
+        job_id: The id, or the beginning of it if only one job begins so.
+        project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
+        cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
+
+    Returns:
+        A handle, ready for status(), result() and the rest.
+
+    Raises:
+        JobNotFoundError: No job has this id; nearest ones are named.
+        OptionError: This cannot be an id, or several jobs begin so.
+    """
+    names.check_job_id(job_id)
+    store = _local_store()
+    with contextlib.suppress(KeyMissingError):
+        return _load(store, job_id)
+    found = [name for name in _ids(store) if name.startswith(job_id)]
+    if len(found) > 1:
+        raise OptionError(
+            f"{job_id!r} is the beginning of {len(found)} job ids",
+            why=", ".join(found[:_MANY]),
+            next="give more of it",
+            code="ambiguous-id",
+        )
+    if found:
+        return _load(store, found[0])
+    _refuse_other_places(project, cluster)
+    raise _not_found(store, job_id)
+
+
+def list_jobs(
+    project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
+) -> list[JobHandle]:
+    """List the live jobs, newest first: those whose resource was not removed yet.
+
+    Args:
+        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
+        zone: Google Cloud zone.
+        cluster: GKE cluster.
+        namespace: Kubernetes namespace.
+
+    Returns:
+        Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
+    """
+    try:
+        target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
+        if target.backend.value != "local":
+            choosing.choose(target.backend.value, settings.runtime_folder(os.environ))
+    except BackendUnavailableError as error:
+        _log.warning("only jobs of this machine are listed: %s", error.what)
+    return _newest_first(_live(_local_store()))
+
+
+def known() -> Known:
+    """List live jobs and the history of removed ones, both newest first."""
+    store = _local_store()
+    live = _newest_first(_live(store))
+    alive = {handle.job_id for handle in live}
+    past = [page for page in tombstones.listed(store) if page.get("job_id") not in alive]
+    past.sort(key=lambda page: str(page.get("created_at", "")), reverse=True)
+    return Known(live, past)
+
+
+def _live(store: Store) -> Iterator[JobHandle]:
+    """Yield the jobs that this machine's queue knows, and those of other machines that share the store."""
+    here = {seen.name for seen in choosing.choose("local", settings.runtime_folder(os.environ)).find()}
+    machine = places.machine()
+    for job_id in _ids(store):
+        try:
+            handle = _load(store, job_id)
+        except KeyMissingError:
+            continue  # being submitted, or removed this moment
+        except KineticError as error:
+            _log.warning("%s is not listed: %s", job_id, error.what)
+            continue
+        if job_id in here or (handle.host != machine and not tombstones.exists(store, job_id)):
+            yield handle
+
+
+def _load(store: Store, job_id: str) -> JobHandle:
+    data = store.get(keys.record(job_id))
+    handle = JobHandle.from_dict(record.from_bytes(data, job_id, None))
+    if not places.trusts_the_store():
+        record.from_bytes(data, job_id, places.key_of(job_id, handle.key_id or ""))
+    return handle
+
+
+def _ids(store: Store) -> list[str]:
+    return [name for name in store.folders("") if name not in keys.RESERVED]
+
+
+def _local_store() -> Store:
+    return open_store(settings.resolve(backend="local").store.value)
+
+
+def _newest_first(handles: Iterator[JobHandle]) -> list[JobHandle]:
+    return sorted(handles, key=lambda handle: (handle.created_at, handle.job_id), reverse=True)
+
+
+def _refuse_other_places(project: str | None, cluster: str | None) -> None:
+    """Say plainly when the job may well exist in a place that this release does not reach."""
+    target = settings.resolve(project=project, cluster=cluster)
+    if target.backend.value != "local":
+        choosing.choose(target.backend.value, settings.runtime_folder(os.environ))
+
+
+def _not_found(store: Store, job_id: str) -> JobNotFoundError:
+    page = tombstones.read(store, job_id)
+    if page is not None:
+        return JobNotFoundError(
+            f"{job_id} was removed",
+            why=f"it was {page.get('status')} and created at {page.get('created_at')}",
+            next="kinetic jobs list --all",
+        )
+    import difflib  # 5 ms; only on the way to an error
+
+    near = difflib.get_close_matches(job_id, _ids(store), 3)
+    return JobNotFoundError(
+        f"no job {job_id} was found",
+        why=f"looked in {store.url}" + (f"; nearest: {', '.join(near)}" if near else ""),
+        next="kinetic jobs list --all",
+    )

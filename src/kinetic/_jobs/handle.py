@@ -1,0 +1,307 @@
+"""JobHandle: a job as a live object over durable data."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kinetic._jobs import collecting, logs, looking, places, removing, waiting
+from kinetic._jobs.later import refuse
+from kinetic._wire.names import utc
+from kinetic.errors import JobCancelledError, ResultMissingError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._jobs.looking import Look
+
+_PATIENCE_SECONDS = 30.0  # a store may show a new object late; local ones never do
+_NOTHING = object()
+
+
+@dataclass
+class JobHandle:
+    """Durable description of a submitted job, and what can be done with it from any machine.
+
+    Every field is a JSON value; no function and no closure is kept. ``to_dict()`` and ``from_dict()`` carry a handle
+    anywhere. On this machine the cluster's fields hold honest strings, e.g. "local".
+
+    Attributes:
+        job_id: E.g. "cpu-train-20261120-143000-1a2b3c4".
+        backend: "local", "gke" or "pathways".
+        project: Google Cloud project.
+        cluster_name: GKE cluster.
+        zone: Google Cloud zone.
+        namespace: Kubernetes namespace.
+        bucket_name: Bucket, or folder, of the store.
+        k8s_name: Name of the backend's resource.
+        image_uri: Image, or "" when there is none.
+        accelerator: As resolved.
+        func_name: Name of the function.
+        display_name: For humans.
+        created_at: UTC, ISO 8601, whole seconds, ending in Z.
+        group_id: The batch it belongs to.
+        group_kind: "map" for a batch.
+        group_index: Its input's index.
+        debug: It waits for a debugger.
+        store: Address of the store.
+        context: Kubeconfig context.
+        host: The machine it runs on, for jobs on a machine.
+        key_id: Which key seals its result.
+        output_dir: Where its outputs are kept.
+    """
+
+    job_id: str
+    backend: str
+    project: str
+    cluster_name: str
+    zone: str
+    namespace: str
+    bucket_name: str
+    k8s_name: str
+    image_uri: str
+    accelerator: str
+    func_name: str
+    display_name: str
+    created_at: str
+    group_id: str | None = None
+    group_kind: str | None = None
+    group_index: int | None = None
+    debug: bool = False
+    store: str | None = None
+    context: str | None = None
+    host: str | None = None
+    key_id: str | None = None
+    output_dir: str | None = None
+    _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
+    _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:
+        """Build a handle from any object with the attributes of a job's context.
+
+        Args:
+            ctx: Has job_id, project, cluster_name, zone, bucket_name, image_uri (may be None), accelerator, func,
+                display_name and debug.
+            backend_name: The backend.
+            namespace: The Kubernetes namespace.
+            k8s_name: Name of the backend's resource.
+        """
+        return cls(
+            job_id=ctx.job_id,
+            backend=backend_name,
+            project=ctx.project,
+            cluster_name=ctx.cluster_name,
+            zone=ctx.zone,
+            namespace=namespace,
+            bucket_name=ctx.bucket_name,
+            k8s_name=k8s_name,
+            image_uri=ctx.image_uri or "",
+            accelerator=ctx.accelerator,
+            func_name=ctx.func.__name__,
+            display_name=ctx.display_name,
+            created_at=utc(time.time()),
+            debug=bool(ctx.debug),
+        )
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> JobHandle:
+        """Rebuild a handle from plain data; keys that it does not know are passed over.
+
+        Raises:
+            TypeError: A mandatory field is missing.
+        """
+        return cls(**{name: d[name] for name in _public() if name in d})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the handle as JSON values, without the fields that are None."""
+        found = ((name, getattr(self, name)) for name in _public())
+        return {name: value for name, value in found if value is not None}
+
+    def status(self) -> JobStatus:
+        """Return the status of the job now.
+
+        Raises:
+            OptionError: The handle names no known backend (also a ValueError).
+        """
+        return looking.look(self).status
+
+    def done(self) -> bool:
+        """Say whether the job will never change again."""
+        return self.status().is_final
+
+    def running(self) -> bool:
+        """Say whether the function is executing now."""
+        return self.status() is JobStatus.RUNNING
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        """Wait for the end of the job without collecting anything, and return its final status.
+
+        Raises:
+            JobTimeoutError: The seconds are over; the job goes on (also a TimeoutError).
+        """
+        return waiting.wait(self, timeout=timeout).status
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end and return the exception that ``result()`` would raise, or None; removes nothing.
+
+        Raises:
+            JobTimeoutError: The seconds are over; the job goes on.
+        """
+        if self._exception is None and self._value is _NOTHING:
+            seen = waiting.wait(self, timeout=timeout)
+            if seen.outcome is None:
+                return self._missing(seen)
+            if seen.outcome.succeeded:
+                return None
+            self._exception = collecting.failure_of(places.store_of(self), seen.outcome, self.func_name)
+        return self._exception
+
+    def logs(self, follow: bool = False) -> str | None:  # noqa: FBT001, FBT002 - the documented signature
+        """Return the whole log, "" while the job is pending; or print it as it grows until the job ends.
+
+        Args:
+            follow: Print to stdout and return None.
+        """
+        if follow:
+            waiting.wait(self, follow=waiting.to_stdout)
+            return None
+        return logs.text_of(self._log())
+
+    def tail(self, n: int = 100) -> str:
+        """Return exactly the last ``n`` lines of the log, "" while the job is pending."""
+        return logs.tail(self._log(), n)
+
+    def debug_attach(self, local_port: int = 5678, working_dir: str | None = None) -> NoReturn:  # noqa: ARG002 - the documented signature
+        """Attach a debugger. Not part of this release.
+
+        Raises:
+            OptionError: Always.
+        """
+        refuse("debug_attach", "kinetic jobs logs shows what the job prints")
+
+    def result(
+        self,
+        timeout: float | None = None,
+        cleanup: bool | None = None,  # noqa: FBT001 - the documented signature
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,  # noqa: ARG002 - the documented signature; deletion is told, not polled
+        stream_logs: bool | None = None,  # noqa: FBT001 - the documented signature
+        on_status_change: Callable[[JobStatus], None] | None = None,
+    ) -> Any:
+        """Wait for the job, and return its value or raise its exception.
+
+        Args:
+            timeout: Seconds to wait; None waits for ever. The job goes on when they are over.
+            cleanup: After a success, remove the resource and the artifacts once the value is in memory: None or True
+                do, False keeps everything. After a failure nothing is removed unless this is True. Outputs always stay.
+            cleanup_timeout: Seconds to wait for the removal to be confirmed; afterwards it only warns.
+            cleanup_poll_interval: Accepted for compatibility: the end of a removal is told, not polled.
+            stream_logs: Print the job's log while waiting; None means no.
+            on_status_change: Called with the first status, each change, and the final one; what it raises is logged.
+
+        Returns:
+            The function's value. A handle that has it already returns it again.
+
+        Raises:
+            TimeoutError: The seconds are over; the handle stays valid.
+            RuntimeError: The job failed without an exception of its own, was cancelled, or left no result.
+            Exception: The function's own exception, with its remote traceback as a note.
+        """
+        if self._value is not _NOTHING:
+            return self._value
+        if self._exception is not None:
+            raise self._exception
+        follow = waiting.to_stdout if stream_logs else None
+        seen = waiting.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
+        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)
+
+    def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
+        """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.
+
+        Args:
+            cleanup_timeout: Seconds to wait until its processes are gone.
+            cleanup_poll_interval: Accepted for compatibility: the end is told, not polled.
+        """
+        from kinetic import _output as output
+
+        if not removing.cancel(self, wait=cleanup_timeout):
+            output.say(f"{self.job_id} had ended before it could be cancelled: {self.status().value}")
+
+    def cleanup(
+        self,
+        k8s: bool = True,  # noqa: FBT001, FBT002 - the documented signature
+        gcs: bool = True,  # noqa: FBT001, FBT002
+        cleanup_timeout: float = 180,
+        cleanup_poll_interval: float = 2,  # noqa: ARG002
+    ) -> None:
+        """Remove the backend's resource and/or the stored artifacts; a running job is ended. Outputs always stay.
+
+        Args:
+            k8s: Remove the resource: on this machine the queue's row, the processes and the working folder.
+            gcs: Remove the stored artifacts: the result, the log, the handle.
+            cleanup_timeout: Seconds to wait until the processes are gone.
+            cleanup_poll_interval: Accepted for compatibility.
+        """
+        removing.remove(self, looking.look(self), resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+
+    def _deliver(self, seen: Look, *, cleanup: bool | None, wait: float) -> Any:
+        outcome = seen.outcome
+        if outcome is None:
+            raise self._missing(seen)
+        places.key_to_open(self.job_id, self.key_id or "")  # nothing of a store is unpickled unverified
+        if outcome.succeeded:
+            value = collecting.value_of(places.store_of(self), outcome, self.func_name)
+            if cleanup or (cleanup is None and not self.debug):
+                removing.after_collection(self, seen, wait=wait)
+            self._value = value
+            return value
+        failure = collecting.failure_of(places.store_of(self), outcome, self.func_name)
+        if not isinstance(failure, JobCancelledError):
+            self._exception = failure
+            if cleanup:
+                removing.after_collection(self, seen, wait=wait)
+        raise failure
+
+    def _missing(self, seen: Look) -> ResultMissingError:
+        why = {
+            JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
+            JobStatus.FAILED: "its process is gone, and nothing of it is left on this machine",
+            JobStatus.SUCCEEDED: "it ended well, and its result is not in the store",
+        }[seen.status]
+        return ResultMissingError(
+            f"{self.job_id} is {seen.status.value} and has no result",
+            why=f"{why}; looked for {self.store or self.bucket_name}/{self.job_id}/result.pkl",
+            next="kinetic jobs list --all     shows what became of it",
+        )
+
+    def _log(self) -> logs.LiveLog | None:
+        return logs.open_log(places.backend_of(self), places.store_of(self), self.job_id, attempt=None, host=0)
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        try:
+            status = self.status().value
+        except Exception as error:  # noqa: BLE001 - a card must never break a notebook
+            status = f"unknown ({type(error).__name__})"
+        rows = {
+            "status": status,
+            "function": self.func_name,
+            "runs on": f"{self.accelerator} · {self.backend}",
+            "created": self.created_at,
+            "log": f"kinetic jobs logs {self.job_id} --follow",
+        }
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
+            f"{html.escape(str(text))}</td></tr>"
+            for name, text in rows.items()
+        )
+        return f"<div><b>kinetic job</b> <code>{html.escape(self.job_id)}</code><table>{cells}</table></div>"
+
+
+def _public() -> list[str]:
+    return [item.name for item in fields(JobHandle) if item.init]
+
+

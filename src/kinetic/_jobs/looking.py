@@ -1,0 +1,54 @@
+"""Looking at a job once: both witnesses, in the right order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kinetic._backends.protocol import Sighting
+from kinetic._jobs import places, reading, tombstones, verdicts
+from kinetic._wire import keys
+from kinetic._wire.outcome import Outcome
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of a job at one moment.
+
+    Attributes:
+        status: The verdict.
+        outcome: From the store, or None.
+        sighting: From the backend, or None.
+    """
+
+    status: JobStatus
+    outcome: Outcome | None = None
+    sighting: Sighting | None = None
+
+
+def look(handle: JobHandle) -> Look:
+    """Look at a job. The Outcome first: a job that has one needs no backend."""
+    backend = places.backend_of(handle)
+    store = places.store_of(handle)
+    key = None if places.trusts_the_store() else places.key_of(handle.job_id, handle.key_id or "")
+    outcome = reading.page_of(store, handle.job_id, key)
+    if outcome is not None:
+        removed = tombstones.exists(store, handle.job_id)
+        return Look(verdicts.verdict(outcome=outcome, sighting=None, removed=removed), outcome)
+    elsewhere = bool(handle.host) and handle.host != places.machine()
+    sighting = None if elsewhere else backend.observe([handle.job_id]).get(handle.job_id)
+    if sighting is not None and not sighting.status.is_final:
+        return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
+    outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
+    status = verdicts.verdict(
+        outcome=outcome,
+        sighting=sighting,
+        removed=tombstones.exists(store, handle.job_id),
+        attempted=any(True for _ in store.entries(keys.attempts(handle.job_id))),
+        elsewhere=elsewhere,
+    )
+    return Look(status, outcome, sighting)

@@ -1,0 +1,165 @@
+"""Options: the decorator's arguments, validated once, frozen."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kinetic._hardware import Placement, place
+from kinetic._packing import environment
+from kinetic.errors import OptionError, OptionTypeError
+
+BACKENDS = ("local", "gke", "pathways")
+_TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is to run; the first thirteen are the parameters of ``kinetic.run``, in its order.
+
+    Attributes:
+        accelerator: E.g. "cpu", "gpu-l4", "tpu-v5e-1".
+        deadline: Seconds that the function may take; None means no limit (or KINETIC_DEADLINE).
+    """
+
+    accelerator: str = "tpu-v5e-1"
+    container_image: str | None = None
+    base_image_repo: str | None = None
+    zone: str | None = None
+    project: str | None = None
+    capture_env_vars: Any = None
+    cluster: str | None = None
+    backend: str | None = None
+    namespace: str | None = None
+    volumes: Any = None
+    spot: bool = False
+    output_dir: str | None = None
+    debug: bool = False
+    deadline: float | None = None
+
+    @classmethod
+    def checked(cls, **given: Any) -> Options:
+        """Validate options, all that can be validated before a call.
+
+        Raises:
+            OptionError: A value that cannot work, with the nearest that can.
+            OptionTypeError: A value of the wrong type.
+        """
+        options = cls(**{**given, "output_dir": _path_text(given.get("output_dir"))})
+        for name in _TEXTS:
+            _check_text(name, getattr(options, name))
+        _check_flags(options)
+        _check_backend(options.backend)
+        _check_volumes(options.volumes)
+        _check_deadline(options.deadline)
+        names = environment.check(options.capture_env_vars)
+        options = replace(options, capture_env_vars=names)
+        options.placement()
+        return options
+
+    def changed(self, **given: Any) -> Options:
+        """Return options with some values replaced, validated again.
+
+        Raises:
+            OptionError: A name that is no option; the message lists the nearest.
+        """
+        known = [item.name for item in fields(self)]
+        for name in given:
+            if name not in known:
+                raise _unknown(name, known)
+        return Options.checked(**{**{name: getattr(self, name) for name in known}, **given})
+
+    def placement(self) -> Placement:
+        """Say what hardware the accelerator's name asks for."""
+        if not isinstance(self.accelerator, str):
+            raise OptionTypeError(f"accelerator={self.accelerator!r} is not a string", next='accelerator="cpu"')
+        return place(self.accelerator, spot=self.spot, multi_host=self.backend == "pathways")
+
+
+def deadline_of(options: Options, environ: dict[str, str] | os._Environ[str]) -> float | None:
+    """Return the deadline in seconds: the option, else KINETIC_DEADLINE, else none.
+
+    Raises:
+        OptionError: KINETIC_DEADLINE is not a positive number.
+    """
+    if options.deadline is not None:
+        return options.deadline
+    setting = environ.get("KINETIC_DEADLINE", "")
+    if not setting:
+        return None
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = -1.0
+    _check_deadline(seconds, f"KINETIC_DEADLINE={setting!r}")
+    return seconds
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise OptionTypeError(f"{name}={value!r} is not a string", why=f"it is a {type(value).__qualname__}")
+
+
+def _check_flags(options: Options) -> None:
+    for name in ("spot", "debug"):
+        if not isinstance(getattr(options, name), bool):
+            raise OptionTypeError(f"{name}={getattr(options, name)!r} is neither True nor False")
+    if options.debug:
+        raise OptionError(
+            "debug=True is not part of this release of kinetic",
+            next="call the function here with .local(...) under your debugger",
+            code="not-yet",
+        )
+
+
+def _check_backend(backend: str | None) -> None:
+    if backend is not None and backend not in BACKENDS:
+        import difflib  # 5 ms; only on the way to an error
+
+        near = difflib.get_close_matches(backend, BACKENDS, 1)
+        raise OptionError(
+            f"Unknown backend {backend!r}",
+            why=f"backends are {', '.join(BACKENDS)}",
+            next=f'backend="{near[0]}"' if near else 'backend="local"',
+            code="unknown-backend",
+        )
+
+
+def _check_volumes(volumes: object) -> None:
+    if volumes is None:
+        return
+    if not isinstance(volumes, dict):
+        raise OptionTypeError(
+            f"volumes={volumes!r} is not a dict",
+            why=f"it is a {type(volumes).__qualname__}",
+            next='volumes={"/data": kinetic.Data("./data/")}',
+        )
+    for path, data in volumes.items():
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise OptionError(f"volumes has the key {path!r}, which is not an absolute path", next='begin it with "/"')
+        raise OptionTypeError(
+            f"volumes[{path!r}] is a {type(data).__qualname__} and not a kinetic.Data",
+            why="Data comes with a later release of kinetic",
+            next="pass the path as an argument: on this machine the job can read it",
+        )
+
+
+def _check_deadline(seconds: object, named: str = "") -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise OptionTypeError(f"deadline={seconds!r} is not a number of seconds")
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"{named or f'deadline={seconds!r}'} is not a positive number of seconds")
+
+
+def _path_text(value: object) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _unknown(name: str, known: list[str]) -> OptionError:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 3) or known[:3]
+    return OptionError(f"{name!r} is not an option of kinetic.run", why=f"nearest: {', '.join(near)}")

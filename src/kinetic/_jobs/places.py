@@ -1,0 +1,74 @@
+"""From a handle to the store, the backend and the key it needs: always this caller's own, never where a record points."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetic import _settings as settings
+from kinetic._backends import choosing
+from kinetic._settings import keyring
+from kinetic._stores import open_store
+from kinetic._wire import seal
+from kinetic.errors import CredentialsError
+
+if TYPE_CHECKING:
+    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._stores.protocol import Store
+
+
+def backend_of(handle: JobHandle) -> LocalBackend:
+    """Return the backend that a job runs on.
+
+    Raises:
+        OptionError: The handle names no backend that exists (``Unknown backend``).
+        BackendUnavailableError: It is not part of this release.
+    """
+    return choosing.choose(handle.backend, settings.runtime_folder(os.environ))
+
+
+def store_of(handle: JobHandle) -> Store:
+    """Return the store that a job's record and result lie in."""
+    return open_store(handle.store or settings.resolve(backend="local").store.value)
+
+
+def home() -> Path:
+    """Return this caller's kinetic home."""
+    return settings.kinetic_home(os.environ)
+
+
+def trusts_the_store() -> bool:
+    """Say whether the user said to open what cannot be verified."""
+    return settings.read("KINETIC_TRUST_STORE", os.environ) == "1"
+
+
+def key_of(job_id: str, key_id: str) -> bytes | None:
+    """Return the key of a job from this caller's own ring, or None."""
+    found = keyring.find(home(), key_id) if key_id else None
+    return seal.job_key(found, job_id) if found is not None else None
+
+
+def key_to_open(job_id: str, key_id: str) -> bytes | None:
+    """Return the key without which nothing of a job is unpickled; None only when the user trusts the store.
+
+    Raises:
+        CredentialsError: The key is not on this machine.
+    """
+    if trusts_the_store():
+        return None
+    key = key_of(job_id, key_id)
+    if key is None:
+        raise CredentialsError(
+            f"the result of {job_id} cannot be verified here, so it was not opened",
+            why=f"it is sealed with the key {key_id or '(none)'}, which is not in {home() / 'keys'}",
+            next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
+            code="key-missing-here",
+        )
+    return key
+
+
+def machine() -> str:
+    """Return the word that stands for this machine among those that share a home."""
+    return settings.machine_id(os.environ)

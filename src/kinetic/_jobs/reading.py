@@ -1,0 +1,112 @@
+"""Reading an Outcome: its page first, its body only when it is wanted, and never unverified."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, keys
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import KeyMissingError, ResultUnreadableError
+
+_IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+
+
+def page_of(store: Store, job_id: str, key: bytes | None) -> Outcome | None:
+    """Return the verdict of a job, or None while there is none.
+
+    Raises:
+        IntegrityError: It is damaged or its seal is wrong.
+    """
+    name = keys.result(job_id)
+    size = store.size(name)
+    if size is None:
+        return None
+    try:
+        return outcomes.read(size, lambda start, length: store.get(name, start=start, length=length), key)
+    except KeyMissingError:  # removed between the two
+        return None
+
+
+def body_of(store: Store, outcome: Outcome) -> Any:
+    """Verify the whole body, then unpickle it.
+
+    Raises:
+        IntegrityError: Its bytes changed; nothing of them was used.
+        ResultUnreadableError: It needs a module or a class that this machine does not have; the bytes stay.
+    """
+    name = keys.result(outcome.job_id)
+    if outcome.body_length <= _IN_MEMORY:
+        data = store.get(name, length=outcome.body_length)
+        outcomes.check_body(outcome, digests.of_bytes(data))
+        return _open(lambda: pickle.loads(data), outcome)  # noqa: S301 - verified
+    with _as_file(store, name) as file:
+        outcomes.check_body(outcome, digests.of_stream(file, outcome.body_length))
+        file.seek(0)
+        return _open(lambda: pickle.load(file), outcome)  # noqa: S301 - verified
+
+
+def save(store: Store, outcome: Outcome, to: Path) -> int:
+    """Write the verified body, an ordinary pickle, into a file, and return its size."""
+    beside = to.with_name(f".{to.name}.{os.getpid()}.part")
+    try:
+        with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("wb") as target:
+            outcomes.check_body(outcome, digests.of_stream(file, outcome.body_length))
+            file.seek(0)
+            left = outcome.body_length
+            while left and (piece := file.read(min(left, 1 << 20))):
+                target.write(piece)
+                left -= len(piece)
+            target.flush()
+            os.fsync(target.fileno())
+        beside.replace(to)
+    finally:
+        beside.unlink(missing_ok=True)
+    return outcome.body_length
+
+
+def _as_file(store: Store, name: str) -> IO[bytes]:
+    """Return a private, open file with an object: one descriptor for verifying and for opening."""
+    descriptor: Any = getattr(store, "open", None)
+    if descriptor is not None:
+        return io.BufferedReader(io.FileIO(descriptor(name), "rb"), 1 << 16)
+    with tempfile.NamedTemporaryFile(prefix="kinetic-", delete=False) as made:
+        path = Path(made.name)
+    try:
+        store.fetch(name, path)
+        return path.open("rb")
+    finally:
+        path.unlink(missing_ok=True)  # the descriptor stays
+
+
+def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
+    try:
+        return load()
+    except (ModuleNotFoundError, AttributeError, ImportError) as error:
+        raise _missing_here(error, outcome) from error
+    except Exception as error:
+        raise ResultUnreadableError(
+            f"the result of {outcome.job_id} is whole, and cannot be opened here",
+            why=f"{type(error).__name__}: {error}",
+            next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
+        ) from error
+
+
+def _missing_here(error: Exception, outcome: Outcome) -> ResultUnreadableError:
+    what = f"it is a {outcome.value_type}" if outcome.value_type else "its type"
+    name = ""
+    with suppress(AttributeError):
+        name = error.name or ""  # type: ignore[attr-defined] # ModuleNotFoundError and AttributeError have it
+    return ResultUnreadableError(
+        f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
+        why=f"{what}, and {type(error).__name__}: {error}",
+        next="collect it from the project that submitted it; its bytes stay in the store",
+    )

@@ -1,0 +1,112 @@
+"""Removing and cancelling: what goes, in which order, and what remains."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from kinetic._jobs import looking, places, tombstones
+from kinetic._runner import sealing
+from kinetic._wire import keys, seal
+from kinetic._wire.outcome import CANCELLED, Outcome
+from kinetic.errors import BackendError, KineticError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+_log = logging.getLogger("kinetic.jobs")
+
+
+def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
+    """Remove the backend's resource, the stored artifacts, or both; a tombstone remains.
+
+    The tombstone comes first: if we die in between, the job is known as removed, and removing again finishes it. Output
+    directories are never touched.
+    """
+    backend, store = places.backend_of(handle), places.store_of(handle)
+    if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
+        tombstones.write(store, _history(handle, seen))
+    if resource:
+        if not backend.stop(handle.job_id, wait=wait):
+            _log.warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
+        backend.remove(handle.job_id)
+    if artifacts:
+        store.delete(keys.job(handle.job_id))
+
+
+def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:
+    """Remove a job whose value is in memory; problems are a warning, never an error."""
+    try:
+        remove(handle, seen, resource=True, artifacts=True, wait=wait)
+    except (KineticError, OSError) as error:
+        _log.warning("%s was collected, and could not be removed: %s", handle.job_id, error)
+
+
+def cancel(handle: JobHandle, *, wait: float) -> bool:
+    """Cancel a job: first the verdict, then the processes.
+
+    Returns:
+        False when the job had ended already; its verdict stays.
+    """
+    store, backend = places.store_of(handle), places.backend_of(handle)
+    seen = looking.look(handle)
+    if seen.status.is_final:
+        return False
+    now = time.time()
+    verdict = Outcome(
+        job_id=handle.job_id,
+        status=CANCELLED,
+        attempt=seen.sighting.attempt if seen.sighting else -1,
+        cause="cancelled",
+        phase="",
+        started=seen.sighting.started if seen.sighting else None,
+        ended=now,
+        witness="client",
+        key_id=handle.key_id or "",
+    )
+    key = places.key_of(handle.job_id, handle.key_id or "")
+    if key is None:
+        key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id) if places.trusts_the_store() else _key(handle)
+    if not sealing.seal(store, verdict, key):
+        return False
+    if not backend.stop(handle.job_id, wait=wait):
+        raise BackendError(
+            f"{handle.job_id} is cancelled, but its processes have not ended within {wait:g} s",
+            why="they were told to, and are killed 5 s after that",
+            next=f"kinetic jobs status {handle.job_id}",
+            code="still-ending",
+        )
+    tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
+    backend.remove(handle.job_id)
+    return True
+
+
+def _key(handle: JobHandle) -> bytes:
+    key = places.key_to_open(handle.job_id, handle.key_id or "")
+    assert key is not None  # noqa: S101 - it raises, or there is one: nobody trusts the store here
+    return key
+
+
+def _history(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Return what is remembered of a job: no payload, no secret."""
+    outcome, fields = seen.outcome, handle.to_dict()
+    status = "CANCELLED" if outcome is not None and outcome.status == CANCELLED else seen.status.value
+    reason = ""
+    if outcome is not None and not outcome.succeeded:
+        kind = outcome.error.get("type")
+        reason = f"{kind}: {outcome.error.get('message', '')}" if kind else str(outcome.error.get("message", ""))
+    attempts = 0
+    with contextlib.suppress(KineticError):
+        attempts = sum(1 for _ in places.store_of(handle).entries(keys.attempts(handle.job_id)))
+    return {
+        **fields,
+        "status": status,
+        "reason": reason.splitlines()[0][:500] if reason else "",
+        "started": outcome.started if outcome else None,
+        "ended": outcome.ended if outcome else None,
+        "attempts": attempts,
+    }

@@ -1,0 +1,228 @@
+"""Submitting: from a call and options to a job that runs somewhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kinetic import _hardware as hardware
+from kinetic import _output as output
+from kinetic import _settings as settings
+from kinetic._backends import choosing
+from kinetic._backends.protocol import Launch
+from kinetic._jobs import options as options_
+from kinetic._jobs import record
+from kinetic._jobs.handle import JobHandle
+from kinetic._packing import archive, environment, root
+from kinetic._packing import call as calls
+from kinetic._packing.root import Plan
+from kinetic._settings import keyring, project_file
+from kinetic._stores import open_store
+from kinetic._wire import digests, fingerprint, keys, names, seal
+from kinetic._wire.order import Order
+
+if TYPE_CHECKING:
+    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._hardware.placement import Placement
+    from kinetic._jobs.options import Options
+    from kinetic._packing.call import Call
+    from kinetic._settings import Target
+    from kinetic._stores.protocol import Store
+
+_SLOW_SECONDS = 1.0  # a phase that takes longer is named
+_IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where one job goes, and everything of this client that it needs.
+
+    Attributes:
+        target: Where we point.
+        backend: The place.
+        store: Where its objects lie.
+        placement: The hardware.
+        key_id: Name of the sealing key.
+        key: The sealing key.
+    """
+
+    target: Target
+    backend: LocalBackend
+    store: Store
+    placement: Placement
+    key_id: str
+    key: bytes
+
+
+def submit(call: Call, options: Options) -> JobHandle:
+    """Pack a call, write its order and record, and launch it.
+
+    Returns:
+        The job's handle, as soon as the job no longer needs this process.
+
+    Raises:
+        KineticError: Nothing was launched, and nothing of it is left.
+    """
+    plan = root.find_root(call.function)
+    options = _with_project_options(options, plan)
+    ground = prepare(options)
+    captured = environment.capture(options.capture_env_vars or (), os.environ)
+    job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
+    ground.backend.begin(job_id)
+    try:
+        order = _pack(call, options, plan, ground, job_id, tuple(captured.values))
+        handle = _write(order, call, options, ground)
+        _launch(order, ground, captured.values)
+    except BaseException:
+        _undo(ground, job_id)
+        raise
+    for note in captured.notes:
+        output.once(note)
+    return handle
+
+
+def prepare(options: Options) -> Ground:
+    """Resolve where a job goes, refuse what cannot work there, and let the place begin to get ready."""
+    placement = options.placement()
+    target = settings.resolve(
+        backend=options.backend,
+        project=options.project,
+        zone=options.zone,
+        cluster=options.cluster,
+        namespace=options.namespace,
+        multi_host=placement.hosts > 1,
+    )
+    strict = target.backend.source == "argument"
+    backend = choosing.choose(target.backend.value, settings.runtime_folder(os.environ), strict=strict)
+    notes = backend.check(placement)
+    _announce(target, options, (*target.notes, *placement.notes, *notes))
+    home = settings.ensure_home(os.environ)
+    backend.prepare()
+    key_id, key = keyring.own_key(home)
+    return Ground(target, backend, open_store(target.store.value), placement, key_id, key)
+
+
+def _with_project_options(options: Options, plan: Plan) -> Options:
+    """Fill in what ``[tool.kinetic]`` of the project says and the decorator does not."""
+    written = project_file.read_project_options(plan.root).values
+    fallback = {name: written[name] for name in ("deadline",) if name in written and getattr(options, name) is None}
+    return replace(options, **fallback) if fallback else options
+
+
+def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str, names_: tuple[str, ...]) -> Order:
+    begun = time.monotonic()
+    by_value = project_file.read_project_options(plan.root).by_value
+    home = settings.kinetic_home(os.environ)
+    shipped = archive.ship(plan, ground.store, cache=home / "cache", exclude=(home, ground.backend.paths.runtime))
+    payload = calls.pack(
+        call, plan, ground.store, (keys.function(job_id), keys.arguments(job_id)), by_value=by_value
+    )
+    took = time.monotonic() - begun
+    if took > _SLOW_SECONDS:
+        output.say(f"packed {shipped.files} files, {shipped.bytes / 1e6:.1f} MB, in {took:.1f} s")
+    for note in (*shipped.notes, *payload.notes, *_stale(plan)):
+        output.once(note)
+    return Order(
+        job_id=job_id,
+        function_name=call.name,
+        function=payload.function,
+        arguments=payload.arguments,
+        tree=shipped.tree,
+        packs=shipped.packs,
+        plan=plan.to_json(),
+        script=calls.script_of(plan),
+        environment=names_,
+        output_dir=_output_dir(options, ground, job_id),
+        accelerator=ground.placement.name,
+        hosts=ground.placement.hosts,
+        deadline=options_.deadline_of(options, os.environ),
+        fingerprint=_fingerprint(),
+    )
+
+
+def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHandle:
+    """Write order and record: from here on the job can be found."""
+    target, job_id = ground.target, order.job_id
+    handle = JobHandle(
+        job_id=job_id,
+        backend=target.backend.value,
+        project=target.project.value,
+        cluster_name=target.cluster.value,
+        zone=target.zone.value,
+        namespace=target.namespace.value,
+        bucket_name=target.bucket_name,
+        k8s_name=f"kinetic-{job_id}",
+        image_uri=options.container_image or "",
+        accelerator=order.accelerator,
+        func_name=call.name,
+        display_name=f"kinetic-{call.name}-{job_id}",
+        created_at=names.utc(time.time()),
+        store=ground.store.url,
+        host=settings.machine_id(os.environ),
+        key_id=ground.key_id,
+        output_dir=order.output_dir,
+    )
+    more = {"spot": ground.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()}
+    job_key = seal.job_key(ground.key, job_id)
+    ground.store.put(keys.order(job_id), order.to_bytes())
+    ground.store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), more, job_key))
+    return handle
+
+
+def _launch(order: Order, ground: Ground, captured: dict[str, str]) -> None:
+    launch = Launch(
+        order=order,
+        order_sha256=digests.of_bytes(order.to_bytes()),
+        store_url=ground.store.url,
+        placement=ground.placement,
+        key=seal.job_key(ground.key, order.job_id),
+        key_id=ground.key_id,
+        captured=captured,
+    )
+    ground.backend.launch([launch])
+
+
+def _undo(ground: Ground, job_id: str) -> None:
+    """Leave nothing of a submission that did not come to its end."""
+    ground.backend.finish_submitting(job_id)
+    ground.backend.remove(job_id)
+    ground.store.delete(keys.job(job_id))
+
+
+def _output_dir(options: Options, ground: Ground, job_id: str) -> str:
+    chosen = options.output_dir or settings.read("KINETIC_OUTPUT_DIR", os.environ)
+    if chosen:
+        return chosen if "://" in chosen else os.path.abspath(os.path.expanduser(chosen))
+    address = f"{ground.store.url}/{keys.outputs(job_id).rstrip('/')}"
+    return address.removeprefix("file://")
+
+
+def _announce(target: Target, options: Options, notes: tuple[str, ...]) -> None:
+    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here."""
+    if target.backend.value == "local":
+        ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
+        ignored += ["spot"] if options.spot else []
+        told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
+        output.once(f"jobs run on this machine{told}")
+    for note in notes:
+        output.once(note)
+
+
+def _stale(plan: Plan) -> tuple[str, ...]:
+    from kinetic._packing import modules
+
+    stale = modules.stale_modules(plan)
+    if not stale:
+        return ()
+    return (
+        f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",
+    )
+
+
+def _fingerprint() -> dict[str, str]:
+    from kinetic._version import __version__
+
+    return {"python": fingerprint.python(), "kinetic": __version__, "platform": sys.platform}

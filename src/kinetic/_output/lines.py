@@ -1,0 +1,38 @@
+"""Plain lines on stderr. KINETIC_LOG_LEVEL=WARNING leaves out what is only information, ERROR the warnings too."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
+_said: set[str] = set()
+
+
+def say(text: str) -> None:
+    """Tell something that is good to know."""
+    _write(text, _LEVELS["INFO"])
+
+
+def warn(text: str) -> None:
+    """Tell something that may need attention."""
+    _write(f"warning: {text}", _LEVELS["WARNING"])
+
+
+def once(text: str) -> None:
+    """Tell something, but only the first time in this process."""
+    if text not in _said:
+        _said.add(text)
+        say(text)
+
+
+def _write(text: str, level: int) -> None:
+    wanted = _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), _LEVELS["INFO"])
+    stream = sys.stderr
+    if level < wanted or stream is None:
+        return
+    try:
+        stream.write(f"kinetic: {text}\n")
+        stream.flush()
+    except (OSError, ValueError):  # a closed terminal must not harm the job
+        return

@@ -1,0 +1,1 @@
+"""A call becomes a bundle: function, arguments, project, and the runner's code."""

@@ -1,0 +1,75 @@
+"""Which environment variables a job receives, and what is said about them. Values are never shown or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kinetic.errors import OptionError, OptionTypeError
+
+# What a wildcard never takes: these describe this machine, and would break another one.
+PROCESS_NAMES = frozenset(
+    "PATH HOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV SHELL TMPDIR TEMP TMP "
+    "HOSTNAME USER LOGNAME SSH_AUTH_SOCK KUBERNETES_SERVICE_HOST KERAS_BACKEND".split()
+)
+_SECRET_WORDS = ("TOKEN", "SECRET", "KEY", "PASSWORD", "CREDENTIAL")
+
+
+class Captured(NamedTuple):
+    """What was captured.
+
+    Attributes:
+        values: Name to value; kept out of every record, log and store.
+        notes: Sentences for the user, with names only.
+    """
+
+    values: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def check(patterns: object) -> tuple[str, ...]:
+    """Return the patterns, or refuse what cannot be meant.
+
+    Raises:
+        OptionTypeError: A bare string, or something that is not a list of strings.
+        OptionError: A name that no variable can have.
+    """
+    if patterns is None:
+        return ()
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise OptionTypeError(
+            f"capture_env_vars={patterns!r} is not a list of names",
+            why="a bare string would be taken letter by letter" if isinstance(patterns, str) else None,
+            next=f"capture_env_vars=[{patterns!r}]" if isinstance(patterns, str) else 'capture_env_vars=["HF_*"]',
+        )
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise OptionTypeError(f"capture_env_vars holds {pattern!r}, which is not a string")
+        if not pattern or "=" in pattern or "\0" in pattern or "*" in pattern[:-1]:
+            raise OptionError(
+                f"capture_env_vars holds {pattern!r}, which matches no variable",
+                why="an entry is a name, or the beginning of names with one * at its end",
+            )
+    return tuple(patterns)
+
+
+def capture(patterns: Sequence[str], environ: Mapping[str, str]) -> Captured:
+    """Take the variables that exact names and wildcards match now; an exact name that is not set is passed over."""
+    exact = {pattern for pattern in patterns if not pattern.endswith("*")}
+    beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    matched = {name for name in environ if name in exact or (beginnings and name.startswith(beginnings))}
+    skipped = sorted((matched & PROCESS_NAMES) - exact)
+    values = {name: environ[name] for name in sorted(matched - set(skipped))}
+    return Captured(values, tuple(_notes(values, skipped)))
+
+
+def _notes(values: Mapping[str, str], skipped: Sequence[str]) -> list[str]:
+    notes = []
+    if skipped:
+        notes.append(f"not captured, because they describe this machine: {', '.join(skipped)}")
+    if values:
+        notes.append(f"captured {len(values)} environment variable(s): {', '.join(values)}")
+    secret = [name for name in values if any(word in name.upper() for word in _SECRET_WORDS)]
+    if secret:
+        notes.append(f"secrets by their names, given to the job and written nowhere else: {', '.join(secret)}")
+    return notes

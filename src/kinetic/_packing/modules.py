@@ -1,0 +1,168 @@
+"""How each imported module reaches the job: with the project, as an installed package, or not at all by itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+from kinetic._packing import ignore, root, staleness
+from kinetic._packing.root import Plan
+from kinetic._packing.walking import is_environment
+
+Kind = Literal["ships", "installed", "by-value"]
+_OURS = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
+_SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py", ".pyc")  # the order in which the importer looks
+
+
+class Standing(NamedTuple):
+    """How a module reaches the job.
+
+    Attributes:
+        kind: "ships": its file is in the project and the job imports it under the same name; "installed": the job's
+            environment has it; "by-value": neither, so what it defines must travel inside the pickle.
+        reason: Why, in a few words; for "by-value" a user reads it.
+    """
+
+    kind: Kind
+    reason: str
+
+
+def classify(module: ModuleType, plan: Plan) -> Standing:
+    """Say how a module reaches the job that a plan describes."""
+    return _judge(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
+
+
+def first_party(plan: Plan) -> Iterator[tuple[str, ModuleType]]:
+    """Go through the imported modules that ship with the project."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name != "__main__" and classify(module, plan).kind == "ships":
+            yield name, module
+
+
+def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
+    """Name the imported modules of the project whose source is no longer what was imported, sorted.
+
+    Args:
+        plan: The project.
+        since: Files that did not change after this time (seconds since the epoch) are not looked at; by default the
+            start of this process.
+    """
+    start = staleness.started() if since is None else since
+    return sorted(name for name, module in first_party(plan) if staleness.is_stale(module, start))
+
+
+class _Judge:
+    """Everything that does not change from module to module."""
+
+    def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
+        self._root = os.fspath(plan.root)
+        self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
+        self._rules, _ = ignore.read(self._root)
+        self._libraries = frozenset(item for item in path if item and _holds_packages(item))
+        self._folders: dict[str, str] = {}
+
+    def classify(self, module: ModuleType) -> Standing:
+        name = module.__name__
+        if name.partition(".")[0] in _OURS:
+            return Standing("installed", "it comes with kinetic")
+        if name in {"__main__", "__mp_main__"}:
+            return Standing("by-value", "it is the script itself")
+        place = _place(module)
+        if place is None:
+            known = name in sys.builtin_module_names or _origin(module) in {"built-in", "frozen"}
+            return Standing("installed", "built in") if known else Standing("by-value", "it has no file")
+        relative = None if root.is_standard(place) else root.below(place, self._root)
+        if relative and not self._is_environment(relative):
+            reason = self._why_not_shipped(name, place, relative)
+            return Standing("by-value", reason) if reason else Standing("ships", "its file is in the project")
+        if root.is_installed(place) or self._in_library(place):
+            return Standing("installed", "it belongs to an installed package")
+        return Standing("by-value", f"its file lies outside the project: {place}")
+
+    def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
+        if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
+            return f"its file does not ship: {rule.reason}"
+        found = self._find(name)
+        if found is None:
+            return f"no folder of the project that is on sys.path holds it under the name {name}"
+        if found != place and not (os.path.exists(found) and os.path.samefile(found, place)):
+            return f"the job would find another file under the name {name}: {found}"
+        return None
+
+    def _find(self, name: str) -> str | None:
+        """Do what the job's importer will do: the first folder that has the top-level name decides."""
+        top, _, rest = name.partition(".")
+        for folder in self._searched:
+            if _file_of(f"{folder}/{top}"):
+                return _file_of(f"{folder}/{name.replace('.', '/')}")
+        parts = [_file_of(f"{folder}/{name.replace('.', '/')}", bare=True) for folder in self._searched]
+        return next(filter(None, parts), None) if rest or any(parts) else None
+
+    def _is_environment(self, relative: str) -> bool:
+        """Say whether a path lies in an environment below the root."""
+        folder = os.path.dirname(relative)
+        if folder not in self._folders:
+            parts = folder.split("/") if folder else []
+            inside = bool(root.INSTALLED.intersection(parts)) or any(
+                is_environment(f"{self._root}/{'/'.join(parts[: count + 1])}") for count in range(len(parts))
+            )
+            self._folders[folder] = "environment" if inside else ""
+        return bool(self._folders[folder])
+
+    def _in_library(self, place: str) -> bool:
+        return any(root.below(place, library) is not None for library in self._libraries)
+
+
+@functools.lru_cache(maxsize=4)
+def _judge(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Judge:
+    return _Judge(plan, path)
+
+
+def _ignore_stamp(plan: Plan) -> tuple[int, int] | None:
+    """Change when the project's ignore file does."""
+    try:
+        about = os.stat(f"{plan.root}/{ignore.FILE}")
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def _place(module: ModuleType) -> str | None:
+    """Return the file of a module, or the folder of a package that has none (a namespace package)."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return os.path.abspath(file)
+    try:
+        folders = [str(folder) for folder in getattr(module, "__path__", ())]
+    except Exception:  # noqa: BLE001 - a stranger's object: some lazy modules raise anything when touched
+        return None
+    return os.path.abspath(folders[0]) if folders else None
+
+
+def _origin(module: ModuleType) -> str | None:
+    return getattr(getattr(module, "__spec__", None), "origin", None)
+
+
+def _file_of(stem: str, *, bare: bool = False) -> str | None:
+    """Return the file that a module or package of this path is loaded from; with ``bare`` also a bare folder."""
+    for suffix in _SUFFIXES:
+        if os.path.isfile(f"{stem}/__init__{suffix}"):
+            return f"{stem}/__init__{suffix}"
+    for suffix in _SUFFIXES:
+        if os.path.isfile(f"{stem}{suffix}"):
+            return f"{stem}{suffix}"
+    return stem if bare and os.path.isdir(stem) else None
+
+
+def _holds_packages(folder: str) -> bool:
+    """Say whether packages were installed into a folder, as with ``pip install --target``."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False

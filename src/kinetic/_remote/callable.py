@@ -1,0 +1,200 @@
+"""The decorated function: call it to run it there, or take one of the other ways."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
+
+from kinetic._remote import checking
+from kinetic._wire import references
+from kinetic.errors import CallableError
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.options import Options
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+_METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
+
+
+class RemoteCallable(Generic[P, R]):
+    """A function that runs as a job. It keeps name, documentation and signature of the plain one.
+
+    ``f(...)`` blocks and returns the value; ``f.run_async(...)`` (also ``f.submit``) returns a JobHandle;
+    ``f.local(...)`` runs the plain function here; ``f.with_options(...)`` is the same function with other options.
+    """
+
+    __kinetic_wrapped__: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R], options: Options, *, leading: tuple[Any, ...] = ()) -> None:
+        functools.update_wrapper(self, function, updated=())
+        self.__dict__["__kinetic_wrapped__"] = function
+        self._options = options
+        self._leading = leading
+        self._name = checking.name_of(function)
+        if not hasattr(self, "__name__"):
+            self.__name__ = self._name
+
+    @property
+    def options(self) -> Options:
+        """The options it runs with."""
+        return self._options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run as a job, wait, and return the value or raise the function's own exception."""
+        if os.environ.get("KINETIC_JOB_ID"):
+            return self._here(args, kwargs)
+        from kinetic._jobs import blocking  # the client's rooms load with the first job
+
+        return blocking.call(self._call(args, kwargs), self._options)  # type: ignore[no-any-return]
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the plain function in this process."""
+        return self._plain(*self._leading, *args, **kwargs)
+
+    def with_options(self, **options: Any) -> RemoteCallable[P, R]:
+        """Return the same function with some options changed; takes the parameters of ``kinetic.run`` and ``deadline``.
+
+        Raises:
+            OptionError: An unknown option or a value that cannot work.
+        """
+        return RemoteCallable(self._plain, self._options.changed(**options), leading=self._leading)
+
+    def _run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Submit a job and return its handle at once; the job does not need this process any more.
+
+        Raises:
+            CallableError: Inside a job: a job cannot submit another one.
+        """
+        if os.environ.get("KINETIC_JOB_ID"):
+            raise CallableError(
+                f"{self._name} cannot be submitted from inside a job",
+                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for a place of its own",
+                next="call it directly: inside a job it runs in this process",
+            )
+        from kinetic._jobs import submitting
+
+        return submitting.submit(self._call(args, kwargs), self._options)
+
+    if TYPE_CHECKING:
+        run_async = _run_async
+        submit = _run_async
+    else:
+
+        @property
+        def run_async(self):  # noqa: ANN201 - typed above
+            """Submit a job and return its handle at once; see ``_run_async``."""
+            return self._with_lost_class()._run_async
+
+        submit = run_async
+
+    def run_async_map(self, inputs: object, **options: object) -> NoReturn:  # noqa: ARG002 - the documented name
+        """Fan out over inputs. Not part of this release.
+
+        Raises:
+            OptionError: Always, naming what to do instead.
+        """
+        from kinetic._jobs import later
+
+        later.refuse("run_async_map", "[f.run_async(x) for x in inputs]")
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...
+    @overload
+    def __get__(
+        self: RemoteCallable[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> RemoteCallable[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind like a function: the instance becomes the first argument."""
+        if instance is None:
+            return self
+        return RemoteCallable(self._plain, self._options, leading=(*self._leading, instance))
+
+    def __repr__(self) -> str:
+        """Say what it is and where it runs."""
+        bound = f" bound to {self._leading[0]!r}" if self._leading else ""
+        return f"<kinetic function {self._name}{bound} on {self._options.accelerator}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the plain function: by name where it has one to be found under, else by value."""
+        if self._leading:
+            return references.bound, (self._plain_reference(), self._leading[0])
+        return self._reference()
+
+    def __copy__(self) -> RemoteCallable[P, R]:
+        """Return itself: like a function, it is not copied."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteCallable[P, R]:
+        """Return itself: like a function, it is not copied."""
+        return self
+
+    @property
+    def _plain(self) -> Callable[..., R]:
+        return self.__dict__["__kinetic_wrapped__"]  # type: ignore[no-any-return]
+
+    def _reference(self) -> tuple[Any, ...]:
+        module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
+        if module and module != "__main__" and "<" not in qualname and self._is_found_as(module, qualname):
+            return references.by_name, (module, qualname)
+        return references.same, (self._plain,)
+
+    def _plain_reference(self) -> Any:
+        return RemoteCallable(self._plain, self._options)
+
+    def _is_found_as(self, module: str, qualname: str) -> bool:
+        found: object = sys.modules.get(module)
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        return references.plain(found) is self._plain
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from kinetic._packing.call import Call
+
+        return Call(self._plain, (*self._leading, *args), kwargs, self._name)
+
+    def _here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        if self._name not in _told:
+            _told.add(self._name)
+            sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
+        return self._plain(*self._leading, *args, **kwargs)
+
+    def _with_lost_class(self) -> RemoteCallable[P, R]:
+        """Find the class that ``Class.method.run_async`` was reached through.
+
+        From Python 3.13 on, ``@classmethod`` above ``@kinetic.run`` makes a method object that forwards attribute access
+        to us without saying on whose behalf. That method object is alive right now, and refers to us.
+        """
+        if not _METHODS_FORWARD or self._leading or not _may_be_a_classmethod(self._plain):
+            return self
+        methods = [found for found in gc.get_referrers(self) if type(found) is types.MethodType]
+        classes = {id(found.__self__): found.__self__ for found in methods if isinstance(found.__self__, type)}
+        if len(classes) > 1:
+            raise CallableError(
+                f"it is not clear for which class {self._name} should run",
+                why=f"method objects of {len(classes)} classes are alive: {sorted(map(str, classes.values()))}",
+                next="keep no other bound class method of it in a variable",
+            )
+        if not classes:
+            return self
+        return RemoteCallable(self._plain, self._options, leading=tuple(classes.values()))
+
+
+RemoteCallable.__kinetic_wrapped__ = property(lambda self: self.__dict__["__kinetic_wrapped__"])  # type: ignore[assignment, method-assign] # marks the class for _wire.references
+_told: set[str] = set()
+
+
+def _may_be_a_classmethod(function: object) -> bool:
+    """Say whether a function sits in a class and takes the class first, as far as its own words tell."""
+    holder = getattr(function, "__qualname__", "").rpartition(".")[0]
+    code = getattr(function, "__code__", None)
+    first = code.co_varnames[:1] if code is not None and code.co_argcount else ()
+    return bool(holder) and not holder.endswith("<locals>") and first == ("cls",)

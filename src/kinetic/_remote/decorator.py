@@ -1,0 +1,94 @@
+"""``kinetic.run``: from a function to a function that runs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from kinetic._jobs.options import Options
+from kinetic._remote import checking
+from kinetic._remote.callable import RemoteCallable
+from kinetic.errors import OptionTypeError
+
+if TYPE_CHECKING:
+    from kinetic._remote.later import Data
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What ``kinetic.run(...)`` returns: it keeps the signature of what it decorates."""
+
+    def __call__(self, function: Callable[P, R], /) -> RemoteCallable[P, R]:
+        """Decorate a function."""
+
+
+def run(
+    accelerator: str = "tpu-v5e-1",
+    container_image: str | None = None,
+    base_image_repo: str | None = None,
+    zone: str | None = None,
+    project: str | None = None,
+    capture_env_vars: Sequence[str] | None = None,
+    cluster: str | None = None,
+    backend: str | None = None,
+    namespace: str | None = None,
+    volumes: Mapping[str, Data] | None = None,
+    spot: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    output_dir: str | None = None,
+    debug: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+) -> Decorator:
+    """Run the decorated function on an accelerator.
+
+    Without any configuration that is this machine; a project, a profile, KINETIC_BACKEND or ``backend=`` selects
+    another place. Calling the function blocks and returns its value; ``.run_async(...)`` returns a JobHandle at once.
+
+    Args:
+        accelerator: What it runs on, e.g. "cpu", "gpu-l4", "gpu-a100x8", "tpu-v5e-1", "tpu-v5litepod-2x4".
+        container_image: None or "bundled", "prebuilt", or the address of an image. Recorded on this machine.
+        base_image_repo: Repository of prebuilt base images. Recorded on this machine.
+        zone: Google Cloud zone. Falls back to KINETIC_ZONE, the profile, then "us-central1-a".
+        project: Google Cloud project. Falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
+        capture_env_vars: Names of environment variables to take along; an entry may end in ``*``.
+        cluster: GKE cluster. Falls back to KINETIC_CLUSTER, then the profile.
+        backend: "local", "gke" or "pathways".
+        namespace: Kubernetes namespace. Falls back to KINETIC_NAMESPACE, the profile, then "default".
+        volumes: Absolute mount paths to ``kinetic.Data``.
+        spot: Ask for capacity that may be taken away at short notice.
+        output_dir: Where outputs of the job are kept; the job sees it as KINETIC_OUTPUT_DIR.
+        debug: Wait for a debugger before the function begins.
+
+    Returns:
+        A decorator.
+
+    Raises:
+        OptionError: A value that cannot work (also a ValueError), or of the wrong type (also a TypeError).
+    """
+    if callable(accelerator):
+        raise OptionTypeError(
+            "@kinetic.run is used without parentheses",
+            why=f"it received the function {getattr(accelerator, '__name__', accelerator)!r} as its accelerator",
+            next="write @kinetic.run() or @kinetic.run(accelerator=…)",
+        )
+    options = Options.checked(
+        accelerator=accelerator,
+        container_image=container_image,
+        base_image_repo=base_image_repo,
+        zone=zone,
+        project=project,
+        capture_env_vars=capture_env_vars,
+        cluster=cluster,
+        backend=backend,
+        namespace=namespace,
+        volumes=volumes,
+        spot=spot,
+        output_dir=output_dir,
+        debug=debug,
+    )
+
+    def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
+        checking.check(function)
+        return RemoteCallable(function, options)
+
+    return decorate

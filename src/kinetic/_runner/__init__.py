@@ -1,0 +1,1 @@
+"""Inside the job: what carries out an Order and leaves an Outcome."""

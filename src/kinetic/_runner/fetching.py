@@ -1,0 +1,53 @@
+"""Fetching the order and its artifacts: each verified before anything of it is used."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kinetic._wire import digests, fingerprint, keys
+from kinetic._wire.order import Artifact, Order
+from kinetic.errors import RunnerError
+
+if TYPE_CHECKING:
+    from kinetic._stores.protocol import Store
+
+
+def order(store: Store, job_id: str, sha256: str) -> Order:
+    """Fetch and verify the order, and refuse one that this Python cannot carry out.
+
+    Raises:
+        IntegrityError: It is not the one that was launched.
+        RunnerError: Another Python made its pickles.
+    """
+    found = Order.from_bytes(store.get(keys.order(job_id)), sha256=sha256)
+    why = fingerprint.mismatch(found.fingerprint.get("python", fingerprint.python()))
+    if why:
+        raise RunnerError(
+            "this job cannot be opened by this Python",
+            why=why,
+            next="submit from the Python version that the job's environment has, or change container_image",
+            code="python-mismatch",
+        )
+    return found
+
+
+def payload(store: Store, order_: Order) -> tuple[bytes, bytes]:
+    """Return the verified pickles of the function and of the arguments."""
+    return _verified(store, order_.function, "the function"), _verified(store, order_.arguments, "the arguments")
+
+
+def open_payload(function: bytes, arguments: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Unpickle what was verified."""
+    called = pickle.loads(function)  # noqa: S301 - its digest is in the order
+    args, kwargs = pickle.loads(arguments)  # noqa: S301 - its digest is in the order
+    return called, args, kwargs
+
+
+def _verified(store: Store, artifact: Artifact, what: str) -> bytes:
+    if artifact.inline or not artifact.key:
+        return artifact.unwrap(what)
+    data = store.get(artifact.key)
+    artifact.verify(digests.of_bytes(data), what)
+    return data

@@ -1,0 +1,127 @@
+"""Judging: from what the worker said and how its process ended to the verdict, in plain sentences."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinetic._runner.work import Work
+from kinetic._wire import outcome
+from kinetic._wire.outcome import Outcome
+
+_LOG_LINES = 20
+_LOG_BYTES = 8192
+_KILLED_BY_MEMORY = 0.7  # of the memory here: above it, a SIGKILL nobody asked for was most likely the kernel's
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker's process ended.
+
+    Attributes:
+        status: As ``os.waitpid`` gives it, or None when the process was not ours to wait for.
+        phase: The phase it was in.
+        word: Its final word, or None.
+        deadline: True when the keeper ended it because of the deadline.
+        stopped: True when the keeper ended it because somebody asked for it.
+        peak_bytes: Its peak resident memory.
+        memory_kill: True when the kernel counted an out-of-memory kill in this control group meanwhile.
+    """
+
+    status: int | None
+    phase: str
+    word: dict[str, Any] | None = None
+    deadline: bool = False
+    stopped: bool = False
+    peak_bytes: int = 0
+    memory_kill: bool = False
+
+
+def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
+    """Say what became of an attempt."""
+    word = _the_word(task, ending)
+    if word is None:
+        word = _without_a_word(task, ending, machine_bytes)
+    return Outcome(
+        job_id=task.job_id,
+        attempt=task.attempt,
+        host=task.host,
+        status=str(word["status"]),
+        cause=str(word.get("cause", "")),
+        phase=str(word.get("phase", ending.phase)),
+        error={**word.get("error", {}), **_log_of(task, word)},
+        body_length=int(word.get("body_length", 0)),
+        body_sha256=str(word.get("body_sha256", "")),
+        value_type=str(word.get("value_type", "")),
+        files=tuple(word.get("files", ())),
+        started=started,
+        ended=ended,
+    )
+
+
+def _the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
+    """Return the worker's final word if it holds: a body that it promised must be there in full."""
+    word = ending.word
+    if not isinstance(word, dict) or word.get("status") not in {outcome.SUCCEEDED, outcome.FAILED}:
+        return None
+    promised = word.get("body_length", 0)
+    if promised and (not task.body.exists() or task.body.stat().st_size != promised):
+        return None
+    return word
+
+
+def _without_a_word(task: Work, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+    if ending.deadline:
+        what = f"the job was ended at its deadline of {task.deadline:g} s; the stacks of all threads are in its log"
+        return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
+    if ending.stopped:
+        return _failed("stopped", "the job was ended because somebody asked for it")
+    if ending.status is None:
+        return _failed("lost", "the process that kept this job was killed, and the job with it")
+    if os.WIFSIGNALED(ending.status):
+        return _by_signal(os.WTERMSIG(ending.status), ending, machine_bytes)
+    code = os.waitstatus_to_exitcode(ending.status)
+    what = f"the job's process ended by itself with exit code {code}, as os._exit({code}) does, and left no result"
+    return _failed("exit", what, exit_code=code)
+
+
+def _by_signal(number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    what = f"the job's process was ended by {name}"
+    big = machine_bytes and ending.peak_bytes > _KILLED_BY_MEMORY * machine_bytes
+    if number == signal.SIGKILL and (ending.memory_kill or big):
+        gib = ending.peak_bytes / 2**30
+        what = f"the job's process ran out of memory: the kernel killed it (SIGKILL) at about {gib:.1f} GiB"
+    elif number == signal.SIGKILL:
+        what += ": somebody ran kill -9 on it, or the kernel ended it for want of memory"
+    elif number == signal.SIGSEGV:
+        what += ", a segmentation fault in native code; the Python stacks are in its log"
+    elif number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        what += ", sent from outside"
+    return _failed("signal", what, signal=name)
+
+
+def _failed(cause: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"status": outcome.FAILED, "cause": cause, "error": {"message": message, **more}}
+
+
+def _log_of(task: Work, word: dict[str, Any]) -> dict[str, Any]:
+    """Add the last lines of the log to a verdict that has no exception to tell the story."""
+    if word["status"] == outcome.SUCCEEDED or word.get("cause") in {"exception", "runner"}:
+        return {}
+    return {"log": last_lines(task.log)}
+
+
+def last_lines(log: Path) -> str:
+    """Return the last 20 lines of a log, at most 8 KiB, without reading the rest."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LOG_BYTES))
+            text = file.read(_LOG_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_LOG_LINES:])

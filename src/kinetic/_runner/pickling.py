@@ -1,0 +1,51 @@
+"""Pickling what leaves the job: by reference wherever the other side can find it under the same name.
+
+By value only what has no name there: lambdas, nested functions and classes. A class of the script keeps its identity on
+the collecting side, because it is found in that side's ``__main__``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from types import FunctionType
+from typing import IO, Any
+
+from kinetic._wire import references
+
+PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
+
+
+def dump(value: object, file: IO[bytes]) -> None:
+    """Write a value to a file, piece by piece."""
+    _pickler(file).dump(value)
+
+
+def _pickler(file: IO[bytes]) -> pickle.Pickler:
+    import cloudpickle  # loaded in the keeper already: workers are its forks
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined] # cloudpickle has no types
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, BaseException) and type(obj).__reduce__ is BaseException.__reduce__:
+                return references.exception, (type(obj), obj.args, obj.__dict__)
+            if isinstance(obj, type | FunctionType) and _has_a_name(obj):
+                return NotImplemented  # the pickler's own way: by reference
+            if isinstance(obj, type | FunctionType) and _lives_on_the_client(obj):
+                return references.by_name, (obj.__module__, obj.__qualname__)
+            return super().reducer_override(obj)
+
+    return Pickler(file, protocol=PROTOCOL)  # type: ignore[no-any-return]
+
+
+def _has_a_name(thing: type | FunctionType) -> bool:
+    """Say whether ``module.qualname`` is this very object."""
+    found: object = sys.modules.get(getattr(thing, "__module__", None) or "")
+    for part in getattr(thing, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
+def _lives_on_the_client(thing: type | FunctionType) -> bool:
+    """Say whether this came by value from a module that did not ship: the client has the original."""
+    module, qualname = getattr(thing, "__module__", None), thing.__qualname__
+    return bool(module) and module not in sys.modules and "<" not in qualname

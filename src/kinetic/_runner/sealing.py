@@ -1,0 +1,92 @@
+"""Sealing: the verdict becomes the one Outcome of a job, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kinetic._stores.protocol import Store
+from kinetic._wire import keys
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import KeyMissingError, StoreError
+
+RESERVE_BYTES = 65_536  # a page with a long traceback; traceback texts are cut to fit
+_TRIES = 3
+
+
+def reserve(path: Path) -> None:
+    """Keep space on the store's disk, so that a full disk can still be told."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES) if hasattr(os, "posix_fallocate") else file.write(
+            bytes(RESERVE_BYTES)
+        )
+
+
+def seal(store: Store, verdict: Outcome, key: bytes, *, body: Path | None = None, spare: Path | None = None) -> bool:
+    """Create the Outcome of a job.
+
+    Args:
+        store: Where.
+        verdict: What it says.
+        key: The job's key.
+        body: The complete file with the pickled value, on the store's file system if possible; it is consumed.
+        spare: A file made by ``reserve``; a verdict without a body is written into its space.
+
+    Returns:
+        True when the Outcome in the store is this one, False when another verdict was there first.
+    """
+    if verdict.body_length and body is not None:
+        return _with_body(store, verdict, key, body)
+    verdict = replace(verdict, body_length=0, body_sha256="")
+    page = verdict.footer(key)
+    if spare is not None and spare.exists():
+        with contextlib.suppress(OSError, StoreError):
+            return _in_spare(store, verdict, page, spare)
+    return _create(store, keys.result(verdict.job_id), page)
+
+
+def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
+    with body.open("r+b") as file:
+        file.truncate(verdict.body_length)  # a keeper that died here may have appended a page already
+        file.seek(verdict.body_length)
+        page = verdict.footer(key)
+        file.write(page)
+    return _hand_over(store, keys.result(verdict.job_id), body) or _is_ours(store, verdict, page)
+
+
+def _in_spare(store: Store, verdict: Outcome, page: bytes, spare: Path) -> bool:
+    with spare.open("r+b") as file:
+        file.write(page)
+        file.truncate()
+    return _hand_over(store, keys.result(verdict.job_id), spare) or _is_ours(store, verdict, page)
+
+
+def _hand_over(store: Store, key: str, path: Path) -> bool:
+    adopt: Any = getattr(store, "adopt", None)
+    if adopt is not None:
+        return bool(adopt(key, path, if_absent=True))
+    try:
+        return store.put(key, path, if_absent=True)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _create(store: Store, key: str, page: bytes) -> bool:
+    for _ in range(_TRIES):
+        if store.put(key, page, if_absent=True):
+            return True
+        with contextlib.suppress(KeyMissingError):  # removed between the two: try again
+            return store.get(key) == page
+    return False
+
+
+def _is_ours(store: Store, verdict: Outcome, page: bytes) -> bool:
+    """Say whether the Outcome that is there is this very one: our own earlier try whose answer was lost."""
+    key = keys.result(verdict.job_id)
+    with contextlib.suppress(KeyMissingError):
+        size = store.size(key)
+        return size == verdict.body_length + len(page) and store.get(key, start=verdict.body_length) == page
+    return False

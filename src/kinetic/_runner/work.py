@@ -1,0 +1,124 @@
+"""Work: what the keeping process tells the working process, and what it hears from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ORDER = "order"
+VERIFICATION = "artifact verification"
+EXTRACT = "context extract"
+ENVIRONMENT = "environment setup"
+UNPICKLE = "payload unpickle"
+EXECUTE = "execute"
+SERIALIZE = "result serialization"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attempt at one job on one host.
+
+    Attributes:
+        job_id: The job.
+        attempt: Its number, from 0.
+        host: Index of this host in the slice.
+        order_sha256: The digest that the launch promised.
+        store_url: Where the order and its artifacts lie.
+        environment: All variables the worker has; nothing else of the keeper's is left.
+        umask: The client's.
+        folder: Where the project is rebuilt.
+        log: Where output goes.
+        body: The file for the pickled value, on the store's file system.
+        meta: The file that says that the body is complete; written last.
+        reserve: Space kept for a failure on a full disk.
+        deadline: Seconds the function may take, or None.
+        runner: Folder with the runner's code.
+    """
+
+    job_id: str
+    attempt: int
+    host: int
+    order_sha256: str
+    store_url: str
+    environment: Mapping[str, str] = field(repr=False)
+    umask: int
+    folder: Path
+    log: Path
+    body: Path
+    meta: Path
+    reserve: Path
+    deadline: float | None
+    runner: str
+
+
+@dataclass
+class Report:
+    """What the worker said last; the keeper's only source while it lives.
+
+    Attributes:
+        phase: In which phase it is.
+        since: Monotonic time at which that phase began.
+        done: The final word, or None.
+    """
+
+    phase: str = ORDER
+    done: dict[str, Any] | None = None
+
+
+class Teller:
+    """The worker's end of the report."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.phase = ORDER
+
+    def enter(self, phase: str) -> None:
+        """Say that a phase begins."""
+        self.phase = phase
+        self._tell({"phase": phase})
+
+    def done(self, word: dict[str, Any], meta: Path) -> None:
+        """Say the final word; on disk first, so that it outlives both processes."""
+        if word.get("body_length"):
+            beside = meta.with_name(meta.name + ".part")
+            beside.write_text(json.dumps(word))
+            beside.replace(meta)
+        self._tell({"phase": self.phase, "done": word})
+
+    def _tell(self, page: dict[str, Any]) -> None:
+        line = json.dumps(page).encode() + b"\n"
+        with contextlib.suppress(OSError):  # a keeper that is gone hears nothing; the meta file remains
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+
+
+class Listener:
+    """The keeper's end of the report."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.report = Report()
+        self._half = b""
+
+    def hear(self) -> bool:
+        """Read what is there; False when the worker's end is closed."""
+        try:
+            data = os.read(self.descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, self._half = (self._half + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        return bool(data)
+
+    def _take(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError):  # user code that writes here harms its own job only
+            page = json.loads(line)
+            if isinstance(page, dict):
+                self.report.phase = str(page.get("phase", self.report.phase))
+                self.report.done = page.get("done") or self.report.done

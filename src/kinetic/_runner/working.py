@@ -1,0 +1,173 @@
+"""The worker: one process that rebuilds the project, calls the function and delivers what became of it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kinetic._runner import calling, delivering, fetching, interpreter, output, workspace
+from kinetic._runner.work import ENVIRONMENT, EXECUTE, EXTRACT, SERIALIZE, UNPICKLE, VERIFICATION, Teller, Work
+from kinetic._stores import open_store
+from kinetic._wire import outcome
+from kinetic._wire.order import Order
+from kinetic.errors import KineticError
+
+_FILES_NAMED = 20
+
+
+def work(task: Work, report: int) -> NoReturn:
+    """Carry out one order in this process, which ends here and never returns to its caller."""
+    code = 70  # EX_SOFTWARE: only if everything below fails
+    try:
+        teller = Teller(report)
+        interpreter.reset_signals()
+        output.redirect(task.log)
+        interpreter.apply_environment(task.environment, task.umask)
+        interpreter.arm_stacks()
+        output.keep_flushing()
+        code = _run(task, teller)
+        _leave_politely()
+    except BaseException:  # noqa: BLE001 - nothing may climb into the keeper's frames below this fork
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # inside an except there is one
+    finally:
+        output.flush()
+        os._exit(code)
+
+
+def _run(task: Work, teller: Teller) -> int:
+    times: dict[str, float] = {}
+    try:
+        order, unpacked, call = _prepare(task, teller, times)
+    except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is told with its name
+        teller.done(_phase_failed(error, teller.phase, times), task.meta)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    teller.enter(EXECUTE)
+    with _timed(times, EXECUTE):
+        ended = calling.call(*call)
+    if isinstance(ended, calling.Failure):
+        sys.stderr.write(ended.error["traceback"])
+    output.flush()
+    teller.enter(SERIALIZE)
+    with _timed(times, SERIALIZE):
+        word = delivering.deliver(ended, task.body)
+    left = _name_files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
+    output.flush()
+    phase = SERIALIZE if word["cause"] in {"serialization", "disk-full"} else EXECUTE
+    teller.done({**word, "phase": phase, "files": left, "phases": times}, task.meta)
+    return 0 if word["status"] == outcome.SUCCEEDED else 1
+
+
+def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
+    store = open_store(task.store_url)
+    with _timed(times, VERIFICATION):
+        teller.enter(VERIFICATION)
+        order = fetching.order(store, task.job_id, task.order_sha256)
+        function, arguments = fetching.payload(store, order)
+    with _timed(times, EXTRACT):
+        teller.enter(EXTRACT)
+        unpacked = _rebuild(store, order, task.folder)
+    with _timed(times, ENVIRONMENT):
+        teller.enter(ENVIRONMENT)
+        interpreter.enter_workspace(task.folder, order.plan, task.runner)
+        interpreter.become_main(order.script, task.folder)
+        _make_output_dir(order.output_dir)
+    with _timed(times, UNPICKLE):
+        teller.enter(UNPICKLE)
+        call = fetching.open_payload(function, arguments)
+        interpreter.name_the_script_classes()
+    return order, unpacked, call
+
+
+def _rebuild(store: Any, order: Order, folder: Path) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    return workspace.unpack(store, order.tree, order.packs, folder) if order.tree else None
+
+
+def _make_output_dir(address: str) -> None:
+    """Make the output folder when it is a plain one: the user's code may write into it at once."""
+    path = address.removeprefix("file://")
+    if path.startswith("/"):
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103 - plain
+
+
+def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> dict[str, Any]:
+    described = calling.describe(error, skip=0)
+    if isinstance(error, KineticError):
+        described |= {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
+    return {
+        "status": outcome.FAILED,
+        "cause": "runner",
+        "phase": phase,
+        "error": described,
+        "phases": times,
+    }
+
+
+def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
+    """Name what the function wrote into its working folder, which does not outlive the job."""
+    if unpacked is None:
+        found = sorted(str(path.relative_to(task.folder)) for path in task.folder.rglob("*") if path.is_file())
+    else:
+        found = workspace.written_since(task.folder, unpacked)
+    if found:
+        shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")  # noqa: PLR2004
+        where = f"they are kept for 24 h in {task.folder}" if failed else "they are not kept"
+        hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
+        sys.stderr.write(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
+    return found[:_FILES_NAMED]
+
+
+def _leave_politely() -> None:
+    """Do what an interpreter does at its end, without waiting for anybody: the keeper ends what is left over."""
+    _warn_of_threads()
+    _end_children()
+    atexit._run_exitfuncs()
+    output.flush()
+
+
+def _warn_of_threads() -> None:
+    pools = _pool_threads()
+    left = [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon and thread not in pools
+    ]
+    if left:
+        names = ", ".join(sorted(left)[:5])
+        sys.stderr.write(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
+
+
+def _pool_threads() -> set[threading.Thread]:
+    """Threads of executors that idle: Python itself ends those without a word."""
+    module = sys.modules.get("concurrent.futures.thread")
+    return set(getattr(module, "_threads_queues", ()))
+
+
+def _end_children() -> None:
+    module = sys.modules.get("multiprocessing.process")
+    children = list(getattr(module, "_children", ()))
+    for child in children:
+        with contextlib.suppress(Exception):
+            if not child.daemon and child.is_alive():
+                sys.stderr.write(f"kinetic: process {child.name} still ran and was ended with the job\n")
+            child.kill()
+
+
+class _timed:  # noqa: N801 - reads as a statement
+    def __init__(self, times: dict[str, float], phase: str) -> None:
+        self._times, self._phase = times, phase
+
+    def __enter__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._times[self._phase] = round(time.monotonic() - self._begun, 6)
+
+

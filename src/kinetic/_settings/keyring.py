@@ -1,0 +1,86 @@
+"""The keys that seal results: one for each namespace, 32 random bytes, in ``{home}/keys/{id}``, for their owner only.
+
+A key is created once and never rotated in place: another key has another id, and results sealed with the old one stay
+readable as long as its file is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from kinetic._wire import seal
+from kinetic.errors import SettingsError
+
+_CURRENT = "this-home"
+
+
+def own_key(home: Path) -> tuple[str, bytes]:
+    """Return the id and bytes of this home's key, made on first use; of several makers at once, one wins."""
+    folder = home / "keys"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    pointer = folder / _CURRENT
+    if not pointer.exists():
+        key = os.urandom(seal.KEY_BYTES)
+        _create(folder / seal.key_id(key), key.hex())
+        _create(pointer, seal.key_id(key))
+    key_id = pointer.read_text().strip()
+    found = find(home, key_id)
+    if found is None:
+        raise SettingsError(
+            "the key that seals this home's results is gone",
+            why=f"{pointer} names {key_id}, and {folder / key_id} is missing",
+            next=f"restore that file, or remove {pointer} to begin with a new key",
+        )
+    return key_id, found
+
+
+def find(home: Path, key_id: str) -> bytes | None:
+    """Return a key of this ring, or None."""
+    if not key_id.isalnum():
+        return None
+    try:
+        key = bytes.fromhex((home / "keys" / key_id).read_text().strip())
+    except (OSError, ValueError):
+        return None
+    return key if seal.key_id(key) == key_id else None
+
+
+def listed(home: Path) -> list[str]:
+    """Return the ids of the keys in this ring."""
+    with contextlib.suppress(OSError):
+        return sorted(path.name for path in (home / "keys").iterdir() if find(home, path.name))
+    return []
+
+
+def add(home: Path, text: str) -> str:
+    """Add a key that another machine exported, and return its id.
+
+    Raises:
+        SettingsError: The text is not a key.
+    """
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != seal.KEY_BYTES:
+        raise SettingsError("this is not a key of kinetic", why=f"a key is {2 * seal.KEY_BYTES} hexadecimal digits")
+    (home / "keys").mkdir(mode=0o700, parents=True, exist_ok=True)
+    _create(home / "keys" / seal.key_id(key), key.hex())
+    return seal.key_id(key)
+
+
+def _create(path: Path, text: str) -> None:
+    """Create a file whole or not at all; one that is there stays."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as file:  # a descriptor
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink()

@@ -1,0 +1,242 @@
+"""Saved places: the file with the profiles, and which of them holds now. Reading only.
+
+    {"current": "team",
+     "profiles": {"team": {"project": "acme", "zone": "us-west4-a", "cluster": "main", "namespace": "default",
+                           "backend": "gke", "store": "gs://…", "context": "…", "options": {"accelerator": "gpu-l4"}}}}
+
+``project``, ``zone`` and ``cluster`` must be there, except in a profile for this machine (``backend`` is local) or
+for a kubeconfig context (``context``), which need none of them. Whatever else a profile holds is left to the version
+of kinetic that wrote it. The name "local" is built in and means this machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from kinetic._settings.home import kinetic_home, path_of
+from kinetic._settings.variables import read
+from kinetic.errors import OptionError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+_REQUIRED = ("project", "zone", "cluster")
+_FIELDS = (*_REQUIRED, "namespace", "backend", "store", "context")
+_LONGEST_NAME = 64  # characters
+
+
+class Profile(NamedTuple):
+    """Hold what one profile says; "" where it says nothing.
+
+    Attributes:
+        name: Under which name it was saved.
+        project: The Google Cloud project.
+        zone: The zone of the cluster.
+        cluster: The name of the cluster.
+        namespace: The Kubernetes namespace.
+        backend: The place where jobs run, as written: not yet checked.
+        store: The address of the store.
+        context: A kubeconfig context.
+        options: Job options, as written: not yet checked.
+    """
+
+    name: str
+    project: str = ""
+    zone: str = ""
+    cluster: str = ""
+    namespace: str = ""
+    backend: str = ""
+    store: str = ""
+    context: str = ""
+    options: Mapping[str, object] = {}  # shared, and a Mapping: nobody may write to it
+
+
+class Profiles(NamedTuple):
+    """Hold all that the file says.
+
+    Attributes:
+        file: Where it lies, or would lie.
+        current: The name of the profile in use, "" for none.
+        saved: By name.
+    """
+
+    file: Path
+    current: str
+    saved: Mapping[str, Profile]
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that can be asked for, in order."""
+        return sorted({*self.saved, LOCAL.name})
+
+    def get(self, name: str) -> Profile | None:
+        """Return the profile of this name, or None."""
+        return LOCAL if name == LOCAL.name else self.saved.get(name)
+
+
+class Choice(NamedTuple):
+    """Hold the profile that is in force, and what its reader should be told.
+
+    Attributes:
+        profile: The profile, or None.
+        source: What chose it: "argument", "KINETIC_PROFILE", "current", or "default" for none.
+        notes: Plain sentences.
+    """
+
+    profile: Profile | None
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+LOCAL = Profile("local", backend="local")
+
+
+def profiles_file(environ: Mapping[str, str]) -> Path:
+    """Return where the profiles are saved; the file need not exist.
+
+    Raises:
+        SettingsError: No home folder is known for this user.
+    """
+    chosen = read("KINETIC_PROFILES_FILE", environ)
+    return path_of(chosen, environ) if chosen is not None else kinetic_home(environ) / "profiles.json"
+
+
+def load(environ: Mapping[str, str]) -> Profiles:
+    """Read the profiles; without a file there are none.
+
+    Raises:
+        SettingsError: The file cannot be read, or does not say what a profiles file must say.
+    """
+    file = profiles_file(environ)
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return Profiles(file, "", {})
+    except OSError as error:
+        raise _unreadable(file, f"{type(error).__name__}: {error.strerror or error}") from error
+    return _parsed(file, content)
+
+
+def choose(environ: Mapping[str, str], name: str | None = None) -> Choice:
+    """Say which profile holds: the one that is named, else KINETIC_PROFILE, else the current one.
+
+    Raises:
+        SettingsError: No profile has the name, or the file is not as it should be.
+    """
+    profiles = load(environ)
+    from_environment = read("KINETIC_PROFILE", environ)
+    wanted, source = (name, "argument") if name else (from_environment, "KINETIC_PROFILE")
+    if wanted:
+        profile = profiles.get(wanted)
+        if profile is None:
+            raise _unknown(wanted, source, profiles)
+        return Choice(profile, source, _hidden(profile, profiles))
+    if not profiles.current:
+        return Choice(None, "default")
+    profile = profiles.get(profiles.current)
+    if profile is None:
+        return Choice(None, "default", (_lost_current(profiles),))
+    return Choice(profile, "current", _hidden(profile, profiles))
+
+
+def check_name(name: str) -> str:
+    """Return a name for a profile if it may be one.
+
+    Raises:
+        OptionError: A letter or digit must come first, then letters, digits, "-" and "_"; at most 64 characters.
+    """
+    plain = name.replace("-", "").replace("_", "")
+    if name.isascii() and name[:1].isalnum() and plain.isalnum() and len(name) <= _LONGEST_NAME:
+        return name
+    raise OptionError(
+        f"{name!r} cannot be the name of a profile",
+        why=f"a name begins with a letter or digit, goes on with letters, digits, '-' and '_', "
+        f"and has at most {_LONGEST_NAME} characters",
+        next="use a plain word, such as team or team-west4",
+    )
+
+
+def _parsed(file: Path, content: bytes) -> Profiles:
+    import json  # 2 ms; only where there is a file
+
+    try:
+        page = json.loads(content.decode("utf-8-sig"))  # editors on Windows write a mark in front
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(file, f"it is not JSON: {error}") from error
+    if not isinstance(page, dict):
+        raise _unreadable(file, f"its top level is {_kind(page)}, not an object")
+    current = page.get("current")
+    if not (current is None or isinstance(current, str)):
+        raise _unreadable(file, f'"current" is {_kind(current)}, not the name of a profile or null')
+    entries = page.get("profiles", {})
+    if not isinstance(entries, dict):
+        raise _unreadable(file, f'"profiles" is {_kind(entries)}, not an object')
+    return Profiles(file, current or "", {name: _profile(file, name, entry) for name, entry in entries.items()})
+
+
+def _profile(file: Path, name: str, entry: object) -> Profile:
+    if not isinstance(entry, dict):
+        raise _unreadable(file, f"profile {name!r} is {_kind(entry)}, not an object")
+    texts = {field: _text(file, name, entry, field) for field in _FIELDS}
+    missing = [field for field in _REQUIRED if not texts[field]]
+    if missing and texts["backend"] != LOCAL.backend and not texts["context"]:
+        raise _unreadable(file, f"profile {name!r} has no {_listed(missing)}")
+    options = entry.get("options")
+    if not (options is None or isinstance(options, dict)):
+        raise _unreadable(file, f'"options" of profile {name!r} is {_kind(options)}, not an object')
+    return Profile(name, **texts, options=cast("dict[str, object]", options or {}))  # JSON has no other keys
+
+
+def _text(file: Path, name: str, entry: Mapping[str, object], field: str) -> str:
+    value = entry.get(field)
+    if not (value is None or isinstance(value, str)):
+        raise _unreadable(file, f'"{field}" of profile {name!r} is {_kind(value)}, not a string')
+    return value or ""
+
+
+def _hidden(profile: Profile, profiles: Profiles) -> tuple[str, ...]:
+    if profile is not LOCAL or LOCAL.name not in profiles.saved:
+        return ()
+    return (f'the profile "local" in {profiles.file} is not used: the name is built in and means this machine',)
+
+
+def _lost_current(profiles: Profiles) -> str:
+    return (
+        f"no profile is in use: the current one in {profiles.file} is {profiles.current!r}, "
+        f"and there is only {_listed(profiles.names)}"
+    )
+
+
+def _unknown(name: str, source: str, profiles: Profiles) -> SettingsError:
+    from difflib import get_close_matches  # 2 ms; only when something is wrong
+
+    nearest = get_close_matches(name, profiles.names, n=1, cutoff=0)[0]
+    saved = _listed(sorted(profiles.saved)) or "none"
+    return SettingsError(
+        f"no profile is named {name!r}" + ("" if source == "argument" else f", which {source} asks for"),
+        why=f"profiles in {profiles.file}: {saved}; built in: {LOCAL.name}",
+        next=f'write profile="{nearest}"' if source == "argument" else f"export {source}={nearest}     or unset it",
+    )
+
+
+def _unreadable(file: Path, why: str) -> SettingsError:
+    return SettingsError(
+        f"the profiles in {file} cannot be read",
+        why=why,
+        next="correct the file, move it away, or set KINETIC_PROFILES_FILE to another one",
+    )
+
+
+def _kind(value: object) -> str:
+    """Name the kind of a JSON value with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    kinds = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
+    return kinds[type(value)]
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)

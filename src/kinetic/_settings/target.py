@@ -1,0 +1,252 @@
+"""Where we point: each setting with the place that its value came from.
+
+    field        argument   environment            profile       else                       local        gke, pathways
+    backend      backend=   KINETIC_BACKEND        "backend"     a project or profile: gke (pathways for many hosts)
+    project      project=   KINETIC_PROJECT        "project"     GOOGLE_CLOUD_PROJECT       "local"      refused
+    zone         zone=      KINETIC_ZONE           "zone"                                   "local"      us-central1-a
+    cluster      cluster=   KINETIC_CLUSTER        "cluster"                                "local"      kinetic-cluster
+    namespace    namespace= KINETIC_NAMESPACE      "namespace"                              "default"    default
+    store                   KINETIC_STORE          "store"                                  file://…     gs://…-jobs
+    context                 KINETIC_KUBE_CONTEXT   "context"                                ""           ""
+
+The first one that says something wins; an empty string says nothing. Without any of it, jobs run on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic._settings import profiles
+from kinetic._settings.home import kinetic_home
+from kinetic._settings.variables import read
+from kinetic.errors import OptionError, OptionTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kinetic._settings.profiles import Profile
+
+BACKENDS = ("local", "gke", "pathways")
+DEFAULT_ZONE = "us-central1-a"
+DEFAULT_CLUSTER = "kinetic-cluster"
+DEFAULT_NAMESPACE = "default"
+
+_ARGUMENT = "argument"
+_DEFAULT = "default"
+_LOCAL = "local"
+
+
+class Setting(NamedTuple):
+    """Hold a value and where it came from.
+
+    Attributes:
+        value: The value; "" only where there is none, as for the context of most targets.
+        source: "argument", the name of a variable, "profile NAME" or "default". A backend that nobody named but a
+            project implied has "project from …" with the source of the project.
+    """
+
+    value: str
+    source: str
+
+
+class Target(NamedTuple):
+    """Hold where jobs run and where their results are kept.
+
+    Attributes:
+        backend: "local", "gke" or "pathways".
+        project: The Google Cloud project; "local" on this machine if none is set.
+        zone: The zone of the cluster.
+        cluster: The name of the cluster.
+        namespace: The Kubernetes namespace.
+        store: The address of the store.
+        context: A kubeconfig context; "" for GKE's own endpoint.
+        home: The kinetic home on this machine, an absolute path.
+        profile: The profile that took part, or None. Its job options are for whoever reads options.
+        notes: Plain sentences that the user should see once.
+    """
+
+    backend: Setting
+    project: Setting
+    zone: Setting
+    cluster: Setting
+    namespace: Setting
+    store: Setting
+    context: Setting
+    home: Setting
+    profile: Profile | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bucket_name(self) -> str:
+        """The bucket of the store; for files the folder, for a store in memory its name."""
+        scheme, separator, rest = self.store.value.partition("://")
+        if not separator or scheme == "file":
+            return rest or scheme
+        return rest.partition("/")[0]
+
+
+def resolve(
+    *,
+    backend: str | None = None,
+    project: str | None = None,
+    zone: str | None = None,
+    cluster: str | None = None,
+    namespace: str | None = None,
+    multi_host: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    profile: str | None = None,
+) -> Target:
+    """Say where we point. Nothing is made and nothing is asked over a network.
+
+    Args:
+        backend: "local", "gke" or "pathways".
+        project: The Google Cloud project.
+        zone: The zone of the cluster.
+        cluster: The name of the cluster.
+        namespace: The Kubernetes namespace.
+        multi_host: The accelerator spans hosts; then a project or a profile means pathways and not gke.
+        environ: The environment.
+        profile: The name of a profile, for this call instead of KINETIC_PROFILE and the current one.
+
+    Raises:
+        OptionError: An unknown backend, a name with "/" or white space in it, or a cluster without a project.
+        OptionTypeError: An argument is not a string.
+        SettingsError: The profiles cannot be read, or none has the name that is asked for.
+    """
+    choice = profiles.choose(environ, _text("profile", profile))
+    look = _Look(environ, choice.profile)
+    chosen_project = look.up("project", project) or look.up_variable("GOOGLE_CLOUD_PROJECT")
+    place = _checked_backend(
+        look.up("backend", backend) or _implied_backend(chosen_project, choice.profile, multi_host=multi_host)
+    )
+    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or Setting("", _DEFAULT)
+    chosen_project = chosen_project or _default_project(place, context)
+    chosen_cluster = look.up("cluster", cluster) or _default_name(place, DEFAULT_CLUSTER)
+    home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read("KINETIC_HOME", environ) else _DEFAULT)
+    return Target(
+        backend=place,
+        project=_checked_name("project", chosen_project),
+        zone=_checked_name("zone", look.up("zone", zone) or _default_name(place, DEFAULT_ZONE)),
+        cluster=_checked_name("cluster", chosen_cluster),
+        namespace=_checked_name("namespace", look.up("namespace", namespace) or Setting(DEFAULT_NAMESPACE, _DEFAULT)),
+        store=look.up_store(place) or _default_store(place, chosen_project, chosen_cluster, home),
+        context=context,
+        home=home,
+        profile=choice.profile,
+        notes=choice.notes,
+    )
+
+
+class _Look(NamedTuple):
+    """Look a setting up in the order that the top of this file draws."""
+
+    environ: Mapping[str, str]
+    profile: Profile | None
+
+    def up(self, field: str, argument: object, variable: str = "") -> Setting | None:
+        written = _text(field, argument)
+        if written:
+            return Setting(written, _ARGUMENT)
+        return self.up_variable(variable or f"KINETIC_{field.upper()}") or self.up_profile(field)
+
+    def up_variable(self, name: str) -> Setting | None:
+        value = read(name, self.environ)
+        return Setting(value, name) if value else None
+
+    def up_profile(self, field: str) -> Setting | None:
+        value: str = getattr(self.profile, field, "")
+        return Setting(value, _source(self.profile)) if value else None
+
+    def up_store(self, place: Setting) -> Setting | None:
+        """Leave the store of a profile for a cluster to jobs on a cluster: a local job must not write there."""
+        foreign = place.value == _LOCAL and getattr(self.profile, "backend", _LOCAL) != _LOCAL
+        return self.up_variable("KINETIC_STORE") or (None if foreign else self.up_profile("store"))
+
+
+def _implied_backend(project: Setting | None, profile: Profile | None, *, multi_host: bool) -> Setting:
+    """Say where jobs run when nobody named a backend: a project or a profile means a cluster."""
+    cluster = "pathways" if multi_host else "gke"
+    if profile is not None:
+        return Setting(cluster, _source(profile))
+    if project is not None:
+        return Setting(cluster, f"project from {project.source}")
+    return Setting(_LOCAL, _DEFAULT)
+
+
+def _default_name(place: Setting, on_a_cluster: str) -> Setting:
+    return Setting(_LOCAL if place.value == _LOCAL else on_a_cluster, _DEFAULT)
+
+
+def _default_project(place: Setting, context: Setting) -> Setting:
+    if place.value == _LOCAL:
+        return Setting(_LOCAL, _DEFAULT)
+    if context.value:
+        return Setting("", _DEFAULT)  # a cluster that need not be Google's has no project
+    raise OptionError(
+        f"the {place.value} backend needs a project",
+        why=f"it is chosen by {'an argument' if place.source == _ARGUMENT else place.source}; neither an argument, "
+        "KINETIC_PROJECT, a profile nor GOOGLE_CLOUD_PROJECT names a project",
+        next='export KINETIC_PROJECT=your-project     or use backend="local" to run on this machine',
+    )
+
+
+def _default_store(place: Setting, project: Setting, cluster: Setting, home: Setting) -> Setting:
+    if place.value == _LOCAL:
+        return Setting(f"file://{home.value}/store", _DEFAULT)
+    if project.value:
+        return Setting(f"gs://{project.value}-kn-{cluster.value}-jobs", _DEFAULT)
+    raise OptionError(
+        "a cluster that is reached by a kubeconfig context needs a store",
+        why="without a project no bucket can be named, and neither KINETIC_STORE nor a profile names a store",
+        next="export KINETIC_STORE=gs://your-bucket     or set KINETIC_PROJECT",
+    )
+
+
+def _checked_backend(place: Setting) -> Setting:
+    if place.value in BACKENDS:
+        return place
+    from difflib import get_close_matches  # 2 ms; only when something is wrong
+
+    nearest = get_close_matches(place.value.lower(), BACKENDS, n=1, cutoff=0)[0]
+    raise OptionError(
+        f"Unknown backend {place.value!r}{_from(place)}",
+        why=f"backends: {', '.join(BACKENDS)}",
+        next=f'write backend="{nearest}"' if place.source == _ARGUMENT else _correct(place, "backend", nearest),
+    )
+
+
+def _checked_name(field: str, setting: Setting) -> Setting:
+    """Refuse what would change the meaning of an address or a path; all else is for the cluster to judge."""
+    if not any(character == "/" or character.isspace() for character in setting.value):
+        return setting
+    plain = "-".join(setting.value.replace("/", " ").split()) or f"your-{field}"
+    raise OptionError(
+        f"{setting.value!r} cannot be the name of a {field}{_from(setting)}",
+        why='a name has no "/" and no white space',
+        next=f"write {field}={plain!r}" if setting.source == _ARGUMENT else _correct(setting, field, plain),
+    )
+
+
+def _text(field: str, argument: object) -> str:
+    if argument is None or isinstance(argument, str):
+        return argument or ""
+    raise OptionTypeError(
+        f"{field} must be a string, not {type(argument).__name__}",
+        why=f"it is {argument!r}",
+        next=f"give {field} as a string, or leave it out",
+    )
+
+
+def _from(setting: Setting) -> str:
+    return "" if setting.source == _ARGUMENT else f" (from {setting.source})"
+
+
+def _correct(setting: Setting, field: str, better: str) -> str:
+    if setting.source.startswith("profile "):
+        return f'give {field} here as an argument, or correct it in {setting.source}, for example to "{better}"'
+    return f"export {setting.source}={better}"
+
+
+def _source(profile: Profile | None) -> str:
+    return f"profile {profile.name}" if profile else _DEFAULT

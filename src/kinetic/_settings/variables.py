@@ -1,0 +1,72 @@
+"""Every environment variable that kinetic reads or sets, what it does, and what holds without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Topic = Literal["where", "packaging", "jobs", "this machine", "inside a job"]
+
+
+class Variable(NamedTuple):
+    """Describe one variable to a reader of the manual and of ``kinetic config``.
+
+    Attributes:
+        name: As it stands in the environment.
+        topic: Under which heading it is told.
+        effect: What it does: one sentence without a full stop.
+        default: What holds while it is unset, in words a user would use.
+    """
+
+    name: str
+    topic: Topic
+    effect: str
+    default: str
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("KINETIC_BACKEND", "where", "the place where jobs run: local, gke or pathways", "local without a project"),
+    Variable("KINETIC_PROJECT", "where", "the Google Cloud project", "GOOGLE_CLOUD_PROJECT, else none"),
+    Variable("GOOGLE_CLOUD_PROJECT", "where", "the project when nothing of kinetic's names one", "none"),
+    Variable("KINETIC_ZONE", "where", "the zone of the cluster", "us-central1-a"),
+    Variable("KINETIC_CLUSTER", "where", "the name of the cluster", "kinetic-cluster"),
+    Variable("KINETIC_NAMESPACE", "where", "the Kubernetes namespace", "default"),
+    Variable("KINETIC_KUBE_CONTEXT", "where", "a kubeconfig context to use instead of GKE's endpoint", "none"),
+    Variable("KINETIC_STORE", "where", "the address of the store that keeps jobs and results", "follows the backend"),
+    Variable("KINETIC_PROFILE", "where", "the profile that fills in what is not said", "the current profile"),
+    Variable("KINETIC_PROFILES_FILE", "where", "the file with the profiles", "profiles.json in the home"),
+    Variable("KINETIC_PACKAGE_ROOT", "packaging", "the folder that ships with a job", "found from the function's file"),
+    Variable("KINETIC_NO_DEFAULT_EXCLUDES", "packaging", "1 ships what is left out by default", "unset"),
+    Variable("KINETIC_CONTEXT_SIZE_WARN_MB", "packaging", "the archive size in MB that draws a warning", "100"),
+    Variable("KINETIC_PAYLOAD_SIZE_WARN_MB", "packaging", "the size of arguments in MB that draws a warning", "50"),
+    Variable("KINETIC_BASE_IMAGE_REPO", "jobs", "the repository of prebuilt images", "kinetic"),
+    Variable("KINETIC_DEADLINE", "jobs", "how long a job may run before it is stopped", "no limit"),
+    Variable("KINETIC_OUTPUT_DIR", "jobs", "where a job leaves its files; set in every job", "a folder for each job"),
+    Variable("KINETIC_TRUST_STORE", "jobs", "1 opens results whose seal cannot be checked", "unset"),
+    Variable("KINETIC_LOG_LEVEL", "jobs", "how much kinetic logs: DEBUG, INFO, WARNING, ERROR or FATAL", "INFO"),
+    Variable("KINETIC_HOME", "this machine", "the folder with profiles, keys and the local store", "~/.kinetic"),
+    Variable("KINETIC_RUNTIME_DIR", "this machine", "the folder of running jobs, on a local disk", "run/ in the home"),
+    Variable("KINETIC_MACHINE_ID", "this machine", "what tells hosts that share a home apart", "the system's own id"),
+    Variable("KINETIC_LOCAL_SLOTS", "this machine", "how many jobs run here at once", "the cores allowed here"),
+    Variable("KINETIC_LOCAL_GPUS", "this machine", "the GPUs that jobs here may use", "all that are found"),
+    Variable("KINETIC_PORTABLE", "this machine", "1 switches off what only some systems can do", "unset"),
+    Variable("KINETIC_JOB_ID", "inside a job", "the id of the job; kinetic sets it", "unset elsewhere"),
+    Variable("KINETIC_ATTEMPT", "inside a job", "which attempt this is, from 0; kinetic sets it", "unset elsewhere"),
+    Variable("KINETIC_HOST_INDEX", "inside a job", "which host this is, from 0; kinetic sets it", "unset elsewhere"),
+    Variable("KINETIC_HOST_COUNT", "inside a job", "how many hosts there are; kinetic sets it", "unset elsewhere"),
+)
+
+_NAMES = frozenset(variable.name for variable in VARIABLES)
+
+
+def read(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the value of a variable; set but empty counts as unset.
+
+    Raises:
+        LookupError: The name is not in ``VARIABLES``, so no manual would mention it: a mistake of ours.
+    """
+    if name not in _NAMES:
+        raise LookupError(f"{name} is read but not described in kinetic/_settings/variables.py")
+    return environ.get(name) or None

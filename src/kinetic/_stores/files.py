@@ -1,0 +1,296 @@
+"""A store in a folder of a local or shared file system: durable, conditional, whole or not at all.
+
+Layout: an object lies in the file of its key; objects that are being written lie in ``.tmp/`` of the same file
+system and are linked or renamed into place, after their bytes were forced to the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from kinetic._stores.protocol import Entry, Source
+from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
+
+SCRATCH = ".tmp"
+_CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
+_KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|$))[^\0]+")
+
+
+class FileStore:
+    """Keep objects as files below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
+        self.url = f"file://{self.root}"
+        self._known_folders: set[str] = set()
+
+    def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
+        """Write an object; see the protocol."""
+        with _ours(key):
+            scratch = self._write_beside(source)
+            return self._place(scratch, key, if_absent=if_absent)
+
+    def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
+        """Take over a complete file of the same file system as an object: a rename instead of a copy.
+
+        The file is gone afterwards, whatever the answer. From another file system it is copied.
+        """
+        with _ours(key):
+            try:
+                return self._place(os.fspath(path), key, if_absent=if_absent, force=True)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+            written = self.put(key, Path(path), if_absent=if_absent)
+            Path(path).unlink(missing_ok=True)
+            return written
+
+    def scratch(self) -> Path:
+        """Return a folder of this store's file system for files that will be adopted."""
+        folder = self.root / SCRATCH
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return bytes of an object; see the protocol."""
+        with _ours(key), open(self._path(key), "rb", buffering=0) as file:  # noqa: PTH123 - no text layer
+            wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
+            return _read_at(file.fileno(), start, wanted)
+
+    def open(self, key: str) -> int:
+        """Return a descriptor of an object's file, for readers that must not hold it whole in memory."""
+        with _ours(key):
+            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+
+    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+        """Copy an object into a local file; see the protocol."""
+        target = Path(to)
+        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        with _ours(key):
+            try:
+                shutil.copyfile(self._path(key), beside)
+                beside.replace(target)
+            finally:
+                beside.unlink(missing_ok=True)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None."""
+        with _ours(key):
+            try:
+                return os.stat(self._path(key)).st_size  # noqa: PTH116 - hot path
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+        """List objects under a prefix in key order; see the protocol."""
+        _check_prefix(prefix)
+        return self._entries_below(prefix, after)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Name the folders directly below a prefix."""
+        _check_prefix(prefix)
+        with _ours(prefix), contextlib.suppress(FileNotFoundError):
+            found = [item.name for item in os.scandir(self.root / prefix) if item.is_dir(follow_symlinks=False)]
+            yield from sorted(name for name in found if name != SCRATCH or prefix)
+
+    def delete(self, prefix: str) -> int:
+        """Delete one key or everything under a prefix; see the protocol."""
+        with _ours(prefix):
+            if not prefix.endswith("/"):
+                return self._delete_one(prefix)
+            _check_prefix(prefix)
+            count = sum(self._delete_one(entry.key) for entry in list(self._entries_below(prefix, "")))
+            shutil.rmtree(self.root / prefix, ignore_errors=True)
+            self._known_folders.clear()
+            return count
+
+    def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
+        with _ours(prefix):
+            try:
+                items = sorted(os.scandir(self.root / prefix), key=lambda item: item.name + "/" * item.is_dir())
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            for item in items:
+                key = prefix + item.name
+                if item.is_dir(follow_symlinks=False):
+                    if key != SCRATCH and (key + "/" > after or after.startswith(key + "/")):
+                        yield from self._entries_below(key + "/", after)
+                elif key > after:
+                    with contextlib.suppress(FileNotFoundError):
+                        about = item.stat()
+                        yield Entry(key, about.st_size, about.st_mtime)
+
+    def _delete_one(self, key: str) -> int:
+        try:
+            os.unlink(self._path(key))  # noqa: PTH108 - hot path
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        return 1
+
+    def _path(self, key: str) -> str:
+        if not _KEY.fullmatch(key) or key.split("/", 1)[0] == SCRATCH:
+            raise OptionError(f"{key!r} is not a key", why="a key is a relative path without '.' or '..' in it")
+        return f"{self.root}/{key}"
+
+    def _write_beside(self, source: Source) -> str:
+        """Write the bytes into a scratch file and force them to the disk."""
+        path = f"{self.root}/{SCRATCH}/{os.getpid():x}-{os.urandom(8).hex()}"
+        descriptor = self._create(path)
+        try:
+            _write_all(descriptor, source)
+            os.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 - hot path
+            raise
+        finally:
+            os.close(descriptor)
+        return path
+
+    def _create(self, path: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            self.scratch()
+            return os.open(path, flags, 0o600)
+
+    def _place(self, scratch: str, key: str, *, if_absent: bool, force: bool = False) -> bool:
+        """Put a complete scratch file under its key: link creates only if absent, rename replaces."""
+        target = self._path(key)
+        folder = target.rpartition("/")[0]
+        if force:
+            _sync(scratch)
+        kept = False
+        try:
+            self._make(folder)
+            try:
+                kept = _into_place(scratch, target, if_absent=if_absent)
+            except FileNotFoundError:  # another process deleted the folder between our two steps
+                self._known_folders.discard(folder)
+                self._make(folder)
+                kept = _into_place(scratch, target, if_absent=if_absent)
+            _sync(folder)
+        except BaseException as error:
+            if not (force and isinstance(error, OSError) and error.errno == errno.EXDEV):
+                with contextlib.suppress(OSError):
+                    os.unlink(scratch)  # noqa: PTH108 - hot path
+            raise
+        if if_absent:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)  # noqa: PTH108 - hot path
+        return kept
+
+    def _make(self, folder: str) -> None:
+        if folder in self._known_folders:
+            return
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - hot path
+        self._known_folders.add(folder)
+
+
+def _into_place(scratch: str, target: str, *, if_absent: bool) -> bool:
+    if not if_absent:
+        os.replace(scratch, target)  # noqa: PTH105 - hot path
+        return True
+    try:
+        os.link(scratch, target)  # noqa: PTH200 - atomic: exactly one creator wins
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
+            raise
+        return _create_without_links(scratch, target)
+    return True
+
+
+def _create_without_links(scratch: str, target: str) -> bool:
+    """Create only if absent where hard links do not exist (some FUSE mounts, exFAT): one at a time, by a held lock."""
+    import fcntl  # only on such file systems
+
+    with open(f"{scratch.rpartition('/')[0]}/.creating", "ab") as gate:  # noqa: PTH123 - no text layer
+        fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
+        if os.path.lexists(target):
+            return False
+        os.replace(scratch, target)  # noqa: PTH105 - hot path
+        return True
+
+
+def _write_all(descriptor: int, source: Source) -> None:
+    if isinstance(source, bytes | bytearray | memoryview):
+        _write(descriptor, memoryview(source))
+    elif isinstance(source, os.PathLike):
+        with open(source, "rb", buffering=0) as file:  # noqa: PTH123 - no text layer
+            while chunk := file.read(_CHUNK):
+                _write(descriptor, memoryview(chunk))
+    else:
+        for chunk in source:
+            _write(descriptor, memoryview(chunk))
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    view = view.cast("B") if view.nbytes else view
+    done = 0
+    while done < view.nbytes:
+        done += os.write(descriptor, view[done : done + (64 << 20)])
+
+
+def _read_at(descriptor: int, start: int, length: int) -> bytes:
+    first = os.pread(descriptor, length, start)
+    if len(first) in {length, 0}:
+        return first
+    parts, got = [first], len(first)
+    while got < length and (part := os.pread(descriptor, length - got, start + got)):
+        parts.append(part)
+        got += len(part)
+    return b"".join(parts)
+
+
+def _sync(path: str) -> None:
+    """Force a file or folder entry to the disk; file systems that cannot sync a folder say EINVAL."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EBADF, errno.EROFS, errno.EACCES}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _check_prefix(prefix: str) -> None:
+    if prefix and (not prefix.endswith("/") or not _KEY.fullmatch(prefix[:-1])):
+        raise OptionError(f"{prefix!r} is not a prefix", why="a prefix is empty or a key followed by '/'")
+
+
+class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
+    """Translate the file system's errors into ours."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, StoreError | OptionError) or error.errno == errno.EXDEV:
+            return
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise KeyMissingError(f"nothing is stored under {self.key!r}", why=str(error)) from error
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreError(
+                "the disk that holds the store is full",
+                why=f"writing {self.key!r}: {error}",
+                next="free some space there, or point KINETIC_HOME at a larger disk",
+                code="store-full",
+            ) from error
+        raise StoreUnreachableError(
+            f"the store refused {self.key!r}",
+            why=str(error),
+            next="look at the folder's owner and permissions, or point KINETIC_HOME elsewhere",
+        ) from error

@@ -1,0 +1,93 @@
+"""A store in this process's memory: for users' tests and for ours."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kinetic._stores.protocol import Entry, Source
+from kinetic.errors import KeyMissingError, OptionError
+
+
+class MemoryStore:
+    """Keep objects in a dictionary; gone with the process."""
+
+    def __init__(self, name: str = "default") -> None:
+        self.url = f"memory://{name}"
+        self._objects: dict[str, tuple[bytes, float]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
+        """Write an object; see the protocol."""
+        _check(key)
+        data = _bytes_of(source)
+        with self._lock:
+            if if_absent and key in self._objects:
+                return False
+            self._objects[key] = (data, time.time())
+            return True
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return bytes of an object; see the protocol."""
+        _check(key)
+        with self._lock:
+            found = self._objects.get(key)
+        if found is None:
+            raise KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {self.url}")
+        return found[0][start:] if length is None else found[0][start : start + length]
+
+    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+        """Copy an object into a local file; see the protocol."""
+        data = self.get(key)
+        target = Path(to)
+        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        beside.write_bytes(data)
+        beside.replace(target)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None."""
+        _check(key)
+        with self._lock:
+            found = self._objects.get(key)
+        return None if found is None else len(found[0])
+
+    def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+        """List objects under a prefix in key order; see the protocol."""
+        _check_prefix(prefix)
+        with self._lock:
+            found = [(key, value) for key, value in self._objects.items() if key.startswith(prefix) and key > after]
+        return iter([Entry(key, len(data), at) for key, (data, at) in sorted(found)])
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Name the folders directly below a prefix."""
+        below = (entry.key[len(prefix) :] for entry in self.entries(prefix))
+        return iter(sorted({key.split("/", 1)[0] for key in below if "/" in key}))
+
+    def delete(self, prefix: str) -> int:
+        """Delete one key or everything under a prefix; see the protocol."""
+        with self._lock:
+            doomed = [key for key in self._objects if key == prefix or (prefix[-1:] == "/" and key.startswith(prefix))]
+            for key in doomed:
+                del self._objects[key]
+            return len(doomed)
+
+
+def _bytes_of(source: Source) -> bytes:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, os.PathLike):
+        return Path(source).read_bytes()
+    return b"".join(source)
+
+
+def _check(key: str) -> None:
+    if not key or key.startswith("/") or key.endswith("/") or {"", ".", ".."} & set(key.split("/")):
+        raise OptionError(f"{key!r} is not a key", why="a key is a relative path without '.' or '..' in it")
+
+
+def _check_prefix(prefix: str) -> None:
+    if prefix:
+        _check(prefix[:-1] if prefix.endswith("/") else "")

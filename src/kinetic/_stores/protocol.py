@@ -1,0 +1,76 @@
+"""What every store can do: durable bytes by key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]
+
+
+class Entry(NamedTuple):
+    """One key as a listing shows it.
+
+    Attributes:
+        key: The whole key.
+        size: Bytes.
+        modified: Seconds since the epoch by the store's own clock, never by ours.
+    """
+
+    key: str
+    size: int
+    modified: float
+
+
+class Store(Protocol):
+    """Durable bytes by key. Keys are relative paths with forward slashes, e.g. ``cpu-train-…/order.json``.
+
+    An object appears whole or not at all, and what was put is durable when ``put`` returns.
+    """
+
+    url: str
+
+    def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
+        """Write an object.
+
+        Args:
+            key: Where.
+            source: Bytes, a file (streamed), or chunks of bytes.
+            if_absent: Create only: an object that is there is left as it is.
+
+        Returns:
+            True when this call wrote the object, False when ``if_absent`` found one.
+        """
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of an object, or a range of them.
+
+        Raises:
+            KeyMissingError: Nothing lies under this key.
+        """
+
+    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+        """Copy an object into a local file, which appears whole or not at all.
+
+        Raises:
+            KeyMissingError: Nothing lies under this key.
+        """
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None when there is none."""
+
+    def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
+        """List everything under a prefix that ends in "/" (or is empty), in key order, keys after ``after`` only."""
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Name what lies directly below a prefix that ends in "/" (or is empty) and holds further keys."""
+
+    def delete(self, prefix: str) -> int:
+        """Delete one key, or everything under a prefix that ends in "/".
+
+        ``job-1/`` does not delete ``job-12/``. What is already gone is no error.
+
+        Returns:
+            How many objects this call deleted.
+        """

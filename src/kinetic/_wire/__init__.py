@@ -1,0 +1,1 @@
+"""Words that client and runner share; standard library only."""

@@ -1,0 +1,53 @@
+"""Names of jobs: made here, checked here, short enough for a pod's hostname."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from kinetic.errors import OptionError
+
+_JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + three dashes fits Kubernetes' 63 characters
+
+
+def new_job_id(accelerator: str, function: str, *, now: float | None = None) -> str:
+    """Make a job id that says what runs, where and since when.
+
+    Args:
+        accelerator: The short word of the accelerator, e.g. "v5e1"; see ``_hardware``.
+        function: The function's name; at most 20 characters of it are kept.
+        now: Seconds since the epoch; the current time by default.
+
+    Returns:
+        ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{7 hex}``, UTC, at most 63 characters.
+    """
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{accelerator}-{slug(function)}-{when}-{os.urandom(4).hex()[:7]}"
+
+
+def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:
+    """Turn any name into a short word of lower-case letters, digits and dashes."""
+    word = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].strip("-")
+    return word or "job"
+
+
+def check_job_id(job_id: str) -> str:
+    """Return the id if it can be one.
+
+    Raises:
+        OptionError: It cannot; nothing was looked up.
+    """
+    if isinstance(job_id, str) and _JOB.fullmatch(job_id):
+        return job_id
+    raise OptionError(
+        f"{job_id!r} cannot be a job id",
+        why="an id has 1 to 63 lower-case letters, digits and dashes, like cpu-train-20261120-143000-1a2b3c4",
+        next="kinetic jobs list --all",
+    )
+
+
+def utc(seconds: float) -> str:
+    """Write a time as everything durable does: UTC, ISO 8601, whole seconds, ending in Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

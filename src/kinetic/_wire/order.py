@@ -1,0 +1,119 @@
+"""The Order: one page that tells a runner everything.
+
+What to fetch, every digest, the names of environment variables, and where the Outcome goes. The launch carries the
+digest of the Order, and the Order carries the digest of every artifact: one chain, checked link by link.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kinetic._wire import digests, pages
+from kinetic.errors import IntegrityError
+
+INLINE_BYTES = 16_384  # what is smaller travels inside the Order: one object less to write and to fetch
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Bytes that a runner needs: inside the Order, or under a key of the store.
+
+    Attributes:
+        sha256: Their digest, lower-case hexadecimal.
+        size: Their length in bytes.
+        key: Where they lie in the store, or "".
+        inline: The bytes in base 64, or "".
+    """
+
+    sha256: str
+    size: int
+    key: str = ""
+    inline: str = ""
+
+    @classmethod
+    def within(cls, data: bytes) -> Artifact:
+        """Make an artifact that travels inside the Order."""
+        return cls(digests.of_bytes(data), len(data), inline=base64.b64encode(data).decode())
+
+    def unwrap(self, what: str) -> bytes:
+        """Return the verified bytes of an artifact that travelled inside the Order."""
+        data = base64.b64decode(self.inline)
+        self.verify(digests.of_bytes(data), what)
+        return data
+
+    def verify(self, found: str, what: str) -> None:
+        """Refuse bytes whose digest is another.
+
+        Raises:
+            IntegrityError: They are not the bytes that were submitted; they were not used.
+        """
+        if found != self.sha256:
+            raise IntegrityError(
+                f"{what} is not what was submitted; it was not used",
+                why=f"its SHA-256 is {found[:16]}…, the order says {self.sha256[:16]}…",
+                next="submit again; if it happens twice, look at who can write to the store",
+            )
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one runner is to do.
+
+    Attributes:
+        job_id: The job.
+        function_name: As a human knows it.
+        function: The pickled function.
+        arguments: The pickled positional and keyword arguments.
+        tree: Root digest of the project, or "" when nothing ships.
+        packs: Packs that hold the project's files.
+        plan: How the project lay on the client: root, entry_rel, cwd_rel, sys_path_rel.
+        script: Path of the user's ``__main__`` below the root, or "".
+        environment: Names of captured variables; their values never enter a store.
+        output_dir: Value of KINETIC_OUTPUT_DIR.
+        accelerator: As resolved, e.g. "tpu-v5litepod-1".
+        hosts: How many hosts run this order.
+        deadline: Seconds the function may run, or None.
+        fingerprint: Versions on the client: python, cloudpickle, kinetic.
+    """
+
+    job_id: str
+    function_name: str
+    function: Artifact
+    arguments: Artifact
+    tree: str = ""
+    packs: tuple[str, ...] = ()
+    plan: dict[str, Any] = field(default_factory=dict)
+    script: str = ""
+    environment: tuple[str, ...] = ()
+    output_dir: str = ""
+    accelerator: str = "cpu"
+    hosts: int = 1
+    deadline: float | None = None
+    fingerprint: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Write the page."""
+        return pages.write({"schema": pages.SCHEMA, **asdict(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, sha256: str) -> Order:
+        """Read the page that the launch promised.
+
+        Raises:
+            IntegrityError: It is another page, or damaged; nothing of it was used.
+        """
+        found = digests.of_bytes(data)
+        if found != sha256:
+            raise IntegrityError(
+                "the order is not the one that was launched; it was not carried out",
+                why=f"its SHA-256 is {found[:16]}…, the launch says {sha256[:16]}…",
+            )
+        fields = pages.read(data, "the order")
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        known["function"] = Artifact(**fields["function"])
+        known["arguments"] = Artifact(**fields["arguments"])
+        known["packs"] = tuple(fields.get("packs", ()))
+        known["environment"] = tuple(fields.get("environment", ()))
+        return cls(**known)

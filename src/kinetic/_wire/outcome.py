@@ -1,0 +1,129 @@
+"""The Outcome: the one final verdict of a job. Created once, never replaced, sealed.
+
+One object, ``{job_id}/result.pkl``: the pickled value or exception first, so that the file is an ordinary pickle to
+whoever must rescue it by hand; then a page that says what it is; then the page's length and a magic word.
+
+    [ body: a pickle, may be empty ][ page: JSON ][ length of the page: 8 bytes, big-endian ][ b"KINETIC1" ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kinetic._wire import digests, pages, seal
+from kinetic.errors import IntegrityError
+
+MAGIC = b"KINETIC1"
+FOOTER_BYTES = 16
+PURPOSE = "outcome"
+
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        job_id: The job.
+        status: "succeeded", "failed" or "cancelled".
+        attempt: Which attempt decided, from 0; -1 when none had begun.
+        host: Which host of a slice spoke.
+        cause: What decided: "value", "exception", "exit", "signal", "deadline", "runner", "serialization", "disk-full",
+            "lost", "cancelled".
+        phase: The runner's phase in which it happened.
+        error: For a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
+        body_length: Bytes of the pickle in front of the page; 0 when there is none.
+        body_sha256: Its digest.
+        value_type: Type of the value, for humans.
+        started: Unix time at which the attempt began.
+        ended: Unix time at which the verdict was known.
+        witness: Who created it: "keeper", "observer", "runner" or "client".
+        key_id: Which key seals it.
+        files: Files that the job left in its working folder and that are not kept.
+    """
+
+    job_id: str
+    status: str
+    attempt: int = 0
+    host: int = 0
+    cause: str = "value"
+    phase: str = "execute"
+    error: dict[str, Any] = field(default_factory=dict)
+    body_length: int = 0
+    body_sha256: str = ""
+    value_type: str = ""
+    started: float | None = None
+    ended: float | None = None
+    witness: str = "keeper"
+    key_id: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        """Say whether there is a value."""
+        return self.status == SUCCEEDED
+
+    def footer(self, key: bytes) -> bytes:
+        """Return what follows the body: the sealed page, its length and the magic word."""
+        page = pages.write(seal.sealed({"schema": pages.SCHEMA, **asdict(self)}, key, PURPOSE))
+        return page + len(page).to_bytes(8, "big") + MAGIC
+
+
+def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None) -> Outcome:
+    """Read and verify the page of an Outcome; the body is verified by whoever loads it.
+
+    Args:
+        size: Length of the whole object in bytes.
+        read_range: Gives ``length`` bytes from ``start``.
+        key: The job's key; None only when the user said to trust the store.
+
+    Raises:
+        IntegrityError: The object is damaged, foreign, or its seal is not right.
+    """
+    fields = _page(size, read_range)
+    if key is not None and not seal.holds(fields, key, PURPOSE):
+        raise IntegrityError(
+            f"the result of {fields.get('job_id')} carries a wrong seal; it was not opened",
+            why="it was written or changed by somebody who does not hold this job's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it all the same",
+            code="seal",
+        )
+    known = {name: fields[name] for name in Outcome.__dataclass_fields__ if name in fields}
+    known["files"] = tuple(fields.get("files", ()))
+    outcome = Outcome(**known)
+    if outcome.body_length + FOOTER_BYTES > size:
+        raise IntegrityError(f"the result of {outcome.job_id} is damaged", why="it is shorter than it says")
+    return outcome
+
+
+def _page(size: int, read_range: Callable[[int, int], bytes]) -> dict[str, Any]:
+    guess = min(size, 4096)  # most pages fit: one read
+    tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""
+    if tail[-len(MAGIC) :] != MAGIC:
+        raise IntegrityError("the result is damaged", why="it does not end as a result of kinetic does")
+    length = int.from_bytes(tail[-FOOTER_BYTES : -len(MAGIC)], "big")
+    if length + FOOTER_BYTES > size:
+        raise IntegrityError("the result is damaged", why="its page is longer than the object")
+    if length + FOOTER_BYTES > guess:
+        tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
+    return pages.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result")
+
+
+def check_body(outcome: Outcome, found: str) -> None:
+    """Refuse a body whose digest is not the sealed one.
+
+    Raises:
+        IntegrityError: The bytes changed since they were sealed; they were not unpickled.
+    """
+    if found != outcome.body_sha256:
+        raise IntegrityError(
+            f"the result of {outcome.job_id} is not what the job wrote; it was not opened",
+            why=f"its SHA-256 is {found[:16]}…, the seal says {outcome.body_sha256[:16]}…",
+            next="look at who can write to the store",
+        )
+
+
+EMPTY_SHA256 = digests.of_bytes(b"")

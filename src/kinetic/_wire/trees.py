@@ -1,0 +1,248 @@
+"""The format in which a project travels: a tree of folders, and packs that hold its pieces.
+
+A folder is a *node*: canonical bytes that list what lies in it. A node names the digest of every file and of every
+folder below it, so the digest of the top node stands for the whole tree, and an edit changes only the nodes above
+it. Nodes hold no times, owners or places: equal files make an equal digest on every machine and on every day.
+
+Contents of files and nodes are *blobs*. Blobs travel in *packs*, objects that are written once:
+
+    header   8 bytes   the word "kinpack" and the version of the format
+    blobs              one after the other, each as it is or compressed with zlib
+    index   57 bytes   for each blob: digest, offset, stored length, raw length, 1 when compressed
+    footer  24 bytes   where the index begins, its length, the word and the version again
+
+A pack's id is the digest of its index, so whoever knows the id can verify the index, and with it every blob.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from json.encoder import encode_basestring as _quote
+from typing import Literal, NamedTuple, cast
+
+from kinetic.errors import IntegrityError, StoreError
+
+VERSION = 1  # of nodes and of packs; a reader of version N also reads N-1
+SPLIT_BYTES = 64 << 20  # a pack is closed when it holds this much
+_MAGIC = b"kinpack"
+_HEADER = _MAGIC + bytes([VERSION])
+_FOOTER = struct.Struct(">QQ8s")
+FOOTER_BYTES = _FOOTER.size
+_BLOB = struct.Struct(">32sQQQB")
+_PIECE = 1 << 20
+_HEX = frozenset("0123456789abcdef")
+
+Kind = Literal["f", "x", "d"]
+
+
+class Entry(NamedTuple):
+    """One name in a folder.
+
+    Attributes:
+        name: As the file system shows it; never a path.
+        kind: "f" a file, "x" a file that its owner may execute, "d" a folder.
+        size: Bytes of the file, or of the folder's node.
+        digest: SHA-256 of the file, or of the folder's node, in hexadecimal.
+    """
+
+    name: str
+    kind: Kind
+    size: int
+    digest: str
+
+
+class Blob(NamedTuple):
+    """Where a pack holds one blob; lengths and offset in bytes."""
+
+    digest: bytes
+    offset: int
+    stored: int
+    raw: int
+    compressed: int
+
+
+def node(entries: Iterable[Entry]) -> bytes:
+    """Return the canonical bytes of a folder, whatever order its entries come in."""
+    listed = [f'[{_quote(name)},"{kind}",{size},"{digest}"]' for name, kind, size, digest in sorted(entries)]
+    return f'{{"kinetic-tree":{VERSION},"entries":[{",".join(listed)}]}}'.encode()
+
+
+def read_node(data: bytes, where: str) -> list[Entry]:
+    """Return what a folder holds, and refuse names that would lead out of it.
+
+    Args:
+        data: The bytes of the node, verified by the caller.
+        where: The folder, for the message.
+
+    Raises:
+        IntegrityError: Not a folder, or one that no honest client writes.
+        StoreError: Written by a later version of kinetic.
+    """
+    try:
+        page = json.loads(data)
+        version = page["kinetic-tree"]
+        if version != VERSION:
+            raise _foreign(f"the folder {where or '.'!r}", version)
+        entries = [Entry(name, kind, size, digest) for name, kind, size, digest in page["entries"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"the folder {where or '.'!r} of the project is unreadable", why=repr(error)) from error
+    last = ""
+    for entry in entries:
+        if not _is_sound(entry) or entry.name <= last:
+            raise IntegrityError(
+                f"the folder {where or '.'!r} of the project has an entry that cannot be", why=repr(tuple(entry))[:200]
+            )
+        last = entry.name
+    return entries
+
+
+def _is_sound(entry: Entry) -> bool:
+    name, kind, size, digest = entry
+    return (
+        isinstance(name, str)
+        and name not in {"", ".", ".."}
+        and "/" not in name
+        and "\0" not in name
+        and kind in {"f", "x", "d"}
+        and isinstance(size, int)
+        and size >= 0
+        and isinstance(digest, str)
+        and len(digest) == 64  # SHA-256 in hexadecimal
+        and _HEX.issuperset(digest)
+    )
+
+
+def pack_key(pack: str) -> str:
+    """Return the key under which a pack lies in the store."""
+    return f"packs/{pack}"
+
+
+def pack_header() -> bytes:
+    """Return the bytes that begin a pack."""
+    return _HEADER
+
+
+def pack_end(blobs: Sequence[Blob]) -> tuple[str, bytes]:
+    """Return the id of a pack and the bytes that end it, from its blobs in the order in which they lie."""
+    index = b"".join([_BLOB.pack(*blob) for blob in blobs])
+    start = blobs[-1].offset + blobs[-1].stored if blobs else len(_HEADER)
+    return hashlib.sha256(index).hexdigest(), index + _FOOTER.pack(start, len(index), _HEADER)
+
+
+def read_index(index: bytes) -> list[Blob]:
+    """Return the blobs that an index lists."""
+    return list(map(Blob._make, _BLOB.iter_unpack(index)))
+
+
+class Pack:
+    """A pack that lies in an open file; everything that leaves it has been verified."""
+
+    def __init__(self, descriptor: int, pack: str) -> None:
+        """Read the index and verify it; the descriptor then belongs to this object.
+
+        Raises:
+            IntegrityError: Not the pack of this id, or cut short.
+            StoreError: Written by a later version of kinetic.
+        """
+        self.id = pack
+        self._descriptor = descriptor
+        try:
+            self.index = self._read_index()
+        except BaseException:
+            self.close()
+            raise
+        self.blobs = {blob.digest: blob for blob in read_index(self.index)}
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def read(self, blob: Blob, what: str) -> bytes:
+        """Return the raw bytes of a blob; ``what`` names them in the message.
+
+        Raises:
+            IntegrityError: These are not the bytes that were packed.
+        """
+        data = _read_at(self._descriptor, blob.offset, blob.stored)
+        if blob.compressed:
+            data = self._inflate(data, blob, what)
+        if hashlib.sha256(data).digest() != blob.digest:
+            raise self._damaged(what)
+        return data
+
+    def copy(self, blob: Blob, write: Callable[[bytes], object], what: str) -> None:
+        """Pass the raw bytes of a blob to ``write`` piece by piece: the check comes with the last one.
+
+        Raises:
+            IntegrityError: What was written are not the bytes that were packed; the caller discards them.
+        """
+        if blob.compressed or blob.stored <= _PIECE:
+            write(self.read(blob, what))
+            return
+        digest, done = hashlib.sha256(), 0
+        while done < blob.stored:
+            piece = os.pread(self._descriptor, min(_PIECE, blob.stored - done), blob.offset + done)
+            if not piece:
+                raise self._damaged(what)
+            digest.update(piece)
+            write(piece)
+            done += len(piece)
+        if digest.digest() != blob.digest:
+            raise self._damaged(what)
+
+    def _read_index(self) -> bytes:
+        size = os.fstat(self._descriptor).st_size
+        head = _read_at(self._descriptor, 0, len(_HEADER))
+        if head[:-1] != _MAGIC:
+            raise self._damaged("its first bytes")
+        if head[-1] != VERSION:
+            raise _foreign(f"the pack {self.id}", head[-1])
+        foot = _read_at(self._descriptor, max(0, size - _FOOTER.size), _FOOTER.size)
+        if len(foot) < _FOOTER.size or foot[-len(_HEADER) :] != _HEADER:
+            raise self._damaged("its end")
+        start, length, _ = cast("tuple[int, int, bytes]", _FOOTER.unpack(foot))
+        if start + length + _FOOTER.size != size or length % _BLOB.size:
+            raise self._damaged("its end")
+        index = _read_at(self._descriptor, start, length)
+        if hashlib.sha256(index).hexdigest() != self.id:
+            raise self._damaged("its index")
+        return index
+
+    def _inflate(self, data: bytes, blob: Blob, what: str) -> bytes:
+        import zlib  # only small packs are compressed
+
+        try:
+            inflater = zlib.decompressobj()
+            return inflater.decompress(data, blob.raw + 1)  # never more memory than the index promised
+        except zlib.error as error:
+            raise self._damaged(what) from error
+
+    def _damaged(self, what: str) -> IntegrityError:
+        return IntegrityError(
+            f"the project cannot be read from the store: {what} is damaged",
+            why=f"the bytes in {pack_key(self.id)} are not the ones that were packed",
+            next=f"delete {pack_key(self.id)} from the store and submit again: what is missing is sent anew",
+        )
+
+
+def _foreign(what: str, version: object) -> StoreError:
+    return StoreError(
+        f"{what} was written by another version of kinetic",
+        why=f"it has format {version!r}, this version reads format {VERSION}",
+        next="use the newer version of kinetic on both sides: pip install --upgrade kinetic",
+        code="pack-version",
+    )
+
+
+def _read_at(descriptor: int, start: int, length: int) -> bytes:
+    """Read a range; shorter only where the file ends."""
+    data = os.pread(descriptor, length, start)
+    while len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
+        data += more
+    return data

@@ -1,0 +1,358 @@
+"""Every exception that kinetic raises, and what each one means to the reader.
+
+    KineticError(what, *, why=None, next=None, code=None)
+    ├── OptionError(ValueError)            the call as written cannot work: a value
+    │   └── OptionTypeError(TypeError)     … or the type of a value
+    ├── CallableError(TypeError)           this object cannot be run as a job
+    ├── SettingsError                      where am I pointing?
+    ├── CredentialsError(RuntimeError)     who am I?
+    ├── PackingError                       the call does not fit into a bundle
+    │   ├── ArgumentNotPicklableError(TypeError)
+    │   └── ProjectRootError(ValueError)
+    ├── DataError
+    │   ├── DataMissingError(FileNotFoundError)
+    │   └── DataChangedError
+    ├── ImageError
+    │   ├── ImageBuildError
+    │   └── ImageUnavailableError
+    ├── StoreError                         bytes by key
+    │   ├── KeyMissingError(KeyError)
+    │   ├── StoreUnreachableError
+    │   └── IntegrityError                 bytes that are not what was promised
+    ├── BackendError(RuntimeError)         a place where jobs run
+    │   ├── CapacityError
+    │   ├── AccessDeniedError
+    │   ├── LaunchError
+    │   └── BackendUnavailableError
+    ├── JobError(RuntimeError)             one job
+    │   ├── JobNotFoundError
+    │   ├── JobCancelledError
+    │   ├── ResultMissingError
+    │   ├── ResultUnreadableError
+    │   ├── RunnerError                    the job failed before the function began; has .phase
+    │   └── JobTimeoutError(TimeoutError)
+    └── ClusterError
+        └── CheckFailedError
+    BatchError(Exception)                  documented signature: group_id, failures, partial_results
+    Preempted(Exception)                   user code raises it after saving its work
+
+Built-ins stay among the bases, so that the documented ``except TimeoutError``, ``except RuntimeError`` and
+``except ValueError`` keep working. ``str()`` of a kinetic error is complete plain text in three parts: what
+happened, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AccessDeniedError",
+    "ArgumentNotPicklableError",
+    "BackendError",
+    "BackendUnavailableError",
+    "BatchError",
+    "CallableError",
+    "CapacityError",
+    "CheckFailedError",
+    "ClusterError",
+    "CredentialsError",
+    "DataChangedError",
+    "DataError",
+    "DataMissingError",
+    "ImageBuildError",
+    "ImageError",
+    "ImageUnavailableError",
+    "IntegrityError",
+    "JobCancelledError",
+    "JobError",
+    "JobNotFoundError",
+    "JobTimeoutError",
+    "KeyMissingError",
+    "KineticError",
+    "LaunchError",
+    "OptionError",
+    "OptionTypeError",
+    "PackingError",
+    "Preempted",
+    "ProjectRootError",
+    "ResultMissingError",
+    "ResultUnreadableError",
+    "RunnerError",
+    "SettingsError",
+    "StoreError",
+    "StoreUnreachableError",
+]
+
+
+class KineticError(Exception):
+    """Tell what happened, why, and what to do next.
+
+    Attributes:
+        what: One sentence: what happened.
+        why: The evidence: a value, a limit, a place. May be None.
+        next: What to do now, best as a command that can be pasted. May be None.
+        code: A short kebab-case word for searching, e.g. "job-not-found".
+    """
+
+    default_code: ClassVar[str] = "kinetic"
+
+    def __init__(self, what: str, *, why: str | None = None, next: str | None = None, code: str | None = None) -> None:  # noqa: A002 - the documented name
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.next = next
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        """Return the whole message: what, why and next, a line each."""
+        lines = [f"{self.what} [{self.code}]"]
+        if self.why:
+            lines.append(f"why:   {self.why}")
+        if self.next:
+            lines.append(f"next:  {self.next}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by parts, so that keyword arguments survive the trip out of a job."""
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(kind: type[KineticError], args: tuple[Any, ...], state: dict[str, Any]) -> KineticError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class OptionError(KineticError, ValueError):
+    """Say that a value given to kinetic cannot work."""
+
+    default_code = "option"
+
+
+class OptionTypeError(OptionError, TypeError):
+    """Say that a value given to kinetic is of the wrong type."""
+
+    default_code = "option-type"
+
+
+class CallableError(KineticError, TypeError):
+    """Say that this object cannot run as a job."""
+
+    default_code = "callable"
+
+
+class SettingsError(KineticError):
+    """Say that a profile or a setting cannot be read."""
+
+    default_code = "settings"
+
+
+class CredentialsError(KineticError, RuntimeError):
+    """Say that no usable credentials were found."""
+
+    default_code = "credentials"
+
+
+class PackingError(KineticError):
+    """Say that a call does not fit into a bundle."""
+
+    default_code = "packing"
+
+
+class ArgumentNotPicklableError(PackingError, TypeError):
+    """Name the path to the value that cannot be pickled."""
+
+    default_code = "not-picklable"
+
+
+class ProjectRootError(PackingError, ValueError):
+    """Say why a folder cannot be the project that ships."""
+
+    default_code = "project-root"
+
+
+class DataError(KineticError):
+    """Say that data for a job is not as it should be."""
+
+    default_code = "data"
+
+
+class DataMissingError(DataError, FileNotFoundError):
+    """Say that data for a job does not exist."""
+
+    default_code = "data-missing"
+
+
+class DataChangedError(DataError):
+    """Say that data changed between hashing and upload."""
+
+    default_code = "data-changed"
+
+
+class ImageError(KineticError):
+    """Say that the image of a job is not usable."""
+
+    default_code = "image"
+
+
+class ImageBuildError(ImageError):
+    """Say that an image could not be built."""
+
+    default_code = "image-build"
+
+
+class ImageUnavailableError(ImageError):
+    """Say that an image could not be pulled."""
+
+    default_code = "image-unavailable"
+
+
+class StoreError(KineticError):
+    """Say that the store did not do what it was asked to."""
+
+    default_code = "store"
+
+
+class KeyMissingError(StoreError, KeyError):
+    """Say that nothing lies under a key."""
+
+    default_code = "key-missing"
+
+    __str__ = KineticError.__str__  # KeyError would show the repr of the first argument only
+
+
+class StoreUnreachableError(StoreError):
+    """Say that the store cannot be reached, or refuses us."""
+
+    default_code = "store-unreachable"
+
+
+class IntegrityError(StoreError):
+    """Say that bytes are not what was promised: they are not used."""
+
+    default_code = "integrity"
+
+
+class BackendError(KineticError, RuntimeError):
+    """Say that the place where jobs run did not do what it was asked to."""
+
+    default_code = "backend"
+
+
+class CapacityError(BackendError):
+    """Say that the accelerator cannot be had there."""
+
+    default_code = "capacity"
+
+
+class AccessDeniedError(BackendError):
+    """Say which permission is missing."""
+
+    default_code = "access-denied"
+
+
+class LaunchError(BackendError):
+    """Say that a job could not be started."""
+
+    default_code = "launch"
+
+
+class BackendUnavailableError(BackendError):
+    """Say that this place cannot be used now, or with this installation."""
+
+    default_code = "backend-unavailable"
+
+
+class JobError(KineticError, RuntimeError):
+    """Say that a job failed without an exception of the user's to raise."""
+
+    default_code = "job-failed"
+
+
+class JobNotFoundError(JobError):
+    """Say that no job has this id."""
+
+    default_code = "job-not-found"
+
+
+class JobCancelledError(JobError):
+    """Say that the job was cancelled."""
+
+    default_code = "job-cancelled"
+
+
+class ResultMissingError(JobError):
+    """Say that a job has ended and left no result."""
+
+    default_code = "result-missing"
+
+
+class ResultUnreadableError(JobError):
+    """Say that a result is there and cannot be opened here; its bytes stay."""
+
+    default_code = "result-unreadable"
+
+
+class RunnerError(JobError):
+    """Say that a job failed before or after the user's function, in a named phase.
+
+    Attributes:
+        phase: Which phase of the runner failed, e.g. "payload unpickle".
+    """
+
+    default_code = "runner"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        phase: str = "",
+        why: str | None = None,
+        next: str | None = None,  # noqa: A002 - the documented name
+        code: str | None = None,
+    ) -> None:
+        super().__init__(what, why=why, next=next, code=code)
+        self.phase = phase
+
+
+class JobTimeoutError(JobError, TimeoutError):
+    """Say that waiting ended before the job did; the job goes on."""
+
+    default_code = "timeout"
+
+
+class ClusterError(KineticError):
+    """Say that the ground under the jobs is not as it should be."""
+
+    default_code = "cluster"
+
+
+class CheckFailedError(ClusterError):
+    """Say which prerequisite is missing."""
+
+    default_code = "check-failed"
+
+
+class BatchError(Exception):
+    """Say that children of a batch failed.
+
+    Attributes:
+        group_id: The batch.
+        failures: Handles of the failed children.
+        partial_results: Aligned with the inputs; None where a job failed.
+    """
+
+    def __init__(self, group_id: str, failures: list[Any], partial_results: list[Any]) -> None:
+        super().__init__(f"batch {group_id}: {len(failures)} of {len(partial_results)} jobs failed")
+        self.group_id = group_id
+        self.failures = failures
+        self.partial_results = partial_results
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the three documented parts."""
+        return type(self), (self.group_id, self.failures, self.partial_results)
+
+
+class Preempted(Exception):  # noqa: N818 - a state that user code announces, not a mistake
+    """Raised by user code after it saved its work, to be run again where it left off."""

@@ -1,0 +1,53 @@
+"""The floors and the owners of libraries hold, and the fence around them bites."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Where a forbidden line is planted, the line, and the contract that must notice it.
+TRESPASSES = {
+    "a word that knows a job": ("_wire", "from kinetic import _jobs", "Imports point down the floors"),
+    "a maker that knows its neighbour": ("_packing", "from kinetic import _data", "Imports point down the floors"),
+    "a runner that reads settings": ("_runner", "from kinetic import _settings", "The runner may import only"),
+    "a runner that opens the front door": ("_runner", "import kinetic", "Only the terminal comes in by"),
+    "a word that needs a library": ("_wire", "import numpy", "The words that both sides share"),
+    "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _packing and _runner import cloudpickle"),
+    "a second owner of click": ("_output", "import click", "Only _cli imports click"),
+    "a room without a floor": ("_utils", "", "Imports point down the floors"),
+}
+
+
+def lint_imports(source: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()"]
+    command += ["--no-logo", "--no-cache", "--config", str(ROOT / ".importlinter")]
+    environment = os.environ | {"PYTHONPATH": str(source), "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=source.parent)
+
+
+def test_every_import_keeps_to_the_floors_and_to_the_owners() -> None:
+    done = lint_imports(ROOT / "src")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("room", "line", "contract"), TRESPASSES.values(), ids=list(TRESPASSES))
+def test_a_trespass_is_noticed(tmp_path: Path, room: str, line: str, contract: str) -> None:
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "kinetic" / "__init__.py").touch()
+    (source / "kinetic" / room).mkdir(exist_ok=True)
+    (source / "kinetic" / room / "__init__.py").touch()
+    (source / "kinetic" / room / "planted.py").write_text(f"{line}\n")
+
+    done = lint_imports(source)
+
+    broken = [each for each in done.stdout.splitlines() if " BROKEN" in each]
+    assert any(each.startswith(contract) for each in broken), done.stdout + done.stderr

@@ -1,0 +1,64 @@
+"""`import kinetic` is nearly free, and stays so until a job is really submitted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+Loader = Callable[[str], set[str]]
+
+# Standard library that costs too much for an import (milliseconds) or that only a later step needs.
+HEAVY = {"asyncio", "dataclasses", "inspect", "multiprocessing", "sqlite3", "ssl", "subprocess", "typing", "zipfile"}
+
+# What only a submission, a collection or the terminal may load.
+LATE = {"asyncio", "click", "cloudpickle", "numpy", "sqlite3", "ssl"}
+
+DECORATED = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def train(rate):
+    return rate
+"""
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """Return the packages among modules that are neither ours nor Python's."""
+    packages = {module.partition(".")[0] for module in modules}
+    return packages - sys.stdlib_module_names - {"kinetic"}
+
+
+def test_importing_kinetic_loads_nothing_of_a_third_party(loaded_by: Loader) -> None:
+    loaded = loaded_by("import kinetic")
+
+    assert foreign(loaded) == set()
+
+
+def test_importing_kinetic_loads_no_heavy_part_of_the_standard_library(loaded_by: Loader) -> None:
+    loaded = loaded_by("import kinetic")
+
+    assert loaded & HEAVY == set()
+
+
+def test_importing_kinetic_opens_no_room(loaded_by: Loader) -> None:
+    loaded = loaded_by("import kinetic")
+
+    assert {module for module in loaded if module.startswith("kinetic._")} <= {"kinetic._version"}
+
+
+def test_decorating_a_function_loads_nothing_of_a_third_party(loaded_by: Loader) -> None:
+    loaded = loaded_by(DECORATED)
+
+    assert foreign(loaded) == set()
+
+
+def test_decorating_a_function_loads_nothing_that_only_a_submission_needs(loaded_by: Loader) -> None:
+    loaded = loaded_by(DECORATED)
+
+    assert loaded & LATE == set()
+
+
+def test_every_public_name_can_be_touched_without_a_third_party(loaded_by: Loader) -> None:
+    loaded = loaded_by("import kinetic\nfor name in kinetic.__all__: getattr(kinetic, name)")
+
+    assert foreign(loaded) == set()

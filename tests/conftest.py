@@ -1,0 +1,25 @@
+"""How long a test may take, by the folder it lives in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+# Seconds. Units, contracts and architecture start a process or two at most; flows run whole jobs, one after another.
+SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 20, "flows": 120}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the time-out of its folder, unless it names one of its own."""
+    for item in items:
+        seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
+        if seconds is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(seconds))
+
+
+def folder_of(path: Path) -> str:
+    """Return the first folder below tests/, or "" for a file that lies elsewhere."""
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
