@@ -1,8 +1,8 @@
 """For tests of your own code: a store in memory, and a kinetic home of the test's own.
 
-    def test_my_training(tmp_path):
-        with kinetic.testing.temporary_home(tmp_path):
-            assert train(0.1) < 1.0
+def test_my_training(tmp_path):
+    with kinetic.testing.temporary_home(tmp_path):
+        assert train(0.1) < 1.0
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ _lock = threading.Lock()
 _READ = ("KINETIC_LOCAL_SLOTS", "KINETIC_LOCAL_GPUS", "KINETIC_PORTABLE")
 
 
-def choose(
-    name: str, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False
-) -> LocalBackend:
+def choose(name: str, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> LocalBackend:
     """Open a backend.
 
     Args:
@@ -36,9 +34,7 @@ def choose(
     """
     environ = os.environ if environ is None else environ
     if name not in KNOWN:
-        raise OptionError(
-            f"Unknown backend {name!r}", why=f"backends are {', '.join(KNOWN)}", code="unknown-backend"
-        )
+        raise OptionError(f"Unknown backend {name!r}", why=f"backends are {', '.join(KNOWN)}", code="unknown-backend")
     if name != "local":
         raise BackendUnavailableError(
             f"the {name} backend is not part of this release of kinetic",

@@ -77,8 +77,7 @@ def _in_words(outcome: Outcome, function: str) -> BaseException:
     if outcome.cause in {"exception", "exit"} and "type" in error:
         return JobError(
             f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
-            why=error.get("not_delivered") and f"the exception itself could not be brought here: {error['not_delivered']}"
-            or "the exception's class is not on this machine",
+            why=_why_not_here(error),
             next=f"kinetic jobs logs {outcome.job_id}",
             code="exception-not-here",
         )
@@ -90,6 +89,12 @@ def _in_words(outcome: Outcome, function: str) -> BaseException:
         next=f"kinetic jobs logs {outcome.job_id}",
         code=outcome.cause or "job-failed",
     )
+
+
+def _why_not_here(error: dict[str, Any]) -> str:
+    if error.get("not_delivered"):
+        return f"the exception itself could not be brought here: {error['not_delivered']}"
+    return "the exception's class is not on this machine"
 
 
 def _not_picklable(outcome: Outcome, function: str) -> JobError:

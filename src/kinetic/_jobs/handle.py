@@ -15,6 +15,7 @@ from kinetic.errors import JobCancelledError, ResultMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.looking import Look
 
 _PATIENCE_SECONDS = 30.0  # a store may show a new object late; local ones never do
@@ -159,7 +160,7 @@ class JobHandle:
             self._exception = collecting.failure_of(places.store_of(self), seen.outcome, self.func_name)
         return self._exception
 
-    def logs(self, follow: bool = False) -> str | None:  # noqa: FBT001, FBT002 - the documented signature
+    def logs(self, follow: bool = False) -> str | None:
         """Return the whole log, "" while the job is pending; or print it as it grows until the job ends.
 
         Args:
@@ -185,10 +186,10 @@ class JobHandle:
     def result(
         self,
         timeout: float | None = None,
-        cleanup: bool | None = None,  # noqa: FBT001 - the documented signature
+        cleanup: bool | None = None,
         cleanup_timeout: float = 180,
         cleanup_poll_interval: float = 2,  # noqa: ARG002 - the documented signature; deletion is told, not polled
-        stream_logs: bool | None = None,  # noqa: FBT001 - the documented signature
+        stream_logs: bool | None = None,
         on_status_change: Callable[[JobStatus], None] | None = None,
     ) -> Any:
         """Wait for the job, and return its value or raise its exception.
@@ -232,8 +233,8 @@ class JobHandle:
 
     def cleanup(
         self,
-        k8s: bool = True,  # noqa: FBT001, FBT002 - the documented signature
-        gcs: bool = True,  # noqa: FBT001, FBT002
+        k8s: bool = True,
+        gcs: bool = True,
         cleanup_timeout: float = 180,
         cleanup_poll_interval: float = 2,  # noqa: ARG002
     ) -> None:
@@ -277,7 +278,7 @@ class JobHandle:
             next="kinetic jobs list --all     shows what became of it",
         )
 
-    def _log(self) -> logs.LiveLog | None:
+    def _log(self) -> LiveLog | None:
         return logs.open_log(places.backend_of(self), places.store_of(self), self.job_id, attempt=None, host=0)
 
     def _repr_html_(self) -> str:
@@ -303,5 +304,3 @@ class JobHandle:
 
 def _public() -> list[str]:
     return [item.name for item in fields(JobHandle) if item.init]
-
-

@@ -1,4 +1,4 @@
-"""From a handle to the store, the backend and the key it needs: always this caller's own, never where a record points."""
+"""From a handle to its store, backend and key: always this caller's own key, never one that a record points to."""
 
 from __future__ import annotations
 

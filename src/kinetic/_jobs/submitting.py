@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
@@ -108,8 +108,9 @@ def prepare(options: Options) -> Ground:
 def _with_project_options(options: Options, plan: Plan) -> Options:
     """Fill in what ``[tool.kinetic]`` of the project says and the decorator does not."""
     written = project_file.read_project_options(plan.root).values
-    fallback = {name: written[name] for name in ("deadline",) if name in written and getattr(options, name) is None}
-    return replace(options, **fallback) if fallback else options
+    if options.deadline is None and "deadline" in written:
+        return options.changed(deadline=written["deadline"])
+    return options
 
 
 def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str, names_: tuple[str, ...]) -> Order:
@@ -117,9 +118,7 @@ def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str,
     by_value = project_file.read_project_options(plan.root).by_value
     home = settings.kinetic_home(os.environ)
     shipped = archive.ship(plan, ground.store, cache=home / "cache", exclude=(home, ground.backend.paths.runtime))
-    payload = calls.pack(
-        call, plan, ground.store, (keys.function(job_id), keys.arguments(job_id)), by_value=by_value
-    )
+    payload = calls.pack(call, plan, ground.store, (keys.function(job_id), keys.arguments(job_id)), by_value=by_value)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
         output.say(f"packed {shipped.files} files, {shipped.bytes / 1e6:.1f} MB, in {took:.1f} s")
@@ -217,9 +216,7 @@ def _stale(plan: Plan) -> tuple[str, ...]:
     stale = modules.stale_modules(plan)
     if not stale:
         return ()
-    return (
-        f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",
-    )
+    return (f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",)
 
 
 def _fingerprint() -> dict[str, str]:

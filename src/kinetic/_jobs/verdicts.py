@@ -1,4 +1,4 @@
-"""The one place that decides what a job's status is, from two witnesses: the store, which is the truth, and the backend."""
+"""What a job's status is, decided in one place from two witnesses: the store, which is the truth, and the backend."""
 
 from __future__ import annotations
 

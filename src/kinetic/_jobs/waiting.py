@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
 from kinetic.errors import JobTimeoutError
@@ -68,7 +69,7 @@ def make_follower(handle: JobHandle, *, attempt: int | None = None, host: int = 
     """Return a reader of the job's log from its beginning."""
     backend, store = places.backend_of(handle), places.store_of(handle)
 
-    def reopen(number: int) -> logs.LiveLog | None:
+    def reopen(number: int) -> LiveLog | None:
         return logs.open_log(backend, store, handle.job_id, attempt=number, host=host)
 
     def now() -> int:
@@ -88,7 +89,7 @@ def _tell(on_change: OnChange | None, status: JobStatus) -> None:
         return
     try:
         on_change(status)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the callback is user code
         _log.exception("the on_status_change callback failed; the job is not affected")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kinetic._packing import culprit, function
 from kinetic._packing.root import Plan, below
@@ -75,7 +75,7 @@ def pack(call: Call, plan: Plan, store: Store, keys: tuple[str, str], *, by_valu
 def script_of(plan: Plan) -> str:
     """Return the path of the user's script below the root, or "" in a notebook or a console."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    inside = below(os.path.abspath(file), str(plan.root)) if file else None  # noqa: PTH100 - links stay as they are
+    inside = below(os.path.abspath(file), str(plan.root)) if file else None  # links stay as they are
     return inside or ""
 
 
@@ -98,7 +98,7 @@ class _Spool:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._path: Path | None = None
-        self._file: io.BufferedWriter | None = None
+        self._file: IO[bytes] | None = None
         self.small: io.BytesIO | None = io.BytesIO()
 
     def write(self, data: bytes | memoryview) -> int:
@@ -129,7 +129,7 @@ class _Spool:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def _open(self) -> io.BufferedWriter:
+    def _open(self) -> IO[bytes]:
         scratch = getattr(self._store, "scratch", None)
         if scratch is None:
             import tempfile  # only for stores that are not folders
@@ -137,7 +137,7 @@ class _Spool:
             scratch = lambda: Path(tempfile.gettempdir())  # noqa: E731 - one word
         self._path = scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        return open(descriptor, "wb", buffering=1 << 16)  # noqa: PTH123 - a descriptor
+        return open(descriptor, "wb", buffering=1 << 16)  # a descriptor
 
 
 def _failure(value: object, travel: function.Travel) -> BaseException | None:
@@ -167,7 +167,5 @@ def _size_note(size: int) -> list[str]:
         limit = _WARN_MB
     if limit <= 0 or size <= limit * _MB:
         return []
-    return [
-        f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g}); "
-        "pass a path and load inside the function, or put the data into files of the project"
-    ]
+    what = f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
+    return [f"{what}; pass a path and load inside the function, or put the data into files of the project"]

@@ -101,7 +101,7 @@ def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     name = function.__qualname__.rpartition(".")[2]
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        for content in _quietly(lambda cell=cell: [cell.cell_contents]):
+        for content in _quietly(partial(_contents, cell)):
             yield f"variable {variable!r} that {name}() closes over", content
     for variable in sorted(_globals_read(function.__code__)):
         if variable in function.__globals__:
@@ -127,8 +127,16 @@ def _of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            for item in _quietly(lambda name=name: [getattr(value, name)]):
+            for item in _quietly(partial(_attribute, value, name)):
                 yield f"{path}.{name}", item
+
+
+def _contents(cell: types.CellType) -> list[object]:
+    return [cell.cell_contents]
+
+
+def _attribute(value: object, name: str) -> list[object]:
+    return [getattr(value, name)]
 
 
 def _quietly(ask: Callable[[], Any]) -> Any:

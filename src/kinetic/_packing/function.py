@@ -58,7 +58,7 @@ class Travel:
         found = sys.modules.get(name)
         if name == "__main__" or not isinstance(found, ModuleType):
             return "main"
-        if name in self._wanted or name.split(".")[0] in self._wanted:
+        if name in self._wanted or name.partition(".")[0] in self._wanted:
             self.by_value[name] = "[tool.kinetic] by_value names it"
             return "by-value"
         answer = modules.classify(found, self._plan)
@@ -104,7 +104,7 @@ def _registered() -> Iterator[Callable[[ModuleType], None]]:
 def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], None]) -> pickle.Pickler:
     import cloudpickle
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined] # cloudpickle has no types
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
                 module = _module_of(obj)
@@ -120,7 +120,7 @@ def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], N
     main = sys.modules.get("__main__")
     if main is not None:
         pickler.globals_ref[id(main.__dict__)] = _MainGlobals()
-    return pickler  # type: ignore[no-any-return]
+    return pickler
 
 
 def _module_of(thing: type | FunctionType | ModuleType) -> str:

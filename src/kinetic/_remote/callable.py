@@ -90,9 +90,9 @@ class RemoteCallable(Generic[P, R]):
     else:
 
         @property
-        def run_async(self):  # noqa: ANN201 - typed above
+        def run_async(self) -> Callable[..., JobHandle]:
             """Submit a job and return its handle at once; see ``_run_async``."""
-            return self._with_lost_class()._run_async
+            return self._with_lost_class()._run_async  # noqa: SLF001 - our own
 
         submit = run_async
 
@@ -170,8 +170,8 @@ class RemoteCallable(Generic[P, R]):
     def _with_lost_class(self) -> RemoteCallable[P, R]:
         """Find the class that ``Class.method.run_async`` was reached through.
 
-        From Python 3.13 on, ``@classmethod`` above ``@kinetic.run`` makes a method object that forwards attribute access
-        to us without saying on whose behalf. That method object is alive right now, and refers to us.
+        From Python 3.13 on, ``@classmethod`` above ``@kinetic.run`` makes a method object that forwards attribute
+        access to us without saying on whose behalf. That method object is alive right now, and refers to us.
         """
         if not _METHODS_FORWARD or self._leading or not _may_be_a_classmethod(self._plain):
             return self
@@ -188,7 +188,8 @@ class RemoteCallable(Generic[P, R]):
         return RemoteCallable(self._plain, self._options, leading=tuple(classes.values()))
 
 
-RemoteCallable.__kinetic_wrapped__ = property(lambda self: self.__dict__["__kinetic_wrapped__"])  # type: ignore[assignment, method-assign] # marks the class for _wire.references
+# A property marks the class for _wire.references, and reads what __init__ put beside it.
+setattr(RemoteCallable, references.WRAPPED, property(lambda self: self.__dict__[references.WRAPPED]))
 _told: set[str] = set()
 
 

@@ -55,7 +55,7 @@ def _check_kind(function: Any) -> None:
         raise CallableError(
             f"{name_of(function)} is {found} and cannot run as a job",
             why="a job returns one value, and this returns an object that lives only where it was made",
-            next="decorate a plain function that runs it: asyncio.run(...) or list(...) inside, and return what it gives",
+            next="decorate a plain function that calls asyncio.run(...) or list(...) on it, and return what that gives",
         )
 
 
@@ -67,5 +67,5 @@ def _flags(function: Any) -> int:
         function = inner
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
     return int(getattr(code, "co_flags", 0))

@@ -35,9 +35,9 @@ def run(
     backend: str | None = None,
     namespace: str | None = None,
     volumes: Mapping[str, Data] | None = None,
-    spot: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    spot: bool = False,
     output_dir: str | None = None,
-    debug: bool = False,  # noqa: FBT001, FBT002 - the documented signature
+    debug: bool = False,
 ) -> Decorator:
     """Run the decorated function on an accelerator.
 

@@ -14,7 +14,7 @@ class Data:
         OptionError: Always, naming what to do instead.
     """
 
-    def __init__(self, path: object, fuse: bool = False, hf_trust_remote_code: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002 - the documented signature
+    def __init__(self, path: object, fuse: bool = False, hf_trust_remote_code: bool = False) -> None:  # noqa: ARG002 - documented
         refuse(f"Data({path!r})", "pass the path as a string: on this machine the job can read it")
 
 

@@ -65,7 +65,6 @@ def become_main(script: str, workspace: Path) -> types.ModuleType:
     """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = __builtins__
-    module.__dict__["__annotations__"] = {}
     if script:
         module.__file__ = str(workspace / script)
     sys.modules["__main__"] = module

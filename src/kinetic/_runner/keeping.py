@@ -279,6 +279,16 @@ def _drain(descriptor: int) -> None:
             pass
 
 
+def load_ahead() -> None:
+    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
+    import random
+    import shutil
+
+    import cloudpickle
+
+    _ = (random, shutil, cloudpickle)
+
+
 def clear_away(task: Work, verdict: Outcome) -> None:
     """Remove what an attempt leaves on this machine; a failed one keeps its working folder for a day."""
     for path in (task.body, task.meta, task.reserve):

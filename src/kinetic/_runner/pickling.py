@@ -24,7 +24,7 @@ def dump(value: object, file: IO[bytes]) -> None:
 def _pickler(file: IO[bytes]) -> pickle.Pickler:
     import cloudpickle  # loaded in the keeper already: workers are its forks
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined] # cloudpickle has no types
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, BaseException) and type(obj).__reduce__ is BaseException.__reduce__:
                 return references.exception, (type(obj), obj.args, obj.__dict__)
@@ -34,7 +34,7 @@ def _pickler(file: IO[bytes]) -> pickle.Pickler:
                 return references.by_name, (obj.__module__, obj.__qualname__)
             return super().reducer_override(obj)
 
-    return Pickler(file, protocol=PROTOCOL)  # type: ignore[no-any-return]
+    return Pickler(file, protocol=PROTOCOL)
 
 
 def _has_a_name(thing: type | FunctionType) -> bool:

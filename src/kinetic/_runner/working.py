@@ -34,7 +34,7 @@ def work(task: Work, report: int) -> NoReturn:
         code = _run(task, teller)
         _leave_politely()
     except BaseException:  # noqa: BLE001 - nothing may climb into the keeper's frames below this fork
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # inside an except there is one
+        sys.excepthook(*sys.exc_info())
     finally:
         output.flush()
         os._exit(code)
@@ -94,7 +94,7 @@ def _make_output_dir(address: str) -> None:
     """Make the output folder when it is a plain one: the user's code may write into it at once."""
     path = address.removeprefix("file://")
     if path.startswith("/"):
-        os.makedirs(path, exist_ok=True)  # noqa: PTH103 - plain
+        os.makedirs(path, exist_ok=True)  # plain
 
 
 def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -
     else:
         found = workspace.written_since(task.folder, unpacked)
     if found:
-        shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")  # noqa: PLR2004
+        shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         where = f"they are kept for 24 h in {task.folder}" if failed else "they are not kept"
         hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
         sys.stderr.write(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
@@ -128,7 +128,7 @@ def _leave_politely() -> None:
     """Do what an interpreter does at its end, without waiting for anybody: the keeper ends what is left over."""
     _warn_of_threads()
     _end_children()
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on
     output.flush()
 
 
@@ -169,5 +169,3 @@ class _timed:  # noqa: N801 - reads as a statement
 
     def __exit__(self, *_: object) -> None:
         self._times[self._phase] = round(time.monotonic() - self._begun, 6)
-
-

@@ -26,7 +26,7 @@ class FileStore:
     """Keep objects as files below one folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow links
+        self.root = Path(os.path.abspath(root))  # resolve() would follow links
         self.url = f"file://{self.root}"
         self._known_folders: set[str] = set()
 
@@ -59,7 +59,7 @@ class FileStore:
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of an object; see the protocol."""
-        with _ours(key), open(self._path(key), "rb", buffering=0) as file:  # noqa: PTH123 - no text layer
+        with _ours(key), open(self._path(key), "rb", buffering=0) as file:  # no text layer
             wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
             return _read_at(file.fileno(), start, wanted)
 
@@ -83,7 +83,7 @@ class FileStore:
         """Return the size of an object in bytes, or None."""
         with _ours(key):
             try:
-                return os.stat(self._path(key)).st_size  # noqa: PTH116 - hot path
+                return os.stat(self._path(key)).st_size  # hot path
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -128,7 +128,7 @@ class FileStore:
 
     def _delete_one(self, key: str) -> int:
         try:
-            os.unlink(self._path(key))  # noqa: PTH108 - hot path
+            os.unlink(self._path(key))  # hot path
         except (FileNotFoundError, NotADirectoryError):
             return 0
         return 1
@@ -147,7 +147,7 @@ class FileStore:
             os.fsync(descriptor)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(path)  # noqa: PTH108 - hot path
+                os.unlink(path)  # hot path
             raise
         finally:
             os.close(descriptor)
@@ -180,26 +180,26 @@ class FileStore:
         except BaseException as error:
             if not (force and isinstance(error, OSError) and error.errno == errno.EXDEV):
                 with contextlib.suppress(OSError):
-                    os.unlink(scratch)  # noqa: PTH108 - hot path
+                    os.unlink(scratch)  # hot path
             raise
         if if_absent:
             with contextlib.suppress(OSError):
-                os.unlink(scratch)  # noqa: PTH108 - hot path
+                os.unlink(scratch)  # hot path
         return kept
 
     def _make(self, folder: str) -> None:
         if folder in self._known_folders:
             return
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - hot path
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # hot path
         self._known_folders.add(folder)
 
 
 def _into_place(scratch: str, target: str, *, if_absent: bool) -> bool:
     if not if_absent:
-        os.replace(scratch, target)  # noqa: PTH105 - hot path
+        os.replace(scratch, target)  # hot path
         return True
     try:
-        os.link(scratch, target)  # noqa: PTH200 - atomic: exactly one creator wins
+        os.link(scratch, target)  # atomic: exactly one creator wins
     except FileExistsError:
         return False
     except OSError as error:
@@ -213,11 +213,11 @@ def _create_without_links(scratch: str, target: str) -> bool:
     """Create only if absent where hard links do not exist (some FUSE mounts, exFAT): one at a time, by a held lock."""
     import fcntl  # only on such file systems
 
-    with open(f"{scratch.rpartition('/')[0]}/.creating", "ab") as gate:  # noqa: PTH123 - no text layer
+    with open(f"{scratch.rpartition('/')[0]}/.creating", "ab") as gate:  # no text layer
         fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
         if os.path.lexists(target):
             return False
-        os.replace(scratch, target)  # noqa: PTH105 - hot path
+        os.replace(scratch, target)  # hot path
         return True
 
 
@@ -225,7 +225,7 @@ def _write_all(descriptor: int, source: Source) -> None:
     if isinstance(source, bytes | bytearray | memoryview):
         _write(descriptor, memoryview(source))
     elif isinstance(source, os.PathLike):
-        with open(source, "rb", buffering=0) as file:  # noqa: PTH123 - no text layer
+        with open(source, "rb", buffering=0) as file:  # no text layer
             while chunk := file.read(_CHUNK):
                 _write(descriptor, memoryview(chunk))
     else:

@@ -16,7 +16,7 @@ def of_bytes(data: bytes | bytearray | memoryview) -> str:
 
 def of_file(path: str | os.PathLike[str]) -> str:
     """Return the digest of a file, read in pieces of 1 MiB."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - no text layer
+    with open(path, "rb", buffering=0) as file:  # no text layer
         return of_stream(file)
 
 

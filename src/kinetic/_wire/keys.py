@@ -7,7 +7,7 @@
 | {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the Order |
 | {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
-| {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | a segment of the log, named by the offset of its first byte |
+| {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
 | history/{job_id}.json | client | the tombstone of a job that was removed |
 | outputs/{job_id}/… | the user's code | never deleted by kinetic |

@@ -46,4 +46,4 @@ def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str,
 
 def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:
     """Bind a plain function to an instance or a class."""
-    return function.__get__(instance, type(instance))  # type: ignore[attr-defined, no-any-return] # functions bind
+    return function.__get__(instance, type(instance))  # type: ignore[no-any-return] # functions bind

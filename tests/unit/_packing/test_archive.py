@@ -160,7 +160,9 @@ def test_going_back_to_what_was_there_before_sends_nothing_but_the_way_back(send
 def test_twenty_edits_in_twenty_folders_send_little_of_a_large_project(send, project):
     text = Path(os.__file__).read_text()
     for number in range(1000):
-        fill(project, {f"folder{number // 50}/module_{number}.py": f"# {number}\n{text[number * 5 : number * 5 + 6000]}"})
+        fill(
+            project, {f"folder{number // 50}/module_{number}.py": f"# {number}\n{text[number * 5 : number * 5 + 6000]}"}
+        )
     first = send()
     for folder in range(20):
         with (project / f"folder{folder}" / f"module_{folder * 50}.py").open("a") as file:
@@ -367,7 +369,9 @@ def test_a_file_that_never_holds_still_ships_as_it_was_with_a_note(send, project
         return true_hash(data, **options)
 
     monkeypatch.setattr(reading.hashlib, "sha256", hash_and_grow)
-    monkeypatch.setattr(reading, "_up_to", lambda descriptor, size: (hash_and_grow(b"start"), os.read(descriptor, size))[1])
+    monkeypatch.setattr(
+        reading, "_up_to", lambda descriptor, size: (hash_and_grow(b"start"), os.read(descriptor, size))[1]
+    )
     shipped = send()
     monkeypatch.undo()
 
@@ -377,7 +381,11 @@ def test_a_file_that_never_holds_still_ships_as_it_was_with_a_note(send, project
     assert log.read_text().startswith((tmp_path / "work" / "growing.log").read_text())
 
 
-def test_files_that_are_edited_all_the_while_never_arrive_under_a_wrong_digest(send, project, store, tmp_path):
+@pytest.mark.parametrize("whole", [1000, 1 << 20])
+def test_files_that_are_edited_all_the_while_never_arrive_under_a_wrong_digest(
+    send, project, store, tmp_path, monkeypatch, whole
+):
+    monkeypatch.setattr(reading, "WHOLE", whole)
     writer = (
         "import sys, itertools\n"
         "for n in itertools.count():\n"

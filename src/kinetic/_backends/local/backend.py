@@ -222,9 +222,7 @@ class LocalBackend:
         return placement.chips_per_host if placement.kind == "gpu" and self.limits.gpus else 0
 
     def _sighting(self, row: Row) -> Sighting:
-        status = _STATES.get(row.state) or (
-            JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED
-        )
+        status = _STATES.get(row.state) or (JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED)
         return Sighting(
             name=row.job_id,
             status=status,

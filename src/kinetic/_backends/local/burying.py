@@ -131,7 +131,7 @@ def _marked(keeper: str) -> list[int]:
     if not Path("/proc/self/environ").exists():
         return _marked_by_ps(wanted)
     found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all we need
+    for name in os.listdir("/proc"):  # names are all we need
         if name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and _alive(name):

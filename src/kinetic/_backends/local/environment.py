@@ -1,4 +1,4 @@
-"""The variables of a job on this machine: an allow-list, as a pod would have, never all that the shell happened to hold."""
+"""The variables of a job on this machine: an allow-list, as in a pod, never all that the shell happened to hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kinetic._hardware.placement import Placement
 from kinetic._wire.order import Order
 
-_NAMES = frozenset(
+_NAMES = frozenset(  # a string is read more easily than forty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
     "http_proxy https_proxy no_proxy XLA_FLAGS OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS".split()
@@ -15,7 +15,9 @@ _NAMES = frozenset(
 _PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", "KINETIC_HOME", "KINETIC_RUNTIME_DIR")
 
 
-def of_job(order: Order, placement: Placement, captured: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+def of_job(
+    order: Order, placement: Placement, captured: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str]:
     """Return everything that a job's process will have in its environment; what the user captured wins."""
     chosen = {name: value for name, value in environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
     frameworks = {"KERAS_BACKEND": "jax"}  # as on a cluster

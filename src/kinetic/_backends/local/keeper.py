@@ -173,18 +173,6 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _load_ahead() -> None:
-    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
-    import random
-    import shutil
-
-    import cloudpickle
-
-    from kinetic._runner import workspace
-
-    _ = (random, shutil, cloudpickle, workspace)
-
-
 def main(words: list[str]) -> None:
     """Be a keeper: ``NAME SOIL RUNTIME SLOTS GPUS``; already detached."""
     name, soil, runtime, slots, gpus = words
@@ -193,7 +181,7 @@ def main(words: list[str]) -> None:
     try:
         limits = Limits(int(slots), tuple(filter(None, gpus.split(","))))
         keeper = Keeper(name, soil, Path(runtime), limits, runner)
-        _load_ahead()
+        keeping.load_ahead()
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -94,4 +94,4 @@ def _write_private(path: Path, data: bytes) -> None:
         os.close(descriptor)
     with contextlib.ExitStack() as clean:
         clean.callback(lambda: Path(beside).unlink(missing_ok=True))
-        os.replace(beside, path)  # noqa: PTH105 - on the way of every submission
+        os.replace(beside, path)  # on the way of every submission

@@ -43,7 +43,7 @@ def _gpus(setting: str) -> tuple[str, ...]:
         return ()
     if setting:
         return tuple(word.strip() for word in setting.split(",") if word.strip())
-    devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]  # noqa: PTH208
+    devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
     return tuple(sorted((name for name in devices if name.isdigit()), key=int))
 
 

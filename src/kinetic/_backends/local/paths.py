@@ -1,9 +1,9 @@
 """Where the host-local state lies: the queue, the locks, the pulses, the logs being written.
 
-    {runtime}/queue.db
-    {runtime}/keepers/{keeper}.lock .wake .log
-    {runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work/
-    {runtime}/runners/{digest}/                     this client's own code, unpacked
+{runtime}/queue.db
+{runtime}/keepers/{keeper}.lock .wake .log
+{runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work/
+{runtime}/runners/{digest}/                     this client's own code, unpacked
 """
 
 from __future__ import annotations
@@ -82,4 +82,4 @@ class Paths:
     def make(self) -> None:
         """Make the folders, for their owner only."""
         for folder in (self.runtime, self.keepers, self.jobs, self.runners):
-            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 - on the way of every submission
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # on the way of every submission
