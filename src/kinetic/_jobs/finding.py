@@ -80,7 +80,7 @@ def list_jobs(
     try:
         target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
         if target.backend.value != "local":
-            choosing.choose(target.backend.value, settings.runtime_folder(os.environ))
+            choosing.choose(target.backend.value, places.runtime())
     except BackendUnavailableError as error:
         _log.warning("only jobs of this machine are listed: %s", error.what)
     return _newest_first(_live(_local_store()))
@@ -98,7 +98,7 @@ def known() -> Known:
 
 def _live(store: Store) -> Iterator[JobHandle]:
     """Yield the jobs that this machine's queue knows, and those of other machines that share the store."""
-    here = {seen.name for seen in choosing.choose("local", settings.runtime_folder(os.environ)).find()}
+    here = {seen.name for seen in choosing.choose("local", places.runtime()).find()}
     machine = places.machine()
     for job_id in _ids(store):
         try:
@@ -136,7 +136,7 @@ def _refuse_other_places(project: str | None, cluster: str | None) -> None:
     """Say plainly when the job may well exist in a place that this release does not reach."""
     target = settings.resolve(project=project, cluster=cluster)
     if target.backend.value != "local":
-        choosing.choose(target.backend.value, settings.runtime_folder(os.environ))
+        choosing.choose(target.backend.value, places.runtime())
 
 
 def _not_found(store: Store, job_id: str) -> JobNotFoundError:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 
+_MACHINE = "KINETIC_MACHINE_ID"
+_runtimes: dict[tuple[str, ...], Path] = {}
+_machines: dict[str, str] = {}
+
+
 def backend_of(handle: JobHandle) -> LocalBackend:
     """Return the backend that a job runs on.
 
@@ -26,7 +31,15 @@ def backend_of(handle: JobHandle) -> LocalBackend:
         OptionError: The handle names no backend that exists (``Unknown backend``).
         BackendUnavailableError: It is not part of this release.
     """
-    return choosing.choose(handle.backend, settings.runtime_folder(os.environ))
+    return choosing.choose(handle.backend, runtime())
+
+
+def runtime() -> Path:
+    """Return the folder for host-local state; found once for each setting, as it takes a look at the mounts."""
+    setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", _MACHINE))
+    if setting not in _runtimes:
+        _runtimes[setting] = settings.runtime_folder(os.environ)
+    return _runtimes[setting]
 
 
 def store_of(handle: JobHandle) -> Store:
@@ -71,4 +84,7 @@ def key_to_open(job_id: str, key_id: str) -> bytes | None:
 
 def machine() -> str:
     """Return the word that stands for this machine among those that share a home."""
-    return settings.machine_id(os.environ)
+    setting = os.environ.get(_MACHINE, "")
+    if setting not in _machines:
+        _machines[setting] = settings.machine_id(os.environ)
+    return _machines[setting]

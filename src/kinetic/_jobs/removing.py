@@ -31,7 +31,8 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
         tombstones.write(store, _history(handle, seen))
     if resource:
-        if not backend.stop(handle.job_id, wait=wait):
+        ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
+        if not ended and not backend.stop(handle.job_id, wait=wait):
             _log.warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
         backend.remove(handle.job_id)
     if artifacts:

@@ -14,7 +14,7 @@ from kinetic import _settings as settings
 from kinetic._backends import choosing
 from kinetic._backends.protocol import Launch
 from kinetic._jobs import options as options_
-from kinetic._jobs import record
+from kinetic._jobs import places, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import archive, environment, root
 from kinetic._packing import call as calls
@@ -96,7 +96,7 @@ def prepare(options: Options) -> Ground:
         multi_host=placement.hosts > 1,
     )
     strict = target.backend.source == "argument"
-    backend = choosing.choose(target.backend.value, settings.runtime_folder(os.environ), strict=strict)
+    backend = choosing.choose(target.backend.value, places.runtime(), strict=strict)
     notes = backend.check(placement)
     _announce(target, options, (*target.notes, *placement.notes, *notes))
     home = settings.ensure_home(os.environ)
@@ -160,7 +160,7 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
         display_name=f"kinetic-{call.name}-{job_id}",
         created_at=names.utc(time.time()),
         store=ground.store.url,
-        host=settings.machine_id(os.environ),
+        host=places.machine(),
         key_id=ground.key_id,
         output_dir=order.output_dir,
     )

@@ -44,7 +44,8 @@ def wait(
     """
     limit = None if timeout is None else time.monotonic() + timeout
     told: JobStatus | None = None
-    follower = make_follower(handle) if follow is not None else None
+    attempt = _Attempt()
+    follower = make_follower(handle, attempt=attempt) if follow is not None else None
     try:
         while True:
             seen = looking.look(handle)
@@ -52,6 +53,7 @@ def wait(
                 told = seen.status
                 _tell(on_change, told)
             if follower is not None and follow is not None:
+                attempt.see(seen)
                 for text in follower.new_text(last=told.is_final):
                     follow(text)
             if told.is_final:
@@ -65,17 +67,31 @@ def wait(
         places.backend_of(handle).forget_watch(handle.job_id)
 
 
-def make_follower(handle: JobHandle, *, attempt: int | None = None, host: int = 0) -> logs.Follower:
+class _Attempt:
+    """The attempt whose log is read: the one last seen."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def see(self, seen: Look) -> None:
+        """Take it from whoever knows."""
+        if seen.outcome is not None:
+            self.number = max(self.number, seen.outcome.attempt)
+        elif seen.sighting is not None:
+            self.number = seen.sighting.attempt
+
+    def __call__(self) -> int:
+        return self.number
+
+
+def make_follower(handle: JobHandle, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
     """Return a reader of the job's log from its beginning."""
     backend, store = places.backend_of(handle), places.store_of(handle)
 
     def reopen(number: int) -> LiveLog | None:
         return logs.open_log(backend, store, handle.job_id, attempt=number, host=host)
 
-    def now() -> int:
-        return logs.latest_attempt(backend, store, handle.job_id) if attempt is None else attempt
-
-    return logs.Follower(reopen, now)
+    return logs.Follower(reopen, attempt)
 
 
 def to_stdout(text: str) -> None:

@@ -56,6 +56,7 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
         body_length=int(word.get("body_length", 0)),
         body_sha256=str(word.get("body_sha256", "")),
         value_type=str(word.get("value_type", "")),
+        phases=dict(word.get("phases", {})),
         files=tuple(word.get("files", ())),
         started=started,
         ended=ended,

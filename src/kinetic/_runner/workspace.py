@@ -53,8 +53,8 @@ def unpack(store: Store, tree: str, packs: Sequence[str], into: Path) -> Unpacke
         StoreError: The folder cannot be written; "workspace-full" when its disk is full.
     """
     with ExitStack() as closing:
-        pieces = _Pieces(_open_packs(store, packs, into, closing))
         try:
+            pieces = _Pieces(_open_packs(store, packs, into, closing))
             into.mkdir(parents=True, exist_ok=True)
             stamps = dict(_write_folders(pieces, tree, os.fspath(into)))
         except OSError as error:

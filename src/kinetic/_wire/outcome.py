@@ -42,6 +42,7 @@ class Outcome:
         ended: Unix time at which the verdict was known.
         witness: Who created it: "keeper", "observer", "runner" or "client".
         key_id: Which key seals it.
+        phases: Seconds that each phase of the runner took.
         files: Files that the job left in its working folder and that are not kept.
     """
 
@@ -59,6 +60,7 @@ class Outcome:
     ended: float | None = None
     witness: str = "keeper"
     key_id: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
     files: tuple[str, ...] = ()
 
     @property

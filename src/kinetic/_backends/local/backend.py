@@ -25,6 +25,8 @@ from kinetic.job_status import JobStatus
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777
+_ADVANCE_SECONDS = 0.5  # how often a waiting client helps the queue on; death and end are told by the pulse at once
+_WARM_SECONDS = 30.0  # half of what a keeper idles
 
 
 class LocalBackend:
@@ -47,6 +49,8 @@ class LocalBackend:
         self._pulses: dict[str, pulse.Pulse] = {}
         self._queue: Queue | None = None
         self._soil: tuple[str, str] | None = None
+        self._advanced = 0.0
+        self._launched = 0.0
         self._lock = threading.Lock()
         self._submitting: dict[str, life.Life] = {}
 
@@ -75,8 +79,9 @@ class LocalBackend:
 
     def prepare(self) -> None:
         """Have a keeper getting ready while the client packs."""
-        name, _ = self._our_soil()
-        spawning.advance(self.paths, self.queue, self.limits, ready=name)
+        if time.monotonic() - self._launched > _WARM_SECONDS:  # else a keeper of ours idles, or is at work
+            name, _ = self._our_soil()
+            spawning.advance(self.paths, self.queue, self.limits, ready=name)
 
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
@@ -100,6 +105,7 @@ class LocalBackend:
         self.queue.add(rows, name, recipe)
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
+        self._launched = time.monotonic()
         spawning.advance(self.paths, self.queue, self.limits)
         return [launch.order.job_id for launch in launches]
 
@@ -111,8 +117,15 @@ class LocalBackend:
 
     def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
         """Look at some jobs at once; see the protocol."""
+        return self._observe(names, at_once=False)
+
+    def _observe(self, names: Sequence[str], *, at_once: bool) -> dict[str, Sighting]:
+        """Look at rows; help the queue on first, at once or if nobody here did so for a while."""
         rows = self.queue.jobs(names)
-        if any(row.state != "ended" for row in rows.values()):
+        if any(row.state != "ended" for row in rows.values()) and (
+            at_once or time.monotonic() - self._advanced > _ADVANCE_SECONDS
+        ):
+            self._advanced = time.monotonic()
             spawning.advance(self.paths, self.queue, self.limits)
             rows = self.queue.jobs(names)
         seen = {name: self._sighting(row) for name, row in rows.items()}
@@ -131,7 +144,7 @@ class LocalBackend:
             if (seen := self.observe([name]).get(name)) is None or seen.status.is_final:
                 seconds = min(seconds, 0.002)  # it ended before the pulse was open
         beat.wait(seconds)
-        return self.observe([name]).get(name)
+        return self._observe([name], at_once=not beat.listening).get(name)
 
     def forget_watch(self, name: str) -> None:
         """Close the pulse of a job that nobody here waits for any more."""
@@ -187,10 +200,9 @@ class LocalBackend:
             self.paths.make()
             made = soil.recipe(runner.folder(self.paths.runners), self.environ)
             self._soil = soil.name(made), pages.write(made).decode()
-        name, recipe = self._soil
-        with self.queue.change() as db:
-            db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", (name, recipe))
-        return name, recipe
+            with self.queue.change() as db:
+                db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", self._soil)
+        return self._soil
 
     def _page(self, launch: Launch) -> launching.LaunchPage:
         mask = os.umask(0o077)
