@@ -21,7 +21,7 @@ import kinetic
 from kinetic._stores import Entry, open_store
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic.errors import KeyMissingError, OptionError, StoreError
+from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 BAD_KEYS = ["", "/a", "a/", "a//b", "../a", "a/..", "a/../b", "./a", "a/.", ".", "..", "a\0b"]
 BAD_PREFIXES = ["a", "/", "/a/", "a//", "../", "a/../"]
@@ -169,7 +169,8 @@ def test_a_range_is_what_lies_there(store, start, length, expected):
 def test_a_missing_key_is_an_error_that_names_it(store, tmp_path):
     store.put("there/it/is", b"x")
 
-    for read in (store.get, lambda key: store.get(key, start=1, length=1), lambda key: store.fetch(key, tmp_path / "x")):
+    part, fetch = (lambda key: store.get(key, start=1, length=1)), (lambda key: store.fetch(key, tmp_path / "x"))
+    for read in (store.get, part, fetch):
         for key in ("missing", "there/missing", "there/it", "there/it/is/not"):
             with pytest.raises(KeyMissingError, match=key):
                 read(key)
@@ -216,7 +217,9 @@ def test_a_prefix_that_is_none_is_refused(store, prefix):
         list(store.folders(prefix))
 
 
-@pytest.mark.parametrize("key", ["a b", "ünï/☃", "a\nb", "a*b?[c]", "-rf", "...", "a/...b", "~", "%2F", 'quote"s', "x" * 200])
+@pytest.mark.parametrize(
+    "key", ["a b", "ünï/☃", "a\nb", "a*b?[c]", "-rf", "...", "a/...b", "~", "%2F", 'quote"s', "x" * 200]
+)
 def test_unusual_keys_are_keys(store, key):
     store.put(key, b"x")
 
@@ -242,19 +245,18 @@ def test_a_store_that_cannot_finish_writing_leaves_what_was_there(store):
 # ------------------------------------------------------------------------------------------------------------- listing
 
 
-TREE = ["a", "a-b", "a.b/x", "a/b", "a/c/d", "aa", "b/1", "b/10", "b/2", "z/y/x/w"]
+TREE = ["a-b", "a.b/x", "a/b", "a/c/d", "aa", "b/1", "b/10", "b/2", "z/y/x/w"]
 
 
 @pytest.fixture
-def full(request, store):
-    names = [name for name in TREE if name != "a"]  # a folder and a file of one name: see the test for that
-    for name in reversed(names):
+def full(store):
+    for name in reversed(TREE):
         store.put(name, name.encode())
     return store
 
 
 def test_a_listing_comes_in_the_order_of_the_keys(full):
-    assert keys(full) == sorted(name for name in TREE if name != "a")
+    assert keys(full) == sorted(TREE)
 
 
 def test_a_listing_of_a_prefix_holds_what_lies_under_it_only(full):
@@ -343,6 +345,19 @@ def test_deleting_needs_a_key_or_a_prefix(store):
     assert keys(store) == ["a"]
 
 
+def test_a_folder_whose_last_key_was_deleted_is_not_named_any_more(store):
+    for key in ("a/b/1", "a/b/2", "a/c/3", "d/4"):
+        store.put(key, b"")
+
+    store.delete("a/b/1")
+    assert list(store.folders("a/")) == ["b", "c"]
+    store.delete("a/b/2")
+    assert list(store.folders("a/")) == ["c"]
+    store.delete("a/c/")
+    assert list(store.folders("")) == ["d"]
+    assert store.put("a/b/1", b"again", if_absent=True) is True
+
+
 def test_a_deleted_folder_can_be_written_again(store):
     for turn in range(3):
         store.put("job/deep/a", b"%d" % turn)
@@ -357,7 +372,7 @@ def test_writing_and_deleting_at_once_do_not_trip_over_each_other(store):
         try:
             for turn in range(100):
                 store.put(f"job/deep/{name}", b"%d" % turn, if_absent=bool(turn % 2))
-        except Exception as error:
+        except StoreError as error:
             failures.append(error)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
@@ -371,7 +386,7 @@ def test_writing_and_deleting_at_once_do_not_trip_over_each_other(store):
     assert failures == []
 
 
-# --------------------------------------------------------------------------------------- crashes, disks, other processes
+# -------------------------------------------------------------------------------------- crashes, disks, other processes
 
 
 def test_an_address_leads_back_to_the_store(store):
@@ -480,9 +495,26 @@ def test_a_folder_that_refuses_us_is_an_error_of_ours(tmp_path):
     (tmp_path / "file").touch()
     store = FileStore(tmp_path / "file" / "store")
 
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreUnreachableError, match="the store refused 'a'"):
         store.put("a", b"x")
     assert keys(store) == []
+
+
+def test_a_file_store_refuses_a_key_under_another_key_and_says_so(shared):
+    shared.put("a", b"old")
+
+    with pytest.raises(StoreUnreachableError, match="the store refused 'a/b'"):
+        shared.put("a/b", b"x")
+    assert shared.get("a") == b"old"
+    assert list((shared.root / ".tmp").iterdir()) == []
+
+
+def test_a_refused_key_leaves_no_scratch_behind(shared):
+    for key in BAD_KEYS:
+        with pytest.raises(OptionError):
+            shared.put(key, b"x")
+
+    assert not (shared.root / ".tmp").exists()
 
 
 def test_objects_belong_to_their_owner_alone(shared):

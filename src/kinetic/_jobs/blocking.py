@@ -19,7 +19,11 @@ def call(what: Call, options: Options) -> Any:
         KeyboardInterrupt: Ctrl-C; the job goes on, and the two commands to follow and to cancel it are printed.
         Exception: The function's own.
     """
-    handle = submitting.submit(what, options)
+    try:
+        handle = submitting.submit(what, options)
+    except KeyboardInterrupt:
+        output.say("interrupted before the job was submitted; nothing runs")
+        raise
     try:
         return handle.result(stream_logs=True)
     except KeyboardInterrupt:

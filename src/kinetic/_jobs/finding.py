@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +97,10 @@ def known() -> Known:
 
 def _live(store: Store) -> Iterator[JobHandle]:
     """Yield the jobs that this machine's queue knows, and those of other machines that share the store."""
-    here = {seen.name for seen in choosing.choose("local", places.runtime()).find()}
+    backend = choosing.choose("local", places.runtime())
+    here = {seen.name for seen in backend.find()}
+    scratch = getattr(store, "scratch", None)
+    backend.sweep(scratch() if scratch is not None else None)
     machine = places.machine()
     for job_id in _ids(store):
         try:

@@ -187,6 +187,7 @@ def _launch(order: Order, ground: Ground, captured: dict[str, str]) -> None:
 def _undo(ground: Ground, job_id: str) -> None:
     """Leave nothing of a submission that did not come to its end."""
     ground.backend.finish_submitting(job_id)
+    ground.backend.stop(job_id, wait=0.0)
     ground.backend.remove(job_id)
     ground.store.delete(keys.job(job_id))
 

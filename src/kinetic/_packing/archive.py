@@ -69,7 +69,7 @@ def ship(
     shipment = _Shipment(walked, store, Memory(os.fspath(cache), root), os.fspath(cache))
     tree, packs = shipment.run()
     notes = plan.notes + notes + remarks.about(walked, environ, unsteady=shipment.unsteady)
-    return Shipped(tree, packs, walked.files, walked.bytes, shipment.sent_bytes, notes)
+    return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
 
 
 class _Shipment:
@@ -96,6 +96,10 @@ class _Shipment:
             if tree == self._known.tree:
                 return tree, self._known.tree_packs
         return self._send()
+
+    def measures(self) -> tuple[int, int]:
+        """Return how many files the tree holds, and how many bytes."""
+        return len(self._contents), sum(size for _, size in self._contents.values())
 
     def _send(self) -> tuple[str, tuple[str, ...]]:
         held = _held(self._memory, self._known)

@@ -84,7 +84,8 @@ class _Judge:
         self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
         self._rules, _ = ignore.read(self._root)
         self._libraries = frozenset(item for item in path if item and _holds_packages(item))
-        self._folders: dict[str, str] = {}
+        self._below: dict[str, str | None] = {}
+        self._environments: dict[str, bool] = {}
 
     def classify(self, module: ModuleType) -> Standing:
         name = module.__name__
@@ -96,13 +97,22 @@ class _Judge:
         if place is None:
             known = name in sys.builtin_module_names or _origin(module) in {"built-in", "frozen"}
             return Standing("installed", "built in") if known else Standing("by-value", "it has no file")
-        relative = None if root.is_standard(place) else root.below(place, self._root)
+        relative = self._below_root(place)
         if relative and not self._is_environment(relative):
             reason = self._why_not_shipped(name, place, relative)
             return Standing("by-value", reason) if reason else Standing("ships", "its file is in the project")
         if root.is_installed(place) or self._in_library(place):
             return Standing("installed", "it belongs to an installed package")
         return Standing("by-value", f"its file lies outside the project: {place}")
+
+    def _below_root(self, place: str) -> str | None:
+        """Return a file's path below the root; asked once for each folder, since links have to be resolved."""
+        folder, name = os.path.split(place)
+        if folder not in self._below:
+            inside = None if root.is_standard(folder) else root.below(folder, self._root)
+            self._below[folder] = None if inside is None else f"{inside}/" if inside else ""
+        start = self._below[folder]
+        return None if start is None else start + name
 
     def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
         if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
@@ -126,13 +136,12 @@ class _Judge:
     def _is_environment(self, relative: str) -> bool:
         """Say whether a path lies in an environment below the root."""
         folder = os.path.dirname(relative)
-        if folder not in self._folders:
+        if folder not in self._environments:
             parts = folder.split("/") if folder else []
-            inside = bool(root.INSTALLED.intersection(parts)) or any(
-                is_environment(f"{self._root}/{'/'.join(parts[: count + 1])}") for count in range(len(parts))
-            )
-            self._folders[folder] = "environment" if inside else ""
-        return bool(self._folders[folder])
+            above = ["/".join([self._root, *parts[: count + 1]]) for count in range(len(parts))]
+            named = bool(root.INSTALLED.intersection(parts))
+            self._environments[folder] = named or any(is_environment(path) for path in above)
+        return self._environments[folder]
 
     def _in_library(self, place: str) -> bool:
         return any(root.below(place, library) is not None for library in self._libraries)

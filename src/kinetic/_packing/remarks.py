@@ -28,7 +28,9 @@ def _secrets(walked: Walked) -> list[str]:
     names = [left.relative for left in walked.left_out if left.origin == "secret"]
     if not names:
         return []
-    return [f"left out because they look like secrets: {_some(names)} (a line '!{names[0]}' in {FILE} ships it)"]
+    return [
+        f"left out because they look like secrets: {_some(names)} (a line '!{escaped(names[0])[1:]}' in {FILE} ships it)"
+    ]
 
 
 def _skipped(walked: Walked) -> list[str]:

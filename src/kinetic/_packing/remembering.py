@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ VERSION = 1
 # 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
 _RACY_NS = 20_000_000
 _RACY_COARSE_NS = 2_000_000_000
+_UNUSED_SECONDS = 90 * 24 * 3600
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Memory:
             stamps: The files that are there now; others are forgotten.
             indexes: The index of each new pack.
         """
+        before = self._stores.get(url, {}).get("packs", {})
         digests = {stamp: digest for stamp in stamps if (digest := self._learned.get(stamp) or self.digests.get(stamp))}
         self._stores[url] = {"packs": about.packs, "tree": about.tree, "tree_packs": about.tree_packs}
         page = {"kinetic-cache": VERSION, "root": self._root, "stores": self._stores, "digests": digests}
@@ -78,6 +81,7 @@ class Memory:
             for pack, index in indexes.items():
                 _write(f"{self._folder}/packs/{pack}", index)
             _write(self._path, json.dumps(page, separators=(",", ":")).encode())
+            self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
 
     def index(self, pack: str) -> list[trees.Blob] | None:
         """Return what a pack holds, or None when its index is not here or is damaged."""
@@ -88,11 +92,17 @@ class Memory:
             return None
         return trees.read_index(data) if hashlib.sha256(data).hexdigest() == pack else None
 
-    def forget(self, packs: Iterable[str]) -> None:
-        """Remove the indexes of packs that are not used any more."""
+    def _sweep(self, packs: Iterable[str]) -> None:
+        """Remove the indexes of packs that are not used any more, and pages of projects that nobody ships."""
         for pack in packs:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._folder}/packs/{pack}")
+        oldest = time.time() - _UNUSED_SECONDS
+        for folder in (self._folder, f"{self._folder}/packs"):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest:
+                        os.unlink(entry.path)
 
     def _load(self) -> dict[str, Any]:
         try:

@@ -11,7 +11,6 @@ import os
 import sys
 from pathlib import Path
 
-import kinetic
 from kinetic.errors import PackingError
 
 _FACES = {"_cli", "_dashboard", "_cluster", "__pycache__"}
@@ -48,7 +47,7 @@ def folder(runners: Path) -> Path:
 
 def _files() -> list[tuple[str, Path]]:
     """List what the runner is made of: path inside the folder, and the file."""
-    found = list(_package("kinetic", Path(kinetic.__file__).parent))
+    found = list(_package("kinetic", Path(__file__).parents[1]))
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
         raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic")

@@ -116,7 +116,9 @@ class _Walk:
             with os.scandir(folder.path) as listing:
                 entries = sorted(listing, key=_by_name)
         except OSError as error:
-            self._skip(f"{start or './'}", f"cannot be listed: {error.strerror}")
+            if not start:
+                raise ProjectRootError(f"the project cannot be read: {self._root}", why=str(error)) from error
+            self._skip(start, f"cannot be listed: {error.strerror}")
             return
         judge = self._rules.concern([entry.name for entry in entries])
         for entry in entries:
@@ -128,7 +130,7 @@ class _Walk:
             elif entry.is_dir(follow_symlinks=False):
                 self._descend(entry, relative, folder, folders)
             elif name in self._data_names and self._is_data(entry.path):
-                self._leave(relative, "ships as Data", "data")
+                self._leave(relative, "kept apart: data, or kinetic's own", "data")
             elif judge and (rule := self._rules.file(relative, name)):
                 self._leave(relative, rule.reason, rule.origin, _size(entry))
             else:
@@ -152,7 +154,7 @@ class _Walk:
         if rule := self._rules.folder(relative, name):
             self._leave(f"{relative}/", rule.reason, rule.origin)
         elif name in self._data_names and self._is_data(entry.path):
-            self._leave(f"{relative}/", "ships as Data", "data")
+            self._leave(f"{relative}/", "kept apart: data, or kinetic's own", "data")
         elif self._rules.environments and is_environment(entry.path) and not self._rules.insist_on(relative, name):
             self._leave(f"{relative}/", "a virtual environment", "default")
         else:
@@ -168,7 +170,7 @@ class _Walk:
             return
         target = os.path.realpath(entry.path)
         if target in self._data:
-            self._leave(relative, "ships as Data", "data")
+            self._leave(relative, "kept apart: data, or kinetic's own", "data")
         elif stat.S_ISDIR(about.st_mode):
             if self._leads_back(target, folder):
                 self._skip(f"{relative}/", "a link to a folder that it lies in")

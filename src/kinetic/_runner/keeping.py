@@ -68,6 +68,7 @@ class Watch:
     deadline_hit: bool = False
     stopped: bool = False
     closing: list[int] = field(default_factory=list)
+    memory_kills: int = 0
 
 
 def use_linux() -> Any:
@@ -79,10 +80,10 @@ def use_linux() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def adopt_orphans(libc: Any) -> None:
-    """Become the parent of every descendant whose own parent ends, so that none escapes."""
+def adopt_orphans(libc: Any, *, on: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
     if libc is not None:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def start(task: Work, libc: Any, close: list[int]) -> Watch:
@@ -110,7 +111,8 @@ def start(task: Work, libc: Any, close: list[int]) -> Watch:
         os.setpgid(pid, pid)  # whoever of the two comes first
     if life >= 0:
         os.close(life)
-    return Watch(task, pid, Listener(ear), time.monotonic(), closing=[ear] + ([alive] if alive >= 0 else []))
+    closing = [ear] + ([alive] if alive >= 0 else [])
+    return Watch(task, pid, Listener(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills())
 
 
 def _die_with(keeper: int, libc: Any, life: int, alive: int) -> None:
@@ -266,7 +268,18 @@ def _ending(watched: Watch) -> judging.Ending:
         deadline=watched.deadline_hit,
         stopped=watched.stopped,
         peak_bytes=watched.peak_bytes,
+        memory_kill=_memory_kills() > watched.memory_kills,
     )
+
+
+def _memory_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory so far; 0 where it does not tell."""
+    try:
+        with open("/proc/vmstat", "rb", buffering=0) as file:
+            _, _, rest = file.read(1 << 16).partition(b"\noom_kill ")
+            return int(rest.split(None, 1)[0]) if rest else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _more(descriptor: int) -> bool:

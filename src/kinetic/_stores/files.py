@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreac
 
 SCRATCH = ".tmp"
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
-_KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|$))[^\0]+")
+_KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|\Z))[^\0]+(?<!/)", re.DOTALL)
+_ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
 class FileStore:
@@ -32,7 +34,8 @@ class FileStore:
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
-        with _ours(key):
+        with _ours(key, writing=True):
+            self._path(key)  # refused before anything is written
             scratch = self._write_beside(source)
             return self._place(scratch, key, if_absent=if_absent)
 
@@ -41,7 +44,7 @@ class FileStore:
 
         The file is gone afterwards, whatever the answer. From another file system it is copied.
         """
-        with _ours(key):
+        with _ours(key, writing=True):
             try:
                 return self._place(os.fspath(path), key, if_absent=if_absent, force=True)
             except OSError as error:
@@ -71,7 +74,7 @@ class FileStore:
     def fetch(self, key: str, to: os.PathLike[str]) -> None:
         """Copy an object into a local file; see the protocol."""
         target = Path(to)
-        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
         with _ours(key):
             try:
                 shutil.copyfile(self._path(key), beside)
@@ -83,9 +86,10 @@ class FileStore:
         """Return the size of an object in bytes, or None."""
         with _ours(key):
             try:
-                return os.stat(self._path(key)).st_size  # hot path
+                about = os.stat(self._path(key))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            return about.st_size if stat.S_ISREG(about.st_mode) else None
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""
@@ -102,12 +106,15 @@ class FileStore:
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
         with _ours(prefix):
-            if not prefix.endswith("/"):
-                return self._delete_one(prefix)
-            _check_prefix(prefix)
-            count = sum(self._delete_one(entry.key) for entry in list(self._entries_below(prefix, "")))
-            shutil.rmtree(self.root / prefix, ignore_errors=True)
-            self._known_folders.clear()
+            if prefix.endswith("/"):
+                _check_prefix(prefix)
+                count = sum(self._delete_one(entry.key) for entry in list(self._entries_below(prefix, "")))
+                shutil.rmtree(self.root / prefix, ignore_errors=True)
+                self._known_folders.clear()
+            else:
+                count = self._delete_one(prefix)
+            if count:
+                self._tidy(prefix)
             return count
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
@@ -127,11 +134,27 @@ class FileStore:
                         yield Entry(key, about.st_size, about.st_mtime)
 
     def _delete_one(self, key: str) -> int:
+        path = self._path(key)
         try:
-            os.unlink(self._path(key))  # hot path
+            os.unlink(path)
         except (FileNotFoundError, NotADirectoryError):
             return 0
+        except (IsADirectoryError, PermissionError):  # Linux says the first of a folder, macOS the second
+            if not os.path.isdir(path):
+                raise
+            return 0
         return 1
+
+    def _tidy(self, key: str) -> None:
+        """Remove folders above a deleted key that hold nothing any more: a listing must not name them."""
+        folder = key.rstrip("/").rpartition("/")[0]
+        while folder:
+            try:
+                os.rmdir(f"{self.root}/{folder}")
+            except OSError:  # not empty, or gone already
+                return
+            self._known_folders.discard(f"{self.root}/{folder}")
+            folder = folder.rpartition("/")[0]
 
     def _path(self, key: str) -> str:
         if not _KEY.fullmatch(key) or key.split("/", 1)[0] == SCRATCH:
@@ -169,14 +192,9 @@ class FileStore:
             _sync(scratch)
         kept = False
         try:
-            self._make(folder)
-            try:
-                kept = _into_place(scratch, target, if_absent=if_absent)
-            except FileNotFoundError:  # another process deleted the folder between our two steps
-                self._known_folders.discard(folder)
-                self._make(folder)
-                kept = _into_place(scratch, target, if_absent=if_absent)
-            _sync(folder)
+            kept = self._into_folder(scratch, target, folder, if_absent=if_absent)
+            with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
+                _sync(folder)
         except BaseException as error:
             if not (force and isinstance(error, OSError) and error.errno == errno.EXDEV):
                 with contextlib.suppress(OSError):
@@ -186,6 +204,17 @@ class FileStore:
             with contextlib.suppress(OSError):
                 os.unlink(scratch)  # hot path
         return kept
+
+    def _into_folder(self, scratch: str, target: str, folder: str, *, if_absent: bool) -> bool:
+        """Make the folder and move the file into it, again while another process deletes folders between the two."""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._make(folder)
+                return _into_place(scratch, target, if_absent=if_absent)
+            except (FileNotFoundError, FileExistsError):  # the second when it goes while it is being made
+                self._known_folders.discard(folder)
+        self._make(folder)
+        return _into_place(scratch, target, if_absent=if_absent)
 
     def _make(self, folder: str) -> None:
         if folder in self._known_folders:
@@ -264,15 +293,16 @@ def _sync(path: str) -> None:
 
 
 def _check_prefix(prefix: str) -> None:
-    if prefix and (not prefix.endswith("/") or not _KEY.fullmatch(prefix[:-1])):
+    if prefix and not (prefix.endswith("/") and _KEY.fullmatch(prefix[:-1])):
         raise OptionError(f"{prefix!r} is not a prefix", why="a prefix is empty or a key followed by '/'")
 
 
 class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
     """Translate the file system's errors into ours."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, writing: bool = False) -> None:
         self.key = key
+        self.writing = writing
 
     def __enter__(self) -> None:
         return None
@@ -280,7 +310,8 @@ class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError) or isinstance(error, StoreError | OptionError) or error.errno == errno.EXDEV:
             return
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+        if absent and not self.writing:
             raise KeyMissingError(f"nothing is stored under {self.key!r}", why=str(error)) from error
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise StoreError(

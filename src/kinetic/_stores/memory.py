@@ -68,6 +68,7 @@ class MemoryStore:
 
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
+        _check(prefix.removesuffix("/"))
         with self._lock:
             doomed = [key for key in self._objects if key == prefix or (prefix[-1:] == "/" and key.startswith(prefix))]
             for key in doomed:
@@ -84,7 +85,7 @@ def _bytes_of(source: Source) -> bytes:
 
 
 def _check(key: str) -> None:
-    if not key or key.startswith("/") or key.endswith("/") or {"", ".", ".."} & set(key.split("/")):
+    if "\0" in key or {"", ".", ".."} & set(key.split("/")):
         raise OptionError(f"{key!r} is not a key", why="a key is a relative path without '.' or '..' in it")
 
 

@@ -319,6 +319,19 @@ def test_a_lost_or_damaged_index_is_no_harm(send, store, tmp_path, project):
     assert contents(tmp_path / "work") == contents(project)
 
 
+def test_the_cache_does_not_grow_for_ever(send, project, tmp_path):
+    old = tmp_path / "cache" / f"{'0' * 32}.json"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (0, 0))
+    for number in range(60):
+        (project / f"module{number % 3}.py").write_text(f"print({number})\n")
+        shipped = send()
+
+    assert {path.name for path in (tmp_path / "cache" / "packs").iterdir()} == set(shipped.packs)
+    assert not old.exists()
+
+
 def test_a_cache_that_cannot_be_written_is_no_harm(send, tmp_path):
     (tmp_path / "file").touch()
 
@@ -420,6 +433,7 @@ def test_a_file_that_vanishes_after_the_walk_is_skipped_with_a_reason(send, proj
     unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
     assert "skipped pkg/model.py: cannot be read: No such file or directory" in shipped.notes
     assert "pkg/model.py" not in contents(tmp_path / "work")
+    assert shipped.files == 3
 
 
 def test_a_file_that_turns_into_a_pipe_after_the_walk_does_not_hold_us(send, project, monkeypatch):

@@ -15,6 +15,9 @@ from kinetic._packing.root import Plan
 from kinetic.errors import ProjectRootError
 
 
+APART = "kept apart: data, or kinetic's own"
+
+
 def fill(root, files):
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +220,7 @@ def test_data_that_ships_by_itself_stays_out(tmp_path):
     walked = walk(tmp_path, exclude=[str(tmp_path / "data"), f"{tmp_path}/other/../model.bin"])
 
     assert names(walked) == ["a.py", "other/data/y.csv"]
-    assert reasons(walked) == {"data/": "ships as Data", "link": "ships as Data", "model.bin": "ships as Data"}
+    assert reasons(walked) == {"data/": APART, "link": APART, "model.bin": APART}
 
 
 def test_data_that_is_the_whole_project_does_not_empty_it(tmp_path):
@@ -249,6 +252,11 @@ def test_folders_may_be_deeper_than_the_interpreter_can_recurse(tmp_path):
         sys.setrecursionlimit(limit)
 
     assert len(walked.folders) == depth + 1
+
+
+def test_a_project_that_cannot_be_listed_at_all_is_an_error(tmp_path):
+    with pytest.raises(ProjectRootError, match="cannot be read"):
+        walk(tmp_path / "missing")
 
 
 def test_a_listing_says_for_every_path_whether_it_ships_and_why_not(tmp_path):

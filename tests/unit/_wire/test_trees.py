@@ -36,6 +36,14 @@ def open_pack(path, pack):
     return trees.Pack(os.open(path, os.O_RDONLY), pack)
 
 
+def read_all(path, pack):
+    opened = open_pack(path, pack)
+    try:
+        return [opened.read(blob, "it") for blob in opened.blobs.values()]
+    finally:
+        opened.close()
+
+
 def test_a_folder_has_the_same_bytes_whatever_order_its_entries_come_in():
     one, two = entry("b.py"), entry("a.py")
 
@@ -98,10 +106,7 @@ def test_a_pack_gives_back_every_blob(tmp_path, compressed):
     contents = [b"", b"one", b"two" * 5000]
     pack, path = write_pack(tmp_path, contents, compressed=compressed)
 
-    opened = open_pack(path, pack)
-
-    assert [opened.read(blob, "it") for blob in opened.blobs.values()] == contents
-    opened.close()
+    assert read_all(path, pack) == contents
 
 
 def test_the_id_of_a_pack_is_the_digest_of_its_index(tmp_path):
@@ -158,8 +163,7 @@ def test_any_changed_byte_of_a_pack_is_found(tmp_path):
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         with pytest.raises(StoreError):
-            opened = open_pack(path, pack)
-            [opened.read(blob, "it") for blob in opened.blobs.values()]
+            read_all(path, pack)
 
 
 def test_another_pack_under_this_key_is_refused(tmp_path):

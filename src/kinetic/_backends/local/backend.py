@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from kinetic._backends.local import environment, launching, life, pulse, soil, spawning
+from kinetic._backends.local import environment, launching, life, pulse, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue, Row
@@ -194,6 +194,15 @@ class LocalBackend:
             return iter(())
         spawning.advance(self.paths, self.queue, self.limits)
         return iter([self._sighting(row) for row in self.queue.look()])
+
+    def sweep(self, scratch: Path | None) -> None:
+        """Remove what nobody needs any more, at most once an hour.
+
+        Args:
+            scratch: The store's folder for files being written, if it has one.
+        """
+        if self.paths.queue.exists():
+            sweeping.sweep(self.paths, self.queue, scratch)
 
     def _our_soil(self) -> tuple[str, str]:
         if self._soil is None:

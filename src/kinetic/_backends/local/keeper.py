@@ -94,6 +94,8 @@ class Keeper:
         self.queue.worker(task.job_id, self.name, watched.pid)
         heart.running()
         ending = keeping.watch(watched, self.bell, wake=self.wake, stop=lambda: self._is_unwanted(task.job_id))
+        if self.libc is None:
+            burying.end_marked(self.name)  # where orphans cannot be adopted, they are found by their mark
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
         verdict = replace(verdict, key_id=page.key_id)
         key = launching.key_of(self.paths, task.job_id)
@@ -127,9 +129,15 @@ class Keeper:
         return self.ending or row is None or bool(row.stop)
 
     def _help_others(self) -> None:
-        """Start keepers of another kind if those are next in line; nobody else may be looking."""
+        """Start keepers of another kind if those are next in line; nobody else may be looking.
+
+        Meanwhile this keeper adopts no orphans: a keeper that detaches itself would become its child, and be ended as
+        a left-over of its next job.
+        """
+        keeping.adopt_orphans(self.libc, on=False)
         with contextlib.suppress(KineticError, sqlite3.Error):
-            spawning.advance(self.paths, self.queue, self.limits)
+            spawning.advance(self.paths, self.queue, self.limits, collect=True)
+        keeping.adopt_orphans(self.libc)
 
     def _wait(self) -> bool:
         poll = select.poll()

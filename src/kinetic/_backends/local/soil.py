@@ -14,7 +14,7 @@ from typing import Any
 
 from kinetic._wire import digests, pages
 
-_PREFIXES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_")
+_PREFIXES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_", "KINETIC_PORTABLE")
 _LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "STACK")
 _FLAGS = {
     "optimize": "O",

@@ -17,7 +17,7 @@ from kinetic.errors import LaunchError
 _STARTUP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV", "KINETIC_PORTABLE")
 
 
-def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "") -> None:
+def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", collect: bool = False) -> None:
     """Do whatever the queue needs now.
 
     Args:
@@ -25,13 +25,22 @@ def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "") -> N
         queue: What waits.
         limits: How much may run at once.
         ready: A soil for which a keeper shall be getting ready even if nothing waits yet.
+        collect: Wait the 10 ms until a started keeper has detached itself: for callers that must stay single-threaded.
+
+    Inside a job nothing is started: it would be a child of the job, and end with it.
     """
+    if os.environ.get("KINETIC_JOB_ID"):
+        return
     burying.bury_the_dead(paths, queue)
     wake, spawn = _plan(queue, limits, ready)
     for keeper in wake:
         pulse.poke(paths.wake(keeper))
     for keeper, soil in spawn:
-        _spawn(paths, queue, limits, keeper, soil)
+        pid = _spawn(paths, queue, limits, keeper, soil)
+        if collect:
+            _collect(pid)
+        else:  # it forks the keeper and ends within milliseconds; the thread only collects it
+            threading.Thread(target=_collect, args=(pid,), daemon=True, name="kinetic-spawn").start()
 
 
 def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tuple[str, str]]]:
@@ -52,14 +61,14 @@ def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tup
     return wake, spawn
 
 
-def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> None:
+def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> int:
     recipe = queue.recipe(soil)
     environment = {name: os.environ[name] for name in _STARTUP if name in os.environ}
     environment |= recipe["environment"] | {burying.MARK: keeper}
     words = [*recipe["arguments"], keeper, soil, str(paths.runtime), str(limits.slots), ",".join(limits.gpus)]
     log = str(paths.keeper_log(keeper))
     try:
-        pid = os.posix_spawn(
+        return os.posix_spawn(
             words[0],
             words,
             environment,
@@ -80,8 +89,6 @@ def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -
             why=f"{words[0]}: {error}",
             next="look at the limits of this shell with: ulimit -a",
         ) from error
-    # It forks the keeper and ends within milliseconds; the thread only collects it.
-    threading.Thread(target=_collect, args=(pid,), daemon=True, name="kinetic-spawn").start()
 
 
 def _collect(pid: int) -> None:

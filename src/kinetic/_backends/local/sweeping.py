@@ -1,0 +1,95 @@
+"""Sweeping: what nobody needs any more on this machine goes, at most once an hour, by whoever lists or submits.
+
+| what | goes when |
+|---|---|
+| the working folder of a job that failed | 24 h after its end |
+| the folder of a job that the queue does not know | a day after it was touched last |
+| half-written files of the store (``.tmp``) | a day after they were written |
+| the log of a keeper that is gone | after a day |
+| the runner's code of another version of kinetic | 30 days after it was made, once no row needs it |
+
+Results, logs and outputs are never swept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kinetic._backends.local import life
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Queue
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+MONTH = 30 * DAY
+
+
+def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None = None) -> None:
+    """Sweep if nobody did so within the last hour.
+
+    Args:
+        paths: The host-local state.
+        queue: The rows, which say what is still needed.
+        scratch: The store's folder for files being written, if it has one.
+        now: Unix time; the current time by default.
+    """
+    now = time.time() if now is None else now
+    if not _is_due(paths.runtime / "swept", now):
+        return
+    rows = {row.job_id: row for row in queue.look()}
+    for folder in _listed(paths.jobs):
+        row = rows.get(folder.name)
+        if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif row is not None and row.ended is not None and now - row.ended > DAY:
+            for work in folder.glob("work-*"):
+                shutil.rmtree(work, ignore_errors=True)
+    keepers = {keeper.keeper for keeper in queue.keepers()}
+    for file in _listed(paths.keepers):
+        if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
+            file.unlink(missing_ok=True)
+    for file in _listed(scratch) if scratch is not None else ():
+        if _age(file, now) > DAY and file.name.partition(".")[0] not in rows:
+            file.unlink(missing_ok=True)
+    _sweep_runners(paths, queue, now)
+
+
+def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
+    with queue.change() as db:
+        needed = db.execute(
+            "SELECT recipe FROM soils WHERE soil IN (SELECT soil FROM jobs WHERE state != 'ended')"
+            " OR soil IN (SELECT soil FROM keepers)"
+        ).fetchall()
+    for folder in _listed(paths.runners):
+        if _age(folder, now) > MONTH and not any(folder.name in recipe for (recipe,) in needed):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_due(mark: Path, now: float) -> bool:
+    """Say whether the last sweep is an hour ago, and if so, mark that one begins now."""
+    with contextlib.suppress(OSError):
+        if 0 <= now - mark.stat().st_mtime < HOUR:
+            return False
+    try:
+        mark.touch()
+        os.utime(mark, (now, now))
+    except OSError:
+        return False
+    return True
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from list(folder.iterdir())
+
+
+def _age(path: Path, now: float) -> float:
+    try:
+        return now - path.lstat().st_mtime
+    except OSError:
+        return 0.0

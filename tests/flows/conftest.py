@@ -1,0 +1,156 @@
+"""A kinetic home for each test, projects of a test's own, and an end for every process that a test left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the test a kinetic home of its own, with nothing of ours left in the environment, and end its keepers."""
+    for name in [*os.environ]:
+        if name.startswith("KINETIC_") or name == "GOOGLE_CLOUD_PROJECT":
+            monkeypatch.delenv(name)
+    found = tmp_path / "home"
+    monkeypatch.setenv("KINETIC_HOME", str(found))
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "2")  # the same on every machine, and gentle on small ones
+    yield found
+    end_keepers(found)
+
+
+def end_keepers(home: Path) -> None:
+    """Kill every keeper of a home and everything below it, found by the mark in its environment, never by a number."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        found = processes_of(home)
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)  # they need a moment to be gone, and what they forked meanwhile shows up
+    raise RuntimeError(f"processes of {home} would not end: {processes_of(home)}")
+
+
+def processes_of(home: Path) -> list[int]:
+    """Return the living processes of a home's keepers: the keepers, their workers, and whatever those started."""
+    wanted = {f"{MARK}={name}".encode() for name in keepers_of(home)}
+    if not wanted:
+        return []
+    if not Path("/proc/self/environ").exists():
+        return _by_ps(wanted)
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted & set(Path(f"/proc/{name}/environ").read_bytes().split(b"\0")) and not _is_zombie(name):
+                    found.append(int(name))
+    return found
+
+
+def keepers_of(home: Path) -> set[str]:
+    """Return the names of all keepers that a home knows: from its queue, and from the locks that they hold."""
+    names = {lock.stem for lock in home.glob("run/*/keepers/*.lock")}
+    for queue in home.glob("run/*/queue.db"):
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(queue, timeout=5)) as db:
+            names |= {row[0] for row in db.execute("SELECT keeper FROM keepers")}
+            names |= {row[0] for row in db.execute("SELECT keeper FROM jobs WHERE keeper IS NOT NULL")}
+    return names
+
+
+def _is_zombie(pid: str) -> bool:
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return not state or state[0] in {"Z", "X"}
+
+
+def _by_ps(wanted: set[bytes]) -> list[int]:
+    """Ask ps, which shows the environment of one's own processes on macOS."""
+    listing = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, check=False).stdout
+    return [int(line.split(None, 1)[0]) for line in listing.splitlines() if wanted & set(line.split())]
+
+
+class Project:
+    """A folder with the sources of a user's project, and ways to run a script of it in a process of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self.write("pyproject.toml", '[project]\nname = "theirs"\nversion = "1"\n')
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the project; the text may be indented."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def run(
+        self, script: str, *words: str, python: str = sys.executable, cwd: Path | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script of the project to its end."""
+        return subprocess.run(
+            [python, str(self.root / script), *words],
+            cwd=cwd or self.root,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def out(self, text: str, *words: str, python: str = sys.executable) -> str:
+        """Write a script, run it to its good end, and return what it printed."""
+        self.write("script.py", text)
+        done = self.run("script.py", *words, python=python)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, script: str, *words: str, python: str = sys.executable) -> subprocess.Popen[str]:
+        """Start a script of the project and do not wait for it."""
+        return subprocess.Popen(
+            [python, str(self.root / script), *words],
+            cwd=self.root,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment, with our sources on the path: the suite may run without an installation."""
+    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def project(home: Path, tmp_path: Path) -> Project:
+    """Give the test an empty project beside its home."""
+    return Project(tmp_path / "project")
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Return a function that waits until a condition holds, and fails with its words when it never does."""
+
+    def wait(holds: Callable[[], object], what: str = "the condition", seconds: float = 10) -> None:
+        limit = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < limit, f"{what} did not come true within {seconds:g} s"
+            time.sleep(0.01)
+
+    return wait

@@ -1,0 +1,107 @@
+"""Sweeping removes what nobody needs, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from kinetic._backends.local import sweeping
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Queue
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def ground(tmp_path):
+    paths = Paths(tmp_path / "run")
+    paths.make()
+    queue = Queue(paths.queue)
+    scratch = tmp_path / ".tmp"
+    scratch.mkdir()
+    yield paths, queue, scratch
+    queue.close()
+
+
+def _aged(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def _job(paths, queue, name, *, ended):
+    (paths.job(name) / "work-0-0").mkdir(parents=True)
+    queue.add([(name, "", 0)], "soil", "{}")
+    if ended is not None:
+        queue.end(name, "failed")
+        with queue.change() as db:
+            db.execute("UPDATE jobs SET ended = ? WHERE job_id = ?", (time.time() - ended, name))
+
+
+def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files_stay(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "old", ended=DAY + 60)
+    _job(paths, queue, "young", ended=DAY - 60)
+    _job(paths, queue, "waiting", ended=None)
+    (paths.job("old") / "log-0-0").write_text("kept")
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert not (paths.job("old") / "work-0-0").exists()
+    assert (paths.job("old") / "log-0-0").read_text() == "kept"
+    assert (paths.job("young") / "work-0-0").exists()
+    assert (paths.job("waiting") / "work-0-0").exists()
+
+
+def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
+    paths, queue, scratch = ground
+    for name, age in (("forgotten", DAY + 60), ("new", 60)):
+        paths.job(name).mkdir()
+        _aged(paths.job(name), age)
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert not paths.job("forgotten").exists()
+    assert paths.job("new").exists()
+
+
+def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "known", ended=None)
+    for name in ("known.0.body", "gone.0.body", "1f-abc"):
+        (scratch / name).write_bytes(b"x")
+        _aged(scratch / name, DAY + 60)
+    (scratch / "fresh").write_bytes(b"x")
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
+
+
+def test_a_second_sweep_within_an_hour_does_nothing(ground):
+    paths, queue, scratch = ground
+    sweeping.sweep(paths, queue, scratch)
+    (scratch / "old").write_bytes(b"x")
+    _aged(scratch / "old", DAY + 60)
+
+    sweeping.sweep(paths, queue, scratch)
+    assert (scratch / "old").exists()
+
+    sweeping.sweep(paths, queue, scratch, now=time.time() + 3601)
+    assert not (scratch / "old").exists()
+
+
+def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_needs_it(ground):
+    paths, queue, scratch = ground
+    for name in ("needed", "unused"):
+        _aged_folder = paths.runners / name
+        _aged_folder.mkdir()
+        _aged(_aged_folder, 31 * DAY)
+    queue.add([("waiting", "", 0)], "soil", f'{{"arguments": ["{paths.runners}/needed/keeper.py"]}}')
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert (paths.runners / "needed").exists()
+    assert not (paths.runners / "unused").exists()
