@@ -39,7 +39,7 @@ class JobHandle:
         bucket_name: Bucket, or folder, of the store.
         k8s_name: Name of the backend's resource.
         image_uri: Image, or "" when there is none.
-        accelerator: As resolved.
+        accelerator: As the user wrote it.
         func_name: Name of the function.
         display_name: For humans.
         created_at: UTC, ISO 8601, whole seconds, ending in Z.

@@ -155,7 +155,7 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
         bucket_name=target.bucket_name,
         k8s_name=f"kinetic-{job_id}",
         image_uri=options.container_image or "",
-        accelerator=order.accelerator,
+        accelerator=options.accelerator,
         func_name=call.name,
         display_name=f"kinetic-{call.name}-{job_id}",
         created_at=names.utc(time.time()),

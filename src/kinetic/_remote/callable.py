@@ -159,6 +159,7 @@ class RemoteCallable(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from kinetic._packing.call import Call
 
+        checking.check_arguments(self._plain, (*self._leading, *args), kwargs)
         return Call(self._plain, (*self._leading, *args), kwargs, self._name)
 
     def _here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:

@@ -17,15 +17,21 @@ _CURRENT = "this-home"
 
 
 def own_key(home: Path) -> tuple[str, bytes]:
-    """Return the id and bytes of this home's key, made on first use; of several makers at once, one wins."""
+    """Return the id and bytes of this home's key, made on first use; of several makers at once, one wins.
+
+    Raises:
+        SettingsError: The key cannot be made or read, or the one that this home names is gone.
+    """
     folder = home / "keys"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     pointer = folder / _CURRENT
-    if not pointer.exists():
-        key = os.urandom(seal.KEY_BYTES)
-        _create(folder / seal.key_id(key), key.hex())
-        _create(pointer, seal.key_id(key))
-    key_id = pointer.read_text().strip()
+    try:
+        key_id = _named(folder, pointer)
+    except OSError as error:
+        raise SettingsError(
+            f"the key that seals this home's results cannot be made or read in {folder}",
+            why=f"{error.filename or folder}: {error.strerror or error}",
+            next="see to it that you may write there, or set KINETIC_HOME to a folder that you may write",
+        ) from error
     found = find(home, key_id)
     if found is None:
         raise SettingsError(
@@ -69,6 +75,16 @@ def add(home: Path, text: str) -> str:
     (home / "keys").mkdir(mode=0o700, parents=True, exist_ok=True)
     _create(home / "keys" / seal.key_id(key), key.hex())
     return seal.key_id(key)
+
+
+def _named(folder: Path, pointer: Path) -> str:
+    """Return the id of the current key, after making one if there is none yet."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not pointer.exists():
+        key = os.urandom(seal.KEY_BYTES)
+        _create(folder / seal.key_id(key), key.hex())
+        _create(pointer, seal.key_id(key))
+    return pointer.read_text().strip()
 
 
 def _create(path: Path, text: str) -> None:

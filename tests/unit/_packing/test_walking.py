@@ -14,7 +14,6 @@ from kinetic._packing.listing import list_project
 from kinetic._packing.root import Plan
 from kinetic.errors import ProjectRootError
 
-
 APART = "kept apart: data, or kinetic's own"
 
 

@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinetic.errors import BackendUnavailableError
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -80,6 +82,17 @@ class Paths:
         return self.keepers / f"{keeper}.log"
 
     def make(self) -> None:
-        """Make the folders, for their owner only."""
-        for folder in (self.runtime, self.keepers, self.jobs, self.runners):
-            os.makedirs(folder, mode=0o700, exist_ok=True)  # on the way of every submission
+        """Make the folders, for their owner only.
+
+        Raises:
+            BackendUnavailableError: They cannot be made.
+        """
+        try:
+            for folder in (self.runtime, self.keepers, self.jobs, self.runners):
+                os.makedirs(folder, mode=0o700, exist_ok=True)  # on the way of every submission
+        except OSError as error:
+            raise BackendUnavailableError(
+                "the folders for running jobs cannot be made",
+                why=f"{error.filename or self.runtime}: {error.strerror or error}",
+                next="point KINETIC_RUNTIME_DIR at a folder on a local disk that you may write",
+            ) from error
