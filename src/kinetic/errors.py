@@ -114,14 +114,21 @@ class KineticError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts, so that keyword arguments survive the trip out of a job."""
-        return _rebuild, (type(self), self.args, self.__dict__.copy())
+        return rebuilt, (type(self), self.args, self.__dict__.copy())
 
 
-def _rebuild(kind: type[KineticError], args: tuple[Any, ...], state: dict[str, Any]) -> KineticError:
-    error = kind.__new__(kind, *args)
+def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    """Make an exception again without calling its ``__init__``, whose parameters need not be its ``args``."""
+    built_in: Any = kind
+    while built_in.__flags__ & _DEFINED_IN_PYTHON:  # of two built-in bases only one's __new__ is allowed: __base__'s
+        built_in = built_in.__base__
+    error: BaseException = built_in.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+_DEFINED_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 class OptionError(KineticError, ValueError):

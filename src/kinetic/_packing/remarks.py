@@ -28,9 +28,8 @@ def _secrets(walked: Walked) -> list[str]:
     names = [left.relative for left in walked.left_out if left.origin == "secret"]
     if not names:
         return []
-    return [
-        f"left out because they look like secrets: {_some(names)} (a line '!{escaped(names[0])[1:]}' in {FILE} ships it)"
-    ]
+    line = f"!{escaped(names[0])[1:]}"
+    return [f"left out because they look like secrets: {_some(names)} (a line '{line}' in {FILE} ships it)"]
 
 
 def _skipped(walked: Walked) -> list[str]:

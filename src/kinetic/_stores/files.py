@@ -57,7 +57,8 @@ class FileStore:
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted."""
         folder = self.root / SCRATCH
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _ours(SCRATCH, writing=True):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -219,7 +220,9 @@ class FileStore:
     def _make(self, folder: str) -> None:
         if folder in self._known_folders:
             return
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # hot path
+        if not os.path.isdir(folder):
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # hot path
+            _sync(folder.rpartition("/")[0])  # the new folder's own name must outlive a power cut, too
         self._known_folders.add(folder)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from kinetic.errors import rebuilt
+
 WRAPPED = "__kinetic_wrapped__"  # set on whatever kinetic.run returned; holds the plain function
 
 
@@ -38,10 +40,7 @@ def main_globals() -> dict[str, Any]:
 
 def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Rebuild an exception without calling its ``__init__``, whose parameters need not be its ``args``."""
-    made = kind.__new__(kind, *args)
-    made.args = args
-    made.__dict__.update(state)
-    return made
+    return rebuilt(kind, args, state)
 
 
 def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:

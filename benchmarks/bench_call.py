@@ -1,0 +1,93 @@
+"""What one blocking call costs: nothing to do, from a small project, from the call to its value."""
+
+from __future__ import annotations
+
+import time
+
+from _measure import Bench, Ground, Session, alternate
+
+CALLS = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def noop():
+    return 1
+
+@kinetic.run(accelerator="cpu")
+def nap():
+    import time
+    time.sleep(0.05)
+
+def call():
+    begun = time.perf_counter()
+    noop()
+    return (time.perf_counter() - begun) * 1e3
+
+def notice():
+    handle = nap.submit()
+    handle.wait()
+    seen = time.time()
+    path = f"{handle.store.removeprefix('file://')}/{handle.job_id}/result.pkl"
+    data = open(path, "rb").read()
+    written = os.stat(path).st_mtime
+    page = json.loads(data[-16 - int.from_bytes(data[-16:-8], "big") : -16])
+    handle.cleanup()
+    return [(seen - written) * 1e3, (seen - page["ended"]) * 1e3]
+
+serve(call=call, notice=notice)
+"""
+PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the next measurement's to pay
+
+
+def main() -> None:
+    bench = Bench("a blocking call that does nothing", runs=21, quick_runs=5)
+    with Ground() as ground:
+        first = []
+        for _ in range(3):
+            ground.forget()
+            first.append(_in_a_fresh_process(ground))
+        cold = alternate(
+            bench.runs,
+            call=lambda: _cold(ground),
+            cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
+        )
+        bench.ratio("cold: fresh process, no keeper; vs import cloudpickle", cold["call"], cold["cloudpickle"], 4, "ms")
+        fresh = alternate(
+            bench.runs,
+            call=lambda: _in_a_fresh_process(ground),
+            cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
+        )
+        bench.ratio("fresh process, a keeper waits; no target", fresh["call"], fresh["cloudpickle"], None, "ms")
+        bench.ratio("the very first on a machine; no target", first, cold["cloudpickle"], None, "ms")
+        with ground.session("calls.py", CALLS) as session:
+            warm = alternate(
+                bench.runs * 3,
+                call=lambda: _rested(session, "call"),
+                bare=lambda: _rested(ground, "-c", "pass"),
+            )
+            seen = [session.ask("notice") for _ in range(bench.runs)]
+        bench.ratio("warm: a keeper waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
+        bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
+        bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
+    bench.end()
+
+
+def _cold(ground: Ground) -> float:
+    ground.quiet()
+    ground.end_keepers()
+    return _in_a_fresh_process(ground)
+
+
+def _in_a_fresh_process(ground: Ground) -> float:
+    ground.quiet()
+    with ground.session("calls.py", CALLS) as session:
+        return float(session.ask("call"))
+
+
+def _rested(what: Ground | Session, *words: str) -> float:
+    time.sleep(PAUSE_SECONDS)
+    return float(what.ask(*words) if isinstance(what, Session) else what.milliseconds_of_python(*words))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What a large project costs: 10,000 files, 120 MB of source text; sent first, unchanged, and after a few edits."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import zipfile
+import zlib
+from pathlib import Path
+
+from _measure import Bench, Ground, alternate
+
+SUBMIT = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def noop():
+    return 1
+
+handles = []
+
+def submit():
+    begun = time.perf_counter()
+    handles.append(noop.submit())
+    return time.perf_counter() - begun
+
+def wait():
+    handles.pop().wait()
+
+serve(submit=submit, wait=wait)
+"""
+EDITED = 20
+_WORDS = (
+    "self return value result index config layer model batch train loss state optimizer shape dtype tensor name path"
+    " for in if not None True False raise def class import from with as lambda yield assert try except finally len"
+    " range get set update append items keys values join split format open read write close super isinstance property"
+).split()
+
+
+def main() -> None:
+    bench = Bench("packing", runs=7, quick_runs=2)
+    files, size = (1_000, 12_000_000) if bench.quick else (10_000, 120_000_000)
+    with Ground() as ground:
+        made = _make_tree(ground.project, files, size)
+        compressed = sum(len(zlib.compress(path.read_bytes(), 6)) for path in made)
+        whole = sum(path.stat().st_size for path in made)
+        told = f"{files} files, {whole / 1e6:.0f} MB ({compressed / 1e6:.0f} MB with zlib 6)"
+        _first(bench, ground, told)
+        _unchanged(bench, ground)
+        _edited(bench, ground, made, compressed)
+    bench.end()
+
+
+def _first(bench: Bench, ground: Ground, told: str) -> None:
+    def store() -> float:
+        ground.forget()
+        os.sync()  # what earlier runs left to the disk is not this one's to wait for
+        return _submit(ground)
+
+    measured = alternate(
+        bench.runs,
+        first=store,
+        stored=lambda: _zip(ground, forced=False),
+        forced=lambda: _zip(ground, forced=True),
+    )
+    bench.ratio("first submission from an empty home; vs zip, stored", measured["first"], measured["stored"], 1.5, "s")
+    bench.ratio("… vs zip, stored and forced to disk as packs are", measured["first"], measured["forced"], None, "s")
+    print(f"  ({told})")
+
+
+def _unchanged(bench: Bench, ground: Ground) -> None:
+    fresh, again, written = [], [], []
+    for _ in range(bench.runs):
+        with ground.session("submit.py", SUBMIT) as session:
+            for times in (fresh, again):
+                ground.quiet()
+                before = ground.stored()
+                times.append(session.ask("submit") * 1e3)
+                session.ask("wait")
+                written.append(ground.written_since(before) / 1e3)
+    bench.limit("unchanged, from a fresh process", fresh, 150, "ms")
+    bench.limit("unchanged, from the same process", again, 150, "ms")
+    bench.limit("… newly written to the store, Order and Outcome included", written, 10, "KB")
+
+
+def _edited(bench: Bench, ground: Ground, made: list[Path], compressed: int) -> None:
+    sent = []
+    times = []
+    for number in range(bench.runs):
+        for path in made[number :: len(made) // EDITED][:EDITED]:
+            lines = path.read_text().splitlines(keepends=True)
+            lines[len(lines) // 2] = f"    edited = {number}\n"
+            path.write_text("".join(lines))
+        time.sleep(0.05)  # a file that changed a moment ago is read twice
+        before = ground.stored()
+        times.append(_submit(ground) * 1e3)
+        sent.append(ground.written_since(before) / 1e3)
+    bench.ratio(f"{EDITED} files edited: sent, vs the tree's compressed size", sent, [compressed / 1e3], 0.015, "KB")
+    bench.limit("… time to submit; target as for an unchanged tree", times, 150, "ms")
+
+
+def _submit(ground: Ground) -> float:
+    """Submit from a fresh process, let the job end, and return the seconds that submitting took."""
+    ground.quiet()
+    with ground.session("submit.py", SUBMIT) as session:
+        took = float(session.ask("submit"))
+        session.ask("wait")
+    ground.quiet()
+    return took
+
+
+def _zip(ground: Ground, *, forced: bool) -> float:
+    """Store the project into a zip, and return the seconds that took."""
+    target = ground.folder / "tree.zip"
+    os.sync()
+    begun = time.perf_counter()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for folder, _, names in os.walk(ground.project):
+            for name in names:
+                path = f"{folder}/{name}"
+                archive.write(path, os.path.relpath(path, ground.project))
+    if forced:
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+    took = time.perf_counter() - begun
+    target.unlink()
+    return took
+
+
+def _make_tree(root: Path, files: int, size: int) -> list[Path]:
+    """Write text that compresses as source does (to about a quarter), the same in every run."""
+    dice = random.Random(20261120)
+    names = _WORDS + ["_".join(dice.choices(_WORDS, k=2)) + str(dice.randrange(50)) for _ in range(4000)]
+    weights = [1 / (rank + 10) for rank in range(len(names))]  # as in every language: few words make most of the text
+    lines = [_line(dice, names, weights) for _ in range(40_000)]
+    mean = sum(map(len, lines)) / len(lines)
+    lengths = [dice.lognormvariate(0, 0.8) for _ in range(files)]
+    scale = size / mean / sum(lengths)
+    made = []
+    for number, length in enumerate(lengths):
+        path = root / f"part_{number % 100:02}" / f"module_{number:05}.py"
+        path.parent.mkdir(exist_ok=True)
+        text = f"# module {number}\n" + "".join(dice.choices(lines, k=max(3, round(length * scale))))
+        path.write_text(text)
+        made.append(path)
+    return made
+
+
+def _line(dice: random.Random, names: list[str], weights: list[float]) -> str:
+    words = dice.choices(names, weights, k=dice.randrange(1, 8))
+    signs = dice.choices([".", "(", ", ", " = ", " + ", "[", ") "], k=len(words))
+    body = "".join(map("".join, zip(words, signs, strict=True)))
+    return " " * (4 * dice.randrange(4)) + body + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What printing costs: a million short lines in a job, beside the same lines written to a file, block-buffered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from _measure import Bench, Ground, alternate
+
+LINES = """\
+def lines(count):
+    import sys, time
+    begun = time.perf_counter()
+    for number in range(count):
+        print("step", number)
+    sys.stdout.flush()
+    return (time.perf_counter() - begun) * 1e3
+"""
+PRINTING = f"""
+import kinetic
+
+{LINES}
+job = kinetic.run(accelerator="cpu")(lines)
+
+def alone(count):
+    begun = time.perf_counter()
+    inside = job.submit(count).result()
+    return [inside, (time.perf_counter() - begun) * 1e3]
+
+def followed(count):
+    begun = time.perf_counter()
+    inside = job(count)
+    sys.stdout.flush()
+    return [inside, (time.perf_counter() - begun) * 1e3]
+
+serve(alone=alone, followed=followed)
+"""
+PLAIN = f"""\
+import sys
+
+{LINES}
+print(lines(int(sys.argv[1])), file=sys.stderr)
+"""
+
+
+def main() -> None:
+    bench = Bench("printing short lines", runs=9, quick_runs=3)
+    count = 100_000 if bench.quick else 1_000_000
+    with Ground() as ground, ground.session("printing.py", PRINTING) as session:
+        plain = ground.script("plain.py", PLAIN)
+        inside: dict[str, list[float]] = {"alone": [], "followed": [], "plain": []}
+
+        def job(action: str) -> float:
+            ground.quiet()
+            loop, whole = session.ask(action, count)
+            inside[action].append(loop)
+            return float(whole)
+
+        def file() -> float:
+            loop, whole = _to_a_file(ground, plain, count)
+            inside["plain"].append(loop)
+            return whole
+
+        whole = alternate(bench.runs, alone=lambda: job("alone"), plain=file, followed=lambda: job("followed"))
+        loops = {name: values[1:] for name, values in inside.items()}
+        bench.ratio(f"{count} lines, submit to value; vs a process", whole["alone"], whole["plain"], 1.2, "ms")
+        bench.ratio("… the loop alone", loops["alone"], loops["plain"], 1.2, "ms")
+        bench.ratio("blocking call, log followed into a file", whole["followed"], whole["plain"], 1.2, "ms")
+        bench.ratio("… the loop alone; no target", loops["followed"], loops["plain"], None, "ms")
+    bench.end()
+
+
+def _to_a_file(ground: Ground, script: Path, count: int) -> tuple[float, float]:
+    """Run the plain process; return the milliseconds of its loop, and of the whole."""
+    with (ground.folder / "plain.out").open("wb") as out:
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, str(script), str(count)],
+            env=ground.environ,
+            cwd=ground.project,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            check=True,
+        )
+        return float(done.stderr), (time.perf_counter() - begun) * 1e3
+
+
+if __name__ == "__main__":
+    main()

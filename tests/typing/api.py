@@ -1,0 +1,159 @@
+"""The public API as a program for type checkers: it is checked and never run.
+
+``assert_type`` holds what must be known. Each line with a "type: ignore" must be an error: an ignore that is not needed
+is one itself, for mypy by warn_unused_ignores and for pyright by the first line below.
+"""
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, assert_type
+
+import kinetic
+from kinetic import JobHandle, JobStatus, RemoteCallable
+
+
+@kinetic.run(accelerator="cpu")
+def train(rate: float, *, epochs: int = 1, name: str | None = None) -> dict[str, float]:
+    return {"loss": rate * epochs, "name": float(len(name or ""))}
+
+
+@kinetic.run()
+def nothing() -> None: ...
+
+
+@kinetic.run("gpu-l4", capture_env_vars=["HF_*"], spot=True)
+def variadic(*numbers: int, **named: str) -> int:
+    return sum(numbers) + len(named)
+
+
+class Model:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @kinetic.run(accelerator="cpu")
+    def fit(self, rate: float, steps: int = 10) -> list[float]:
+        return [rate] * (self.size + steps)
+
+    @classmethod
+    @kinetic.run(accelerator="cpu")
+    def build(cls, size: int) -> Model:
+        return cls(size)
+
+    @staticmethod
+    @kinetic.run(accelerator="cpu")
+    def version(major: int) -> str:
+        return str(major)
+
+    def plain(self, rate: float) -> str:
+        return str(rate + self.size)
+
+
+class Scale:
+    def __call__(self, number: int) -> float:
+        return number * 2.0
+
+
+# The signature is kept.
+assert_type(train(0.1), dict[str, float])
+assert_type(train(0.1, epochs=3, name="x"), dict[str, float])
+assert_type(nothing(), None)
+assert_type(variadic(1, 2, x="y"), int)
+train("fast")  # type: ignore[arg-type]
+train(0.1, 3)  # type: ignore[misc, call-arg]
+train(0.1, epoch=3)  # type: ignore[call-arg]
+train()  # type: ignore[call-arg]
+variadic(1, x=2)  # type: ignore[arg-type]
+
+# A detached call takes the same and gives a handle; submit is the same.
+assert_type(train.run_async(0.1, epochs=2), JobHandle)
+assert_type(train.submit(0.1), JobHandle)
+assert_type(nothing.run_async(), JobHandle)
+train.run_async("fast")  # type: ignore[arg-type]
+train.run_async(0.1, epoch=2)  # type: ignore[call-arg]
+train.submit()  # type: ignore[call-arg]
+
+# Here, and elsewhere.
+assert_type(train.local(0.1), dict[str, float])
+assert_type(train.with_options(accelerator="gpu-l4", deadline=60)(0.1), dict[str, float])
+assert_type(train.with_options(spot=True).run_async(0.1), JobHandle)
+train.local("fast")  # type: ignore[arg-type]
+train.with_options(spot=True)("fast")  # type: ignore[arg-type]
+
+# Methods bind: the instance is no argument of the caller's.
+model = Model(3)
+assert_type(model.fit(0.1), list[float])
+assert_type(model.fit(0.1, steps=3), list[float])
+assert_type(model.fit.run_async(0.1), JobHandle)
+assert_type(model.fit.submit(0.1, 3), JobHandle)
+assert_type(model.fit.local(0.1), list[float])
+assert_type(model.fit.with_options(accelerator="cpu")(0.1), list[float])
+assert_type(Model.fit(model, 0.1), list[float])
+assert_type(Model.fit.run_async(model, 0.1), JobHandle)
+model.fit("fast")  # type: ignore[arg-type]
+model.fit.run_async(0.1, step=3)  # type: ignore[call-arg]
+Model.fit(0.1)  # type: ignore[arg-type, call-arg]
+
+# Class methods and static methods, with Python's decorator above ours.
+assert_type(Model.build(3), Model)
+assert_type(Model.version(3), str)
+assert_type(Model.version.run_async(3), JobHandle)
+Model.version("three")  # type: ignore[arg-type]
+
+# Whatever can be called can be decorated.
+assert_type(kinetic.run()(model.plain)(0.1), str)
+assert_type(kinetic.run()(Scale())(2), float)
+assert_type(kinetic.run()(partial(train.local, 0.1))(), dict[str, float])
+kinetic.run()(Scale())("two")  # type: ignore[arg-type]
+kinetic.run()(3)  # type: ignore[arg-type]
+
+
+def takes_any(function: RemoteCallable[..., Any]) -> JobHandle:
+    return function.run_async()
+
+
+takes_any(train)
+takes_any(model.fit)
+
+# The decorator's own parameters.
+kinetic.run(accelerator=3)  # type: ignore[arg-type]
+kinetic.run(capture_env_vars=3)  # type: ignore[arg-type]
+kinetic.run(spott=True)  # type: ignore[call-arg]
+kinetic.run(volumes={"/data": "./data"})  # type: ignore[dict-item]
+
+# The handle.
+job = train.run_async(0.1)
+assert_type(job.status(), JobStatus)
+assert_type(job.job_id, str)
+assert_type(job.group_index, int | None)
+assert_type(job.logs(), str | None)
+assert_type(job.tail(5), str)
+assert_type(job.done(), bool)
+assert_type(job.wait(timeout=1.0), JobStatus)
+assert_type(job.exception(), BaseException | None)
+assert_type(job.to_dict(), dict[str, Any])
+assert_type(JobHandle.from_dict({}), JobHandle)
+assert_type(kinetic.attach("cpu-train-1"), JobHandle)
+assert_type(kinetic.list_jobs(zone="us-central1-a"), list[JobHandle])
+
+
+def told(status: JobStatus) -> None:
+    print(status.value)
+
+
+job.result(timeout=1.0, cleanup=False, stream_logs=True, on_status_change=told)
+job.result(timeout="soon")  # type: ignore[arg-type]
+job.result(on_status_change=print)
+job.tail("5")  # type: ignore[arg-type]
+
+# The doors are modules.
+assert_type(kinetic.job_status.JobStatus.FAILED.is_final, bool)
+assert_type(kinetic.debug.DEBUGPY_PORT, int)
+with kinetic.testing.temporary_home(Path()) as home:
+    assert_type(home, Path)
+try:
+    job.result()
+except kinetic.errors.JobTimeoutError as error:
+    assert_type(error.why, str | None)
