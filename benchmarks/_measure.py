@@ -27,7 +27,8 @@ from typing import Any, Self
 # They change what is measured: every print is written alone, every module is compiled on each import.
 _DISTORTING = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _PATIENCE_SECONDS = 10.0
-_NAME, _VALUE = 58, 12  # characters of a column
+_SLOW_CREATE_US = 100  # a journalled ext4, XFS or APFS takes 10 to 50
+_NAME, _VALUE = 62, 12  # characters of a column
 
 # Stands at the top of every script that a Session runs: answers keep the pipe, and what a job prints goes to a file.
 _PREAMBLE = """\
@@ -55,7 +56,8 @@ class Bench:
         self._strict: bool = options.strict
         self._over = 0
         _clean_start()
-        print(f"{title}; median of {self.runs}{', --quick' if self.quick else ''}, load {os.getloadavg()[0]:.1f}")
+        print(f"{title}; median of {self.runs}{', --quick' if self.quick else ''}")
+        print(_of_this_machine())
         print(f"{'':{_NAME}}{'median':>{_VALUE}}{'baseline':>{_VALUE}}{'ratio':>9}  target")
 
     def ratio(self, name: str, values: Sequence[float], base: Sequence[float], most: float | None, unit: str) -> None:
@@ -89,7 +91,7 @@ class Bench:
         value, baseline, unit = figures
         self._over += over
         shown = [f"{value:.4g} {unit}", "-" if baseline is None else f"{baseline:.4g} {unit}"]
-        times = f"x {value / baseline:.2f}" if baseline else "-"
+        times = f"x {value / baseline:.{2 if value > baseline / 10 else 4}f}" if baseline else "-"
         verdict = "-" if target is None else f"{target}  {'OVER' if over else 'ok'}"
         print(f"{name:{_NAME}}{shown[0]:>{_VALUE}}{shown[1]:>{_VALUE}}{times:>9}  {verdict}", flush=True)
 
@@ -266,6 +268,29 @@ def memory_of(pid: int | str, *, peak: bool = False) -> float:
         return next(int(line.split()[1]) for line in status if line.startswith(wanted)) * 1024 / 1e6
     shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
     return int(shown.stdout) * 1024 / 1e6
+
+
+def _of_this_machine() -> str:
+    """Say how fast this machine is just now, for the figures whose target is an amount.
+
+    Creating files is the trap: an ext4 without a journal looks at every recently deleted inode first, and then takes
+    0.8 ms for what tmpfs does in 8 us (seen 2026-11-20, Linux 6.18). A hundred thousand deleted files make it so.
+    """
+    starts = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        starts.append((time.perf_counter() - begun) * 1e3)
+    creates = []
+    with tempfile.TemporaryDirectory(prefix="kinetic-bench-") as folder:
+        for number in range(50):
+            begun = time.perf_counter()
+            os.close(os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT))
+            creates.append((time.perf_counter() - begun) * 1e6)
+    start, create = statistics.median(starts), statistics.median(creates)
+    slow = "; SLOW: compare with TMPDIR on a tmpfs" if create > _SLOW_CREATE_US else ""
+    told = f"bare interpreter {start:.1f} ms, load {os.getloadavg()[0]:.1f}"
+    return f"  now: {told}, creating a file in {tempfile.gettempdir()} {create:.0f} us{slow}"
 
 
 def _processes_of(home: Path) -> set[int]:

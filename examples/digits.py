@@ -2,22 +2,24 @@
 
     make demo
 
-The job is submitted, and from then on it needs neither this script nor the terminal: press Ctrl-C while it trains, and use
-one of the printed commands to look at it again. The digits come with scikit-learn, so nothing is downloaded.
+The job is submitted, and from then on it needs neither this script nor the terminal: press Ctrl-C while it trains, and
+use one of the printed commands to look at it again. The digits come with scikit-learn, so nothing is downloaded.
 """
 
+import os
+import shutil
 import sys
 
 import kinetic
 
 EPOCHS = 10
+# The command as you can paste it: with its folder, unless the environment of this Python is active.
+KINETIC = shutil.which("kinetic") or os.path.join(os.path.dirname(sys.executable), "kinetic")
 
 
 @kinetic.run(accelerator="cpu")
 def train(epochs):
     """Train, keep the model, and return how good it is. Everything in here happens inside the job."""
-    import os
-
     import keras  # in the job KERAS_BACKEND is "jax", unless you capture another one
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -54,21 +56,21 @@ def main():
     job = train.run_async(EPOCHS)
     print(f"submitted {job.job_id}")
     print("it trains without us; from any other terminal:")
-    print(f"    kinetic jobs logs {job.job_id} --follow")
-    print(f"    kinetic jobs cancel {job.job_id}")
+    print(f"    {KINETIC} jobs logs {job.job_id} --follow")
+    print(f"    {KINETIC} jobs cancel {job.job_id}")
     print(flush=True)
 
     try:
         job.logs(follow=True)  # prints the log as it grows, until the job ends
     except KeyboardInterrupt:
-        print(f"\nlet go of it; the job goes on. Its result: kinetic jobs result {job.job_id}")
+        print(f"\nlet go of it; the job goes on. Its result: {KINETIC} jobs result {job.job_id}")
         return 130
 
     found = job.result()  # the value comes home, and what the job left in the store goes
     print()
     print(f"accuracy: {found['accuracy']:.1%} of {found['tested']} digits that it had never seen")
     print(f"the trained model: {found['model']}")
-    print("what is remembered of the job: kinetic jobs list --all")
+    print(f"what is remembered of the job: {KINETIC} jobs list --all")
     return 0
 
 

@@ -1,16 +1,14 @@
-"""The smallest job: a function that adds, and says where it did. Needs nothing but kinetic.
+"""The smallest job: a function that adds, and says where it did. Run it with: python examples/first_job.py."""
 
-    python examples/first_job.py
-"""
+import os
 
 import kinetic
 
 
 @kinetic.run(accelerator="cpu")
 def add(a, b):
-    import os
-
-    print(f"adding {a} and {b} in the job {os.environ['KINETIC_JOB_ID']}")
+    where = os.environ.get("KINETIC_JOB_ID", "this process")
+    print(f"adding {a} and {b} in {where}")
     return a + b
 
 

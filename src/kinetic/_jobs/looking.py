@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kinetic._backends.protocol import Sighting
 from kinetic._jobs import places, reading, tombstones, verdicts
 from kinetic._wire import keys
+from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
 from kinetic.job_status import JobStatus
 
@@ -44,6 +45,8 @@ def look(handle: JobHandle) -> Look:
     if sighting is not None and not sighting.status.is_final:
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
+    if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED and sighting.reason:
+        outcome = _unwritten(sighting)
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
@@ -52,3 +55,17 @@ def look(handle: JobHandle) -> Look:
         elsewhere=elsewhere,
     )
     return Look(status, outcome, sighting)
+
+
+def _unwritten(sighting: Sighting) -> Outcome:
+    """Return the verdict of a job whose store could not take one: the queue remembers why."""
+    return Outcome(
+        job_id=sighting.name,
+        status=outcomes.FAILED,
+        attempt=sighting.attempt,
+        cause="lost",
+        error={"message": sighting.reason},
+        started=sighting.started,
+        ended=sighting.ended,
+        witness="observer",
+    )

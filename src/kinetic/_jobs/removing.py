@@ -11,6 +11,7 @@ from kinetic._jobs import looking, places, tombstones
 from kinetic._runner import sealing
 from kinetic._wire import keys, seal
 from kinetic._wire.outcome import CANCELLED, Outcome
+from kinetic._wire.steps import step
 from kinetic.errors import BackendError, KineticError
 from kinetic.job_status import JobStatus
 
@@ -29,7 +30,8 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     """
     backend, store = places.backend_of(handle), places.store_of(handle)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
-        tombstones.write(store, _history(handle, seen))
+        tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts})
+    step("client:tombstone-written")
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if not ended and not backend.stop(handle.job_id, wait=wait):
@@ -37,10 +39,12 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
         backend.remove(handle.job_id)
     if artifacts:
         store.delete(keys.job(handle.job_id))
+        step("client:artifacts-deleted")
 
 
 def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:
     """Remove a job whose value is in memory; problems are a warning, never an error."""
+    step("client:collected")
     try:
         remove(handle, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
@@ -53,8 +57,11 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
     Returns:
         False when the job had ended already; its verdict stays.
     """
-    store, backend = places.store_of(handle), places.backend_of(handle)
+    store = places.store_of(handle)
     seen = looking.look(handle)
+    if seen.outcome is not None and seen.outcome.status == CANCELLED and not tombstones.exists(store, handle.job_id):
+        _carry_out(handle, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
+        return True
     if seen.status.is_final:
         return False
     now = time.time()
@@ -74,6 +81,14 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
         key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id) if places.trusts_the_store() else _key(handle)
     if not sealing.seal(store, verdict, key):
         return False
+    step("canceller:sealed")
+    _carry_out(handle, verdict, wait=wait)
+    return True
+
+
+def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
+    """End the processes of a cancelled job and forget it; its artifacts stay."""
+    store, backend = places.store_of(handle), places.backend_of(handle)
     if not backend.stop(handle.job_id, wait=wait):
         raise BackendError(
             f"{handle.job_id} is cancelled, but its processes have not ended within {wait:g} s",
@@ -81,9 +96,10 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
             next=f"kinetic jobs status {handle.job_id}",
             code="still-ending",
         )
+    step("canceller:stopped")
     tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
+    step("canceller:tombstone-written")
     backend.remove(handle.job_id)
-    return True
 
 
 def _key(handle: JobHandle) -> bytes:

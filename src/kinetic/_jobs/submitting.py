@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -23,6 +24,8 @@ from kinetic._settings import keyring, project_file
 from kinetic._stores import open_store
 from kinetic._wire import digests, fingerprint, keys, names, seal
 from kinetic._wire.order import Order
+from kinetic._wire.steps import step
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.local.backend import LocalBackend
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 _SLOW_SECONDS = 1.0  # a phase that takes longer is named
+_UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
 
 
@@ -72,10 +76,13 @@ def submit(call: Call, options: Options) -> JobHandle:
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
+    step("client:begun")
     try:
         order = _pack(call, options, plan, ground, job_id, tuple(captured.values))
+        step("client:packed")
         handle = _write(order, call, options, ground)
         _launch(order, ground, captured.values)
+        step("client:launched")
     except BaseException:
         _undo(ground, job_id)
         raise
@@ -167,7 +174,9 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
     more = {"spot": ground.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()}
     job_key = seal.job_key(ground.key, job_id)
     ground.store.put(keys.order(job_id), order.to_bytes())
+    step("client:order-written")
     ground.store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), more, job_key))
+    step("client:record-written")
     return handle
 
 
@@ -186,10 +195,11 @@ def _launch(order: Order, ground: Ground, captured: dict[str, str]) -> None:
 
 def _undo(ground: Ground, job_id: str) -> None:
     """Leave nothing of a submission that did not come to its end."""
+    with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
+        ground.backend.stop(job_id, wait=_UNDO_SECONDS)  # it may have been claimed already
+        ground.backend.remove(job_id)
+        ground.store.delete(keys.job(job_id))
     ground.backend.finish_submitting(job_id)
-    ground.backend.stop(job_id, wait=0.0)
-    ground.backend.remove(job_id)
-    ground.store.delete(keys.job(job_id))
 
 
 def _output_dir(options: Options, ground: Ground, job_id: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from kinetic.errors import ArgumentNotPicklableError
 _DEEPEST = 20  # a path longer than this helps nobody
 _WIDEST = 10_000  # children of one value that are tried
 _REPR = 80
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 Fails = Callable[[object], BaseException | None]
 
@@ -43,7 +45,7 @@ def refusal(roots: Sequence[tuple[str, object]], fails: Fails, error: BaseExcept
             next="make the arguments less deeply nested, or pass a path and load inside the function",
         )
     path, value, reason = found
-    if isinstance(reason, RecursionError) or "recursion" in str(reason):
+    if _is_too_deep(reason):
         return ArgumentNotPicklableError(
             f"{path} is nested too deeply to be pickled",
             why=f"{type(reason).__name__}: {reason}",
@@ -59,7 +61,7 @@ def refusal(roots: Sequence[tuple[str, object]], fails: Fails, error: BaseExcept
 def _descend(
     path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int
 ) -> tuple[str, object, BaseException]:
-    if depth and not isinstance(error, RecursionError):
+    if depth and not _is_too_deep(error):  # else the path would be as long as the nest is deep
         for step, (name, child) in enumerate(_children(path, value)):
             if step >= _WIDEST:
                 break
@@ -80,22 +82,38 @@ def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, partial):
-        yield f"{path}.func", value.func
-        yield f"{path}.args", value.args
-        yield f"{path}.keywords", value.keywords
-    elif isinstance(value, Mapping):
+        yield f"{_arrow(path)}.func", value.func
+        yield f"{_arrow(path)}.args", value.args
+        yield f"{_arrow(path)}.keywords", value.keywords
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif isinstance(value, staticmethod | classmethod):
+        yield path, value.__func__
+    elif isinstance(value, property):
+        yield from ((path, accessor) for accessor in (value.fget, value.fset, value.fdel) if accessor)
+    else:
+        yield from _of_container(path, value)
+    if not isinstance(value, type | types.FunctionType | types.ModuleType):
+        yield from _of_instance(path, value)
+
+
+def _of_container(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
         for key, item in _quietly(value.items):
             yield f"{_arrow(path)}[{_short(key)}]", item
             yield f"the key {_short(key)} of {path}", key
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, list | tuple | deque):
         for number, item in enumerate(value):
             yield f"{_arrow(path)}[{number}]", item
-    elif isinstance(value, type):
-        for name, item in list(vars(value).items()):
-            if not (name.startswith("__") and name.endswith("__")):
-                yield f"{value.__qualname__}.{name}", item
-    if not isinstance(value, type | types.FunctionType | types.ModuleType):
-        yield from _of_instance(path, value)
+    elif isinstance(value, set | frozenset):
+        yield from ((f"the element {_short(item)} of {path}", item) for item in value)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, object]]:
+    for name, item in list(vars(kind).items()):
+        if isinstance(item, types.FunctionType) or not (name.startswith("__") and name.endswith("__")):
+            yield f"{kind.__qualname__}.{name}", item
+    yield from ((f"the class {base.__qualname__}", base) for base in kind.__bases__)
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
@@ -114,7 +132,9 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def _globals_read(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
+    import dis  # only on the way to an error; co_names would also hold the names of attributes
+
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _globals_read(constant)
@@ -123,12 +143,13 @@ def _globals_read(code: types.CodeType) -> set[str]:
 
 def _of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
     for name, item in _quietly(lambda: list(vars(value).items())):
-        yield f"{path}.{name}", item
+        yield f"{_arrow(path)}.{name}", item
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             for item in _quietly(partial(_attribute, value, name)):
-                yield f"{path}.{name}", item
+                yield f"{_arrow(path)}.{name}", item
+    yield f"the class {type(value).__qualname__}", type(value)
 
 
 def _contents(cell: types.CellType) -> list[object]:
@@ -148,7 +169,11 @@ def _quietly(ask: Callable[[], Any]) -> Any:
 
 
 def _arrow(path: str) -> str:
-    return path if "→" in path or "[" in path else f"{path} → "
+    return path if "→" in path else f"{path} → "
+
+
+def _is_too_deep(error: BaseException) -> bool:
+    return isinstance(error, RecursionError) or "recursion" in str(error)  # cloudpickle says it in words
 
 
 def _short(value: object) -> str:

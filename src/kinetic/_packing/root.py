@@ -68,9 +68,22 @@ def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd:
     Raises:
         ProjectRootError: The root would be the home folder or the whole disk, or KINETIC_PACKAGE_ROOT does not fit.
     """
+    return _plan(source_file(function), environ, cwd)
+
+
+def plan_for_file(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> Plan:
+    """Find the project that a script belongs to, as if a function of it were submitted by ``python path``.
+
+    Raises:
+        ProjectRootError: As for ``find_root``.
+    """
+    return _plan(os.path.abspath(path), environ, None)
+
+
+def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:
+    """Plan for the file of a module, or for the current directory where there is none."""
     here = os.path.abspath(cwd or os.getcwd())
     home = os.path.abspath(os.path.expanduser(environ.get("HOME") or "~"))
-    file = source_file(function)
     notes: tuple[str, ...] = ()
     chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
     entry = os.path.dirname(file) if file else here

@@ -25,6 +25,23 @@ S = TypeVar("S")
 _METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
 
 
+if TYPE_CHECKING:
+    Method = TypeVar("Method", bound=Callable[..., Any])
+
+    def _reaching(method: Method) -> Method: ...
+
+else:
+
+    class _reaching:  # noqa: N801 - reads as a decorator
+        """Give a method the function bound to the class that it was reached through; see ``_with_lost_class``."""
+
+        def __init__(self, method: Callable[..., Any]) -> None:
+            self._method = method
+
+        def __get__(self, instance: RemoteCallable[..., Any] | None, owner: type | None = None) -> Callable[..., Any]:
+            return self._method if instance is None else self._method.__get__(instance._with_lost_class())  # noqa: SLF001 - ours
+
+
 class RemoteCallable(Generic[P, R]):
     """A function that runs as a job. It keeps name, documentation and signature of the plain one.
 
@@ -56,10 +73,12 @@ class RemoteCallable(Generic[P, R]):
 
         return blocking.call(self._call(args, kwargs), self._options)  # type: ignore[no-any-return]
 
+    @_reaching
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the plain function in this process."""
         return self._plain(*self._leading, *args, **kwargs)
 
+    @_reaching
     def with_options(self, **options: Any) -> RemoteCallable[P, R]:
         """Return the same function with some options changed; takes the parameters of ``kinetic.run`` and ``deadline``.
 
@@ -68,7 +87,8 @@ class RemoteCallable(Generic[P, R]):
         """
         return RemoteCallable(self._plain, self._options.changed(**options), leading=self._leading)
 
-    def _run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    @_reaching
+    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Submit a job and return its handle at once; the job does not need this process any more.
 
         Raises:
@@ -84,17 +104,7 @@ class RemoteCallable(Generic[P, R]):
 
         return submitting.submit(self._call(args, kwargs), self._options)
 
-    if TYPE_CHECKING:
-        run_async = _run_async
-        submit = _run_async
-    else:
-
-        @property
-        def run_async(self) -> Callable[..., JobHandle]:
-            """Submit a job and return its handle at once; see ``_run_async``."""
-            return self._with_lost_class()._run_async  # noqa: SLF001 - our own
-
-        submit = run_async
+    submit = run_async
 
     def run_async_map(self, inputs: object, **options: object) -> NoReturn:  # noqa: ARG002 - the documented name
         """Fan out over inputs. Not part of this release.
@@ -195,8 +205,8 @@ _told: set[str] = set()
 
 
 def _may_be_a_classmethod(function: object) -> bool:
-    """Say whether a function sits in a class and takes the class first, as far as its own words tell."""
+    """Say whether a function sits in a class and may take the class first: a search of the whole heap is dear."""
     holder = getattr(function, "__qualname__", "").rpartition(".")[0]
     code = getattr(function, "__code__", None)
-    first = code.co_varnames[:1] if code is not None and code.co_argcount else ()
-    return bool(holder) and not holder.endswith("<locals>") and first == ("cls",)
+    first = code.co_varnames[:1] if code is not None else ("self",)
+    return bool(holder) and not holder.endswith("<locals>") and first not in {(), ("self",)}

@@ -44,7 +44,8 @@ def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     import inspect  # loaded with cloudpickle anyway by the time something is called
 
     try:
-        signature = inspect.signature(function)
+        # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (ValueError, TypeError):  # builtins tell none; the job will find out
         return
     try:
@@ -89,5 +90,5 @@ def _flags(function: Any) -> int:
         function = inner
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
-        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
+        code = getattr(type(function).__call__, "__code__", None)
     return int(getattr(code, "co_flags", 0))

@@ -39,6 +39,13 @@ class Ending:
     peak_bytes: int = 0
     memory_kill: bool = False
 
+    @property
+    def was_killed(self) -> bool:
+        """Say whether somebody from outside killed the process, and neither we nor the kernel for want of memory."""
+        wished = self.deadline or self.stopped or self.memory_kill
+        killed = self.status is not None and os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == signal.SIGKILL
+        return killed and not wished
+
 
 def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
     """Say what became of an attempt."""
@@ -65,7 +72,7 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
 
 def _the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
     """Return the worker's final word if it holds: a body that it promised must be there in full."""
-    word = ending.word
+    word = ending.word or task.last_word()  # it may have died between the two
     if not isinstance(word, dict) or word.get("status") not in {outcome.SUCCEEDED, outcome.FAILED}:
         return None
     promised = word.get("body_length", 0)

@@ -20,7 +20,6 @@ from typing import Any
 from kinetic._runner import judging, sealing, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
 from kinetic._runner.work import Listener, Work
-from kinetic._wire.outcome import Outcome
 
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
@@ -148,7 +147,10 @@ def watch(watched: Watch, bell: Bell, *, wake: int = -1, stop: Callable[[], bool
             poll.register(descriptor, select.POLLIN)
     hears = True
     while True:
-        for descriptor, _ in poll.poll(_patience(watched) * 1000):
+        told = poll.poll(_patience(watched) * 1000)
+        if not told and not watched.stopped:  # a look this rare guards against a wish that nobody told
+            watched.stopped = stop()
+        for descriptor, _ in told:
             if descriptor == watched.listener.descriptor:
                 hears = watched.listener.hear()
                 if not hears:
@@ -300,13 +302,3 @@ def load_ahead() -> None:
     import cloudpickle
 
     _ = (random, shutil, cloudpickle)
-
-
-def clear_away(task: Work, verdict: Outcome) -> None:
-    """Remove what an attempt leaves on this machine; a failed one keeps its working folder for a day."""
-    for path in (task.body, task.meta, task.reserve):
-        path.unlink(missing_ok=True)
-    if verdict.succeeded:
-        import shutil
-
-        shutil.rmtree(task.folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcome import FAILED, Outcome
+from kinetic._wire.steps import step
 from kinetic.errors import KeyMissingError, StoreError
 
 RESERVE_BYTES = 65_536  # a page with a long traceback; traceback texts are cut to fit
@@ -39,7 +41,12 @@ def seal(store: Store, verdict: Outcome, key: bytes, *, body: Path | None = None
         True when the Outcome in the store is this one, False when another verdict was there first.
     """
     if verdict.body_length and body is not None:
-        return _with_body(store, verdict, key, body)
+        try:
+            return _with_body(store, verdict, key, body)
+        except (OSError, StoreError) as error:
+            if not _is_full(error):
+                raise
+            verdict = _does_not_fit(verdict, error)
     verdict = replace(verdict, body_length=0, body_sha256="")
     page = verdict.footer(key)
     if spare is not None and spare.exists():
@@ -54,7 +61,20 @@ def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
         file.seek(verdict.body_length)
         page = verdict.footer(key)
         file.write(page)
+    step("keeper:page-appended")
     return _hand_over(store, keys.result(verdict.job_id), body) or _is_ours(store, verdict, page)
+
+
+def _is_full(error: Exception) -> bool:
+    return getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or getattr(error, "code", "") == "store-full"
+
+
+def _does_not_fit(verdict: Outcome, error: Exception) -> Outcome:
+    """Turn a verdict whose body found no place into one that says so; an exception keeps its words."""
+    if not verdict.succeeded:
+        return replace(verdict, error={**verdict.error, "not_delivered": f"it does not fit on the disk: {error}"})
+    message = f"the value does not fit on the disk: {error}"
+    return replace(verdict, status=FAILED, cause="disk-full", error={"message": message}, value_type="")
 
 
 def _in_spare(store: Store, verdict: Outcome, page: bytes, spare: Path) -> bool:

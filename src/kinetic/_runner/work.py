@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinetic._wire.steps import step
+
 ORDER = "order"
 VERIFICATION = "artifact verification"
 EXTRACT = "context extract"
@@ -55,6 +57,19 @@ class Work:
     deadline: float | None
     runner: str
 
+    @property
+    def began(self) -> Path:
+        """The file that appears when the function begins: before that, the job can be started again unharmed."""
+        return self.log.with_name(f"{self.log.name}.began")
+
+    def last_word(self) -> dict[str, Any] | None:
+        """Return the worker's final word as it lies on the disk, or None: it outlives both processes."""
+        try:
+            word = json.loads(self.meta.read_text())
+        except (OSError, ValueError):
+            return None
+        return word if isinstance(word, dict) else None
+
 
 @dataclass
 class Report:
@@ -88,6 +103,7 @@ class Teller:
             beside = meta.with_name(meta.name + ".part")
             beside.write_text(json.dumps(word))
             beside.replace(meta)
+            step("worker:meta-written")
         self._tell({"phase": self.phase, "done": word})
 
     def _tell(self, page: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from kinetic._runner.work import ENVIRONMENT, EXECUTE, EXTRACT, SERIALIZE, UNPIC
 from kinetic._stores import open_store
 from kinetic._wire import outcome
 from kinetic._wire.order import Order
+from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
 _FILES_NAMED = 20
@@ -31,8 +32,10 @@ def work(task: Work, report: int) -> NoReturn:
         interpreter.apply_environment(task.environment, task.umask)
         interpreter.arm_stacks()
         output.keep_flushing()
+        step("worker:begun")
         code = _run(task, teller)
         _leave_politely()
+        step("worker:leaving")
     except BaseException:  # noqa: BLE001 - nothing may climb into the keeper's frames below this fork
         sys.excepthook(*sys.exc_info())
     finally:
@@ -49,19 +52,30 @@ def _run(task: Work, teller: Teller) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     teller.enter(EXECUTE)
+    _mark_as_begun(task)
+    step("worker:calling")
     with _timed(times, EXECUTE):
         ended = calling.call(*call)
+    step("worker:called")
     if isinstance(ended, calling.Failure):
         sys.stderr.write(ended.error["traceback"])
     output.flush()
     teller.enter(SERIALIZE)
     with _timed(times, SERIALIZE):
         word = delivering.deliver(ended, task.body)
+    step("worker:body-written")
     left = _name_files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
     output.flush()
     phase = SERIALIZE if word["cause"] in {"serialization", "disk-full"} else EXECUTE
     teller.done({**word, "phase": phase, "files": left, "phases": times}, task.meta)
+    step("worker:told")
     return 0 if word["status"] == outcome.SUCCEEDED else 1
+
+
+def _mark_as_begun(task: Work) -> None:
+    """Leave the sign after which a killed job is lost; before it, it can be started again unharmed."""
+    with contextlib.suppress(OSError):  # a full disk: the function may still be able to run
+        os.close(os.open(task.began, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
@@ -70,9 +84,11 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         teller.enter(VERIFICATION)
         order = fetching.order(store, task.job_id, task.order_sha256)
         function, arguments = fetching.payload(store, order)
+    step("worker:verified")
     with _timed(times, EXTRACT):
         teller.enter(EXTRACT)
         unpacked = _rebuild(store, order, task.folder)
+    step("worker:unpacked")
     with _timed(times, ENVIRONMENT):
         teller.enter(ENVIRONMENT)
         interpreter.enter_workspace(task.folder, order.plan, task.runner)
@@ -82,6 +98,7 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         teller.enter(UNPICKLE)
         call = fetching.open_payload(function, arguments)
         interpreter.name_the_script_classes()
+    step("worker:unpickled")
     return order, unpacked, call
 
 

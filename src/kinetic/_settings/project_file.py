@@ -20,6 +20,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "by_value": (list,),  # of names of modules that are pickled by value
     "container_image": (str,),
     "deadline": (int, float, str),
+    "extras": (list,),  # of names in [project.optional-dependencies] that an environment gets as well
     "resources": (dict,),
     "retries": (int,),
     "spot": (bool,),
@@ -68,6 +69,11 @@ class ProjectOptions(NamedTuple):
     def by_value(self) -> tuple[str, ...]:
         """Names of modules that are pickled by value."""
         return tuple(cast("list[str]", self.values.get("by_value", [])))  # the kind was checked on reading
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Names of optional dependencies that an environment for this project gets as well."""
+        return tuple(cast("list[str]", self.values.get("extras", [])))  # as above
 
 
 def read_project_options(root: Path) -> ProjectOptions:

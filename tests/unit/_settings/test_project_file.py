@@ -27,6 +27,7 @@ def test_a_project_may_say_how_its_jobs_run(project):
             by_value = ["helpers", "lib.deep"]
             container_image = "python:3.12"
             deadline = "2h"
+            extras = ["train"]
             retries = 3
             spot = true
             [tool.kinetic.resources]
@@ -39,11 +40,13 @@ def test_a_project_may_say_how_its_jobs_run(project):
         "by_value": ["helpers", "lib.deep"],
         "container_image": "python:3.12",
         "deadline": "2h",
+        "extras": ["train"],
         "retries": 3,
         "spot": True,
         "resources": {"memory": "8Gi"},
     }
     assert options.by_value == ("helpers", "lib.deep")
+    assert options.extras == ("train",)
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.ruff]\n", "# kinetic\n[tool.ruff]\n"])
@@ -52,6 +55,7 @@ def test_a_project_that_says_nothing_sets_nothing(project, text):
 
     assert options.values == {}
     assert options.by_value == ()
+    assert options.extras == ()
 
 
 def test_a_project_without_the_file_sets_nothing(tmp_path):
@@ -96,7 +100,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
             f"'accelerater' in [tool.kinetic] of {folder / 'pyproject.toml'} is not an option that a project may set "
             "[settings]"
         ),
-        "why:   options: accelerator, by_value, container_image, deadline, resources, retries, spot",
+        "why:   options: accelerator, by_value, container_image, deadline, extras, resources, retries, spot",
         "next:  write accelerator, or remove the line",
     ]
 

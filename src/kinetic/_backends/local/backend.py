@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from kinetic._backends.local import environment, launching, life, pulse, soil, spawning, sweeping
+from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue, Row
@@ -20,7 +20,8 @@ from kinetic._backends.protocol import Diagnosis, Launch, Sighting
 from kinetic._hardware.placement import Placement
 from kinetic._packing import runner
 from kinetic._wire import pages
-from kinetic.errors import CapacityError
+from kinetic._wire.steps import step
+from kinetic.errors import CapacityError, KineticError
 from kinetic.job_status import JobStatus
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
@@ -81,7 +82,7 @@ class LocalBackend:
         """Have a keeper getting ready while the client packs."""
         if time.monotonic() - self._launched > _WARM_SECONDS:  # else a keeper of ours idles, or is at work
             name, _ = self._our_soil()
-            spawning.advance(self.paths, self.queue, self.limits, ready=name)
+            spawning.advance(self.paths, self.queue, self.limits, ready=name, soil=name)
 
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
@@ -101,12 +102,14 @@ class LocalBackend:
             self.begin(job_id)
             launching.write(self.paths, self._page(launch), launch.key)
             pulse.make(self.paths.pulse(job_id))
+            step("client:launch-written")
             rows.append((job_id, launch.group, self._devices(launch.placement)))
         self.queue.add(rows, name, recipe)
+        step("client:queued")
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
-        spawning.advance(self.paths, self.queue, self.limits)
+        spawning.advance(self.paths, self.queue, self.limits, soil=name)
         return [launch.order.job_id for launch in launches]
 
     def finish_submitting(self, job_id: str) -> None:
@@ -130,19 +133,28 @@ class LocalBackend:
             rows = self.queue.jobs(names)
         seen = {name: self._sighting(row) for name, row in rows.items()}
         for name in names:
-            if name not in seen and life.is_held(self.paths.submitting(name)):
-                seen[name] = Sighting(name, JobStatus.PENDING, reason="is being submitted", where=platform.node())
+            if name not in seen and (found := self._being_submitted(name)) is not None:
+                seen[name] = found
         return seen
 
+    def _being_submitted(self, name: str) -> Sighting | None:
+        """Look at a job that has no row: not yet, or not any more."""
+        if life.is_held(self.paths.submitting(name)):
+            return Sighting(name, JobStatus.PENDING, reason="is being submitted", where=platform.node())
+        row = self.queue.jobs([name]).get(name)  # the submission may have come to its end between our two looks
+        return self._sighting(row) if row is not None else None
+
     def watch(self, name: str, *, seconds: float) -> Sighting | None:
-        """Wait for a change, pushed by the job's pulse; see the protocol."""
+        """Wait for a change, pushed by the job's pulse; see the protocol.
+
+        The first call only opens the pulse: what changed before that is not told any more, so look once again.
+        """
         beat = self._pulses.get(name)
         if beat is None or not beat.listening:
             if beat is not None:
                 beat.close()
-            beat = self._pulses[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
-            if (seen := self.observe([name]).get(name)) is None or seen.status.is_final:
-                seconds = min(seconds, 0.002)  # it ended before the pulse was open
+            self._pulses[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+            return self._observe([name], at_once=beat is not None).get(name)
         beat.wait(seconds)
         return self._observe([name], at_once=not beat.listening).get(name)
 
@@ -180,13 +192,23 @@ class LocalBackend:
             left = limit - time.monotonic()
             if left <= 0:
                 return False
-            self.watch(name, seconds=min(left, 1.0))
+            self.watch(name, seconds=min(left, 0.1))
 
     def remove(self, name: str) -> None:
         """Forget a job; see the protocol."""
         self.forget_watch(name)
+        self._clear_scratch(name)
         self.queue.forget(name)
+        step("client:row-forgotten")
         shutil.rmtree(self.paths.job(name), ignore_errors=True)
+        step("client:folder-removed")
+
+    def _clear_scratch(self, name: str) -> None:
+        """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
+        with contextlib.suppress(KineticError, OSError):
+            row, page = self.queue.jobs([name]).get(name), launching.read(self.paths, name)
+            if row is not None and page is not None and row.state != "ended":
+                burying.clear_scratch(launching.work_of(self.paths, page, row.attempt, runner="", more={}))
 
     def find(self) -> Iterator[Sighting]:
         """Look at every job of this machine; see the protocol."""
@@ -248,7 +270,7 @@ class LocalBackend:
             name=row.job_id,
             status=status,
             attempt=row.attempt,
-            reason=self._waits_for(row) if row.state == "queued" else "",
+            reason=self._waits_for(row) if row.state == "queued" else _reason(row),
             where=platform.node(),
             submitted=row.submitted,
             started=row.started,
@@ -265,6 +287,11 @@ class LocalBackend:
         if not held:
             return "nothing runs: it starts in a moment"
         return "running: " + ", ".join(other.job_id for other in held[:5])
+
+
+def _reason(row: Row) -> str:
+    """Return why a job failed where no store could take its verdict."""
+    return "" if row.verdict in {"", "succeeded", "failed", "ended"} else row.verdict
 
 
 class FileLog:

@@ -6,8 +6,8 @@ It is safe to die in the middle of this: the lock falls free again, and the next
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -21,11 +21,15 @@ from kinetic._backends.local.queue import Keeper, Queue, Row
 from kinetic._runner import judging, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
 from kinetic._wire import keys
+from kinetic._wire.steps import step
+from kinetic.errors import KineticError
 
 MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
 _STARTING_SECONDS = 5.0  # a keeper is there in 0.1 s; a second one too many does no harm
-_REQUEUES = 2  # a job that ends its keeper before it begins, three times, is the reason
+_SLOW_START_SECONDS = 60.0  # as long as its process is there, on a machine that is busy
+REQUEUES = 2  # a job that ends its keeper before it begins, three times, is the reason
 _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart
 
 
@@ -44,58 +48,128 @@ def bury_the_dead(paths: Paths, queue: Queue) -> None:
 
 def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
     lock = paths.lock(keeper.keeper)
-    young = keeper.state == "starting" and time.time() - keeper.since < _STARTING_SECONDS
-    if young:
-        return
+    starting = keeper.state == "starting"
     if not lock.exists():
-        _settle_all(paths, queue, keeper)
-        return
-    held = life.take_from_the_dead(lock)
+        age = time.time() - keeper.since
+        if starting and (age < _STARTING_SECONDS or (age < _SLOW_START_SECONDS and _marked(keeper.keeper))):
+            return
+        held = life.take(lock)  # two observers must not settle the same job at once
+    else:
+        held = life.take_from_the_dead(lock)
     if held is None:
         return
     try:
+        step("observer:locked")
+        end_marked(keeper.keeper)
+        step("observer:ended-processes")
         _settle_all(paths, queue, keeper)
     finally:
         held.release(remove=True)
 
 
 def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
-    end_marked(keeper.keeper)
+    said = judging.last_lines(paths.keeper_log(keeper.keeper))
+    if keeper.state == "starting":
+        give_up_on_a_soil(paths, queue, keeper.soil, said)
     for row in queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,)):
-        if row.state == "claimed" and row.requeues < _REQUEUES:
-            queue.requeue(row.job_id)
+        if row.stop:
+            queue.end(row.job_id, "ended")
+        elif row.requeues < REQUEUES and not has_begun(paths, row):
+            queue.requeue(row.job_id, keeper.keeper)
         else:
-            settle(paths, queue, row)
-    with queue.change() as db:
-        db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper.keeper,))
-    for path in (paths.wake(keeper.keeper), paths.keeper_log(keeper.keeper)):
-        path.unlink(missing_ok=True)
+            settle(paths, queue, row, said)
+    queue.forget_keeper(keeper.keeper)
+    paths.wake(keeper.keeper).unlink(missing_ok=True)
+    if not said:  # else its last words are kept for a day
+        paths.keeper_log(keeper.keeper).unlink(missing_ok=True)
 
 
-def settle(paths: Paths, queue: Queue, row: Row) -> None:
-    """Give the job of a dead keeper its verdict: the result if it was complete, otherwise that it was lost."""
+def give_up_on_a_soil(paths: Paths, queue: Queue, soil: str, said: str) -> None:
+    """Count a keeper that never came up; jobs that have seen three of those end with a reason."""
+    for row in queue.count_a_failed_start(soil):
+        if row.requeues > REQUEUES:
+            settle(paths, queue, row, said, why="the process that carries out jobs does not start")
+
+
+def has_begun(paths: Paths, row: Row) -> bool:
+    """Say whether the function of a job may have begun; after a restart of the machine, "running" means so."""
+    if row.state == "claimed":
+        return False
+    restarted = row.started is not None and row.started < _boot_time()
+    return restarted or paths.began(row.job_id, row.attempt).exists()
+
+
+def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "") -> None:
+    """Give a job that nobody keeps its verdict: the result if it was complete, otherwise why it was lost.
+
+    Args:
+        paths: Where.
+        queue: Its queue.
+        row: The job.
+        said: The last words of its keeper, if it had any.
+        why: What happened, if it is known.
+    """
+    try:
+        _settle(paths, queue, row, said, why)
+    except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: let the row tell it
+        what = why or f"the process that kept this job was killed, and its verdict could not be written: {error}"
+        queue.end(row.job_id, _with_last_words(what, said))
+
+
+def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
     page = launching.read(paths, row.job_id)
     if page is None:
         queue.forget(row.job_id)
         return
     store = open_store(page.store_url)
+    task = launching.work_of(paths, page, row.attempt, runner="", more={})
+    status = "ended"
     if store.size(keys.result(row.job_id)) is None:
-        task = launching.work_of(paths, page, row.attempt, runner="", more={})
-        ending = judging.Ending(status=None, phase="execute", word=_last_word(task))
+        ending = judging.Ending(status=None, phase="execute" if has_begun(paths, row) else "order")
         verdict = judging.judge(task, ending, started=row.started or row.submitted, ended=time.time())
+        if verdict.cause == "lost":
+            what = why or str(verdict.error["message"])
+            verdict = replace(verdict, error={**verdict.error, "message": _with_last_words(what, said)})
         verdict = replace(verdict, witness="observer", key_id=page.key_id)
+        step("observer:judged")
         sealing.seal(store, verdict, launching.key_of(paths, row.job_id), body=task.body, spare=task.reserve)
-        for path in (task.body, task.meta, task.reserve):
-            path.unlink(missing_ok=True)
+        status = verdict.status
+    step("observer:sealed")
+    finish(paths, queue, store, task, status)
+    step("observer:settled")
+
+
+def finish(paths: Paths, queue: Queue, store: Store, task: Work, status: str) -> None:
+    """Make the log of a job durable and say that it has ended.
+
+    If its row is gone, somebody removed the job meanwhile: then nothing of it stays on this machine, and nothing in the
+    store once that somebody has deleted its record.
+    """
+    if queue.jobs([task.job_id]):
         ship_log(store, task)
-        queue.end(row.job_id, verdict.status)
-    else:
-        queue.end(row.job_id, "ended")
+        step("keeper:log-shipped")
+    clear_scratch(task)
+    step("keeper:cleared")
+    if not queue.end(task.job_id, status):
+        forsake(paths, store, task.job_id)
+
+
+def forsake(paths: Paths, store: Store, job_id: str) -> None:
+    """Leave nothing behind of a job that somebody else removed while we had it in hands."""
+    if store.size(keys.record(job_id)) is None:
+        store.delete(keys.job(job_id))
+    shutil.rmtree(paths.job(job_id), ignore_errors=True)
+
+
+def clear_scratch(task: Work) -> None:
+    """Remove what an attempt wrote on the way to its result."""
+    for path in (task.body, task.meta, task.reserve):
+        path.unlink(missing_ok=True)
 
 
 def ship_log(store: Any, task: Work) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, KineticError):
         if task.log.stat().st_size == 0:
             return
         key = keys.log_segment(task.job_id, task.attempt, task.host, 0)
@@ -106,12 +180,16 @@ def ship_log(store: Any, task: Work) -> None:
             store.put(key, task.log)
 
 
-def _last_word(task: Work) -> dict[str, Any] | None:
-    try:
-        word = json.loads(task.meta.read_text())
-    except (OSError, ValueError):
-        return None
-    return word if isinstance(word, dict) else None
+def _with_last_words(what: str, said: str) -> str:
+    """Add the end of a keeper's own log, if it left any."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    return f"{what}; its last words: {lines[-1]}" if lines else what
+
+
+def _boot_time() -> float:
+    """Return when this machine started, as Unix time; 0 where it does not tell."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.time() - time.clock_gettime(clock) if clock is not None else 0.0
 
 
 def end_marked(keeper: str) -> None:

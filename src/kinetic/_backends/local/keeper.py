@@ -6,11 +6,11 @@ It holds its life lock from its first moment to its last, holds at most one job,
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import select
 import signal
-import sqlite3
 import sys
 import time
 import traceback
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kinetic._backends.local import burying, launching, life, pulse, spawning
+from kinetic._backends.local import burying, launching, life, pulse, soil, spawning
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue, Row
 from kinetic._runner import judging, keeping, sealing
@@ -26,6 +26,8 @@ from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._wire import fingerprint, keys
 from kinetic._wire.note import Note
+from kinetic._wire.outcome import Outcome
+from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
 _IDLE_SECONDS = 60.0
@@ -42,6 +44,7 @@ class Keeper:
         if held is None:
             raise SystemExit(f"keeper {name} runs already")
         self.life = held
+        step("keeper:alive")
         pulse.make(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.libc = keeping.use_linux()
@@ -53,63 +56,92 @@ class Keeper:
 
     def run(self) -> None:
         """Keep jobs until there are none for a minute."""
+        soil.become(self.queue.recipe(self.soil))
         with self.queue.change() as db:
             row = (self.name, self.soil, "idle", os.getpid(), time.time())
             db.execute("INSERT OR REPLACE INTO keepers VALUES (?, ?, ?, ?, ?)", row)
+        step("keeper:registered")
         while not self.ending:
             row_ = self.queue.claim(self.name, self.soil, self.limits)
             if row_ is not None:
+                step("keeper:claimed")
                 self._keep(row_)
+                step("keeper:ended")
                 self._help_others()
             elif not self._wait() and self._leave():
                 return
         self._leave()
 
     def _keep(self, row: Row) -> None:
+        """Carry out a job; whatever goes wrong here becomes its verdict, so that no job ends keeper after keeper."""
+        try:
+            self._carry(row)
+        except (KineticError, OSError) as error:
+            traceback.print_exc()  # into this keeper's own log
+            burying.end_marked(self.name)
+            now = self.queue.jobs([row.job_id]).get(row.job_id)  # it knows the attempt
+            if now is not None:
+                burying.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
+
+    def _carry(self, row: Row) -> None:
         page = launching.read(self.paths, row.job_id)
         if page is None:
             self.queue.forget(row.job_id)
             return
         store = open_store(page.store_url)
-        if row.stop or store.size(keys.result(row.job_id)) is not None:
+        if store.size(keys.result(row.job_id)) is not None:
             self.queue.end(row.job_id, "ended")
             return
         started = time.time()
         attempt = self._claim_attempt(store, row.job_id, started)
+        step("keeper:attempt-noted")
         if not self.queue.running(row.job_id, self.name, attempt):
+            if not self.queue.end(row.job_id, "ended"):  # stopped, or removed
+                burying.forsake(self.paths, store, row.job_id)
             return
+        step("keeper:marked-running")
         task = launching.work_of(self.paths, page, attempt, runner=self.runner, more=self._marks(row, attempt))
         heart = pulse.Heart(self.paths.pulse(row.job_id))
         try:
-            self._carry_out(store, page, task, heart, started)
+            verdict = self._carry_out(store, page, task, heart, started, again=row.requeues < burying.REQUEUES)
+            if verdict is None:
+                self.queue.requeue(row.job_id, self.name)
         finally:
             heart.stop()
-        self._finish(store, row, task)
+        step("keeper:told")
+        if verdict is None:
+            burying.clear_scratch(task)
+            return
+        burying.finish(self.paths, self.queue, store, task, verdict.status)
+        if verdict.succeeded:
+            _remove(task.folder)  # a failed one keeps its working folder for a day
 
     def _carry_out(
-        self, store: Any, page: launching.LaunchPage, task: Work, heart: pulse.Heart, started: float
-    ) -> None:
-        """Fork, watch, judge and seal; the Outcome is in the store when this returns."""
+        self, store: Any, page: launching.LaunchPage, task: Work, heart: pulse.Heart, started: float, *, again: bool
+    ) -> Outcome | None:
+        """Fork, watch, judge and seal; the Outcome is in the store when this returns.
+
+        Returns:
+            The verdict, or None when the worker was killed before the function began and may be started ``again``.
+        """
         watched = keeping.start(task, self.libc, heart.descriptors())
+        step("keeper:forked")
         self.queue.worker(task.job_id, self.name, watched.pid)
         heart.running()
-        ending = keeping.watch(watched, self.bell, wake=self.wake, stop=lambda: self._is_unwanted(task.job_id))
+        unwanted = functools.partial(self._is_unwanted, store, task.job_id)
+        ending = keeping.watch(watched, self.bell, wake=self.wake, stop=unwanted)
+        step("keeper:worker-ended")
         if self.libc is None:
             burying.end_marked(self.name)  # where orphans cannot be adopted, they are found by their mark
+        if again and ending.was_killed and not task.began.exists():
+            return None
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
         verdict = replace(verdict, key_id=page.key_id)
+        step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
         sealing.seal(store, verdict, key, body=task.body, spare=task.reserve)
-        self.verdict = verdict
-
-    def _finish(self, store: Any, row: Row, task: Work) -> None:
-        """Make the log durable and tidy up, unless somebody removed the job meanwhile: then leave nothing of it."""
-        if self.queue.jobs([row.job_id]):
-            burying.ship_log(store, task)
-        keeping.clear_away(task, self.verdict)
-        if not self.queue.end(row.job_id, self.verdict.status):
-            store.delete(keys.job(row.job_id))
-            _remove(self.paths.job(row.job_id))
+        step("keeper:sealed")
+        return verdict
 
     def _claim_attempt(self, store: Any, job_id: str, started: float) -> int:
         """Create the Note of the next attempt; creating it is what makes the attempt ours."""
@@ -124,9 +156,12 @@ class Keeper:
         marks = {burying.MARK: self.name, "KINETIC_ATTEMPT": str(attempt)}
         return marks | ({"CUDA_VISIBLE_DEVICES": row.devices} if row.devices else {})
 
-    def _is_unwanted(self, job_id: str) -> bool:
-        row = self.queue.jobs([job_id]).get(job_id)
-        return self.ending or row is None or bool(row.stop)
+    def _is_unwanted(self, store: Any, job_id: str) -> bool:
+        """Say whether the job shall end: asked to, removed, or cancelled by somebody who died before telling us."""
+        with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
+            row = self.queue.jobs([job_id]).get(job_id)
+            return self.ending or row is None or bool(row.stop) or store.size(keys.result(job_id)) is not None
+        return self.ending
 
     def _help_others(self) -> None:
         """Start keepers of another kind if those are next in line; nobody else may be looking.
@@ -135,7 +170,7 @@ class Keeper:
         a left-over of its next job.
         """
         keeping.adopt_orphans(self.libc, on=False)
-        with contextlib.suppress(KineticError, sqlite3.Error):
+        with contextlib.suppress(KineticError, OSError):
             spawning.advance(self.paths, self.queue, self.limits, collect=True)
         keeping.adopt_orphans(self.libc)
 
@@ -173,6 +208,13 @@ _WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
 
 def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _in_words(error: Exception) -> str:
+    """Return what went wrong in one line: ours have a sentence and a reason, the system's have a file."""
+    if isinstance(error, KineticError):
+        return f"{error.what}, {error.why}" if error.why else str(error.what)
+    return f"{type(error).__name__}: {error}"
 
 
 def _remove(folder: Path) -> None:

@@ -69,6 +69,10 @@ class Paths:
         """The folder in which the project is rebuilt."""
         return self.jobs / job_id / f"work-{attempt}-{host}"
 
+    def began(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """There once the function of an attempt has begun; see ``Work.began``."""
+        return self.jobs / job_id / f"log-{attempt}-{host}.began"
+
     def lock(self, keeper: str) -> Path:
         """Held by a keeper for as long as it lives."""
         return self.keepers / f"{keeper}.lock"

@@ -71,6 +71,8 @@ class Pulse:
         for _, events in poll.poll(max(0.0, seconds) * 1000):
             self._running = self._running or bool(events & select.POLLIN)
             self._ended = bool(events & (select.POLLHUP | select.POLLERR))
+        if self._ended and not self._running:  # some systems say so of a pipe that nobody has written to yet
+            time.sleep(max(0.0, min(seconds, _POLL_SECONDS)))
 
     def close(self) -> None:
         """Let go of the pipe."""

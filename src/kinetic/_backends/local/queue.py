@@ -108,19 +108,20 @@ class Queue:
         """Run one transaction that nobody else can come between."""
         with self._lock:
             db = self._mine()
-            db.execute("BEGIN IMMEDIATE")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
-            except BaseException:
-                db.execute("ROLLBACK")
+                db.execute("COMMIT")
+            except BaseException as error:
+                if db.in_transaction:  # SQLite itself rolls back when the disk is full
+                    db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise _unusable(self._path, str(error)) from error
                 raise
-            db.execute("COMMIT")
 
     def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
         """Return rows in the order in which they were submitted."""
-        with self._lock:
-            found = self._mine().execute(f"SELECT * FROM jobs WHERE {where} ORDER BY seq", values)  # noqa: S608 - ours
-            return [Row(*row) for row in found]
+        return [Row(*row) for row in self._read(f"SELECT * FROM jobs WHERE {where} ORDER BY seq", values)]  # noqa: S608 - ours
 
     def jobs(self, names: Sequence[str]) -> dict[str, Row]:
         """Return the rows of some jobs."""
@@ -133,14 +134,12 @@ class Queue:
 
     def keepers(self) -> list[Keeper]:
         """Return the keepers that are starting, idle or busy, as far as the rows say."""
-        with self._lock:
-            return [Keeper(*row) for row in self._mine().execute("SELECT * FROM keepers ORDER BY since")]
+        return [Keeper(*row) for row in self._read("SELECT * FROM keepers ORDER BY since")]
 
     def recipe(self, soil: str) -> dict[str, Any]:
         """Return how to start a keeper of this kind."""
-        with self._lock:
-            found = self._mine().execute("SELECT recipe FROM soils WHERE soil = ?", (soil,)).fetchone()
-        return dict(json.loads(found[0])) if found else {}
+        found = self._read("SELECT recipe FROM soils WHERE soil = ?", (soil,))
+        return dict(json.loads(found[0][0])) if found else {}
 
     def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str) -> None:
         """Append jobs (job id, group id, GPUs); one that is there already stays as it is."""
@@ -168,10 +167,11 @@ class Queue:
         return None
 
     def running(self, job_id: str, keeper: str, attempt: int) -> bool:
-        """Say that the worker is about to begin; False when the row was taken away meanwhile."""
+        """Say that the worker is about to begin; False when the job was taken away or stopped meanwhile."""
         with self.change() as db:
             done = db.execute(
-                "UPDATE jobs SET state = 'running', attempt = ?, started = ? WHERE job_id = ? AND keeper = ?",
+                "UPDATE jobs SET state = 'running', attempt = ?, started = ?"
+                " WHERE job_id = ? AND keeper = ? AND stop = 0",
                 (attempt, time.time(), job_id, keeper),
             )
             return bool(done.rowcount)
@@ -182,7 +182,13 @@ class Queue:
             db.execute("UPDATE jobs SET worker = ? WHERE job_id = ? AND keeper = ?", (pid, job_id, keeper))
 
     def end(self, job_id: str, verdict: str) -> bool:
-        """Say that a job has its verdict; False when the row is gone, because somebody removed the job."""
+        """Say that a job has its verdict; False when the row is gone, because somebody removed the job.
+
+        Args:
+            job_id: The job.
+            verdict: "succeeded" or "failed", "ended" where only the store knows, or the reason of a failure that no
+                store could take.
+        """
         with self.change() as db:
             done = db.execute(
                 "UPDATE jobs SET state = 'ended', ended = ?, verdict = ?, keeper = NULL WHERE job_id = ?",
@@ -190,14 +196,20 @@ class Queue:
             )
             return bool(done.rowcount)
 
-    def requeue(self, job_id: str) -> None:
-        """Put a claimed job whose worker never began back to its old place."""
+    def requeue(self, job_id: str, keeper: str) -> None:
+        """Put a job whose function never began back to its old place."""
         with self.change() as db:
             db.execute(
-                "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, requeues = requeues + 1"
-                " WHERE job_id = ? AND state = 'claimed'",
-                (job_id,),
+                "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, worker = NULL,"
+                " requeues = requeues + 1 WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
+                (job_id, keeper),
             )
+
+    def count_a_failed_start(self, soil: str) -> list[Row]:
+        """Remember with every waiting job of a soil that a keeper of theirs did not come up, and return those jobs."""
+        with self.change() as db:
+            db.execute("UPDATE jobs SET requeues = requeues + 1 WHERE soil = ? AND state = 'queued'", (soil,))
+        return self.look("soil = ? AND state = 'queued'", (soil,))
 
     def ask_to_stop(self, job_id: str) -> Row | None:
         """Mark a job as unwanted: one that waits is taken out at once."""
@@ -211,15 +223,31 @@ class Queue:
         with self.change() as db:
             db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
 
+    def forget_keeper(self, keeper: str) -> None:
+        """Drop a keeper."""
+        with self.change() as db:
+            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+
     def close(self) -> None:
         """Close the database."""
         with self._lock:
             self._db.close()
 
+    def _read(self, question: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock:
+            try:
+                return self._mine().execute(question, values).fetchall()
+            except sqlite3.Error as error:
+                raise _unusable(self._path, str(error)) from error
+
     def _mine(self) -> sqlite3.Connection:
         if self._pid != os.getpid():  # after a fork: a connection must not cross it
+            _left_alone.append(self._db)  # nor be closed by the child
             self._db, self._pid = _connect(self._path), os.getpid()
         return self._db
+
+
+_left_alone: list[sqlite3.Connection] = []
 
 
 def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:

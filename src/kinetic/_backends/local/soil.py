@@ -6,6 +6,7 @@ keeper. Jobs with the same soil can share keepers; its digest is written in each
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -30,8 +31,8 @@ def recipe(runner: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Say how a keeper for this client's jobs is started.
 
     Returns:
-        arguments (a command line), environment (variables that work at start-up), limits and affinity (for the name
-        only: a keeper inherits them from the client that starts it).
+        arguments (a command line), environment (variables that work at start-up), limits and affinity (which
+        a keeper inherits from whoever starts it, or takes on itself).
     """
     import resource  # POSIX only, as is everything in this room
 
@@ -47,6 +48,25 @@ def recipe(runner: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 def name(made: dict[str, Any]) -> str:
     """Return the digest that stands for a recipe."""
     return digests.of_bytes(pages.write(made))[:24]
+
+
+def become(made: Mapping[str, Any]) -> None:
+    """Take on a recipe's limits and affinity, as far as this process may: whoever started it may have had others."""
+    import resource
+
+    for limit, (soft, hard) in made.get("limits", {}).items():
+        number = getattr(resource, f"RLIMIT_{limit}", None)
+        if number is None or resource.getrlimit(number) == (soft, hard):
+            continue
+        with contextlib.suppress(ValueError, OSError):  # only root raises a hard limit
+            resource.setrlimit(number, (soft, hard))
+            continue
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
+    cores = made.get("affinity")
+    if cores and hasattr(os, "sched_setaffinity") and sorted(os.sched_getaffinity(0)) != cores:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cores)
 
 
 def _has(module: object, limit: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -12,12 +13,17 @@ from pathlib import Path
 from kinetic._backends.local import burying, pulse
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Keeper, Limits, Queue, startable
+from kinetic._wire import steps
 from kinetic.errors import LaunchError
 
-_STARTUP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV", "KINETIC_PORTABLE")
+_STARTUP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV", "KINETIC_PORTABLE", steps.VARIABLE)
+
+_TRIES = 3
 
 
-def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", collect: bool = False) -> None:
+def advance(
+    paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", soil: str = "", collect: bool = False
+) -> None:
     """Do whatever the queue needs now.
 
     Args:
@@ -25,18 +31,34 @@ def advance(paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", coll
         queue: What waits.
         limits: How much may run at once.
         ready: A soil for which a keeper shall be getting ready even if nothing waits yet.
+        soil: The caller's own: only if no keeper of this one can be started, that is the caller's error.
         collect: Wait the 10 ms until a started keeper has detached itself: for callers that must stay single-threaded.
 
     Inside a job nothing is started: it would be a child of the job, and end with it.
     """
     if os.environ.get("KINETIC_JOB_ID"):
         return
-    burying.bury_the_dead(paths, queue)
-    wake, spawn = _plan(queue, limits, ready)
-    for keeper in wake:
-        pulse.poke(paths.wake(keeper))
+    for _ in range(_TRIES):
+        burying.bury_the_dead(paths, queue)
+        wake, spawn = _plan(queue, limits, ready)
+        asleep = [keeper for keeper in wake if not pulse.poke(paths.wake(keeper))]
+        _spawn_all(paths, queue, limits, spawn, soil, collect=collect)
+        if not asleep:  # else one died just now: who else is there?
+            return
+
+
+def _spawn_all(
+    paths: Paths, queue: Queue, limits: Limits, spawn: list[tuple[str, str]], ours: str, *, collect: bool
+) -> None:
     for keeper, soil in spawn:
-        pid = _spawn(paths, queue, limits, keeper, soil)
+        try:
+            pid = _spawn(paths, queue, limits, keeper, soil)
+        except LaunchError as error:
+            if soil == ours:
+                raise
+            if not _is_passing(error.__cause__):
+                burying.give_up_on_a_soil(paths, queue, soil, str(error.why))
+            continue
         if collect:
             _collect(pid)
         else:  # it forks the keeper and ends within milliseconds; the thread only collects it
@@ -49,16 +71,27 @@ def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tup
     spawn: list[tuple[str, str]] = []
     with queue.change() as db:
         keepers = [Keeper(*row) for row in db.execute("SELECT * FROM keepers")]
+        at_work = {name for (name,) in db.execute("SELECT keeper FROM jobs WHERE state IN ('claimed', 'running')")}
         wanted = Counter(row.soil for row in startable(db, limits))
         if ready and not wanted[ready] and sum(keeper.state != "idle" for keeper in keepers) < limits.slots:
             wanted[ready] = 1
         for soil, count in wanted.items():
             idle = [keeper.keeper for keeper in keepers if keeper.soil == soil and keeper.state == "idle"]
-            starting = sum(keeper.soil == soil and keeper.state == "starting" for keeper in keepers)
+            coming = sum(_is_coming(keeper, at_work) for keeper in keepers if keeper.soil == soil)
             wake += idle[:count]
-            spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - starting)]
+            spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - coming)]
         db.executemany("INSERT INTO keepers VALUES (?, ?, 'starting', 0, ?)", [(*item, time.time()) for item in spawn])
     return wake, spawn
+
+
+def _is_coming(keeper: Keeper, at_work: set[str]) -> bool:
+    """Say whether a keeper will look at the queue by itself in a moment: it starts, or has just ended a job."""
+    return keeper.state == "starting" or (keeper.state == "busy" and keeper.keeper not in at_work)
+
+
+def _is_passing(error: BaseException | None) -> bool:
+    """Say whether a process could not be started for want of something that comes back."""
+    return isinstance(error, OSError) and error.errno in {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE}
 
 
 def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> int:

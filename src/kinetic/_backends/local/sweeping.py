@@ -6,9 +6,11 @@
 | the folder of a job that the queue does not know | a day after it was touched last |
 | half-written files of the store (``.tmp``) | a day after they were written |
 | the log of a keeper that is gone | after a day |
+| what is left of a job that was being removed when the remover was killed | at once |
+| what is left in the store of a submission that was killed before its record was written | after a day |
 | the runner's code of another version of kinetic | 30 days after it was made, once no row needs it |
 
-Results, logs and outputs are never swept.
+Results, logs and outputs of jobs that nobody removed are never swept.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from pathlib import Path
 from kinetic._backends.local import life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import keys, pages
+from kinetic.errors import KineticError
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -41,6 +47,10 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
     now = time.time() if now is None else now
     if not _is_due(paths.runtime / "swept", now):
         return
+    store = open_store(f"file://{scratch.parent}") if scratch is not None else None
+    if store is not None:
+        _finish_removals(paths, queue, store)
+        _drop_half_submitted(paths, store, now)
     rows = {row.job_id: row for row in queue.look()}
     for folder in _listed(paths.jobs):
         row = rows.get(folder.name)
@@ -57,6 +67,30 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         if _age(file, now) > DAY and file.name.partition(".")[0] not in rows:
             file.unlink(missing_ok=True)
     _sweep_runners(paths, queue, now)
+
+
+def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
+    """Complete what a remover that was killed had begun: its tombstone says what was to go."""
+    ended = {row.job_id for row in queue.look("state = 'ended'")}
+    names = ended | set(store.folders("")) - keys.RESERVED
+    for name in names:
+        if store.size(keys.tombstone(name)) is None:
+            continue
+        if name in ended:
+            queue.forget(name)
+            shutil.rmtree(paths.job(name), ignore_errors=True)
+        with contextlib.suppress(KineticError):
+            if pages.read(store.get(keys.tombstone(name)), name).get("artifacts_removed"):
+                store.delete(keys.job(name))
+
+
+def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
+    """Delete what a killed submission left: without a record nobody can find it, and so old, nobody works on it."""
+    for name in set(store.folders("")) - keys.RESERVED:
+        if store.size(keys.record(name)) is None and not life.is_held(paths.submitting(name)):
+            newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
+            if now - newest > DAY and store.size(keys.result(name)) is None:
+                store.delete(keys.job(name))
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:

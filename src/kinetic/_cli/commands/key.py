@@ -1,0 +1,119 @@
+"""``kinetic key``: the keys that seal results, and taking one to another machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from kinetic._cli import options, tables
+from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._cli.tables import Column
+
+_HERE = "kinetic._cli.commands.key"
+
+
+@click.group(
+    cls=LazyGroup,
+    later={
+        "list": Later(f"{_HERE}:list_", "List the keys that this machine holds."),
+        "export": Later(f"{_HERE}:export", "Print a key, for another machine."),
+        "import": Later(f"{_HERE}:import_", "Add a key that another machine exported."),
+    },
+    aliases={"ls": "list"},
+)
+@click.pass_context
+def key(ctx: click.Context) -> None:
+    """Take the key that seals results to another machine.
+
+    Every result carries a seal that only the holder of a key can make, so that whoever can write to a store cannot make
+    this machine run their code. A result of another machine opens here once its key is here. A key is a secret: who has
+    it can make results that you will trust.
+
+    Example: kinetic key export | ssh laptop kinetic key import
+    """
+    show_help_alone(ctx)
+
+
+@click.command("list")
+@options.as_json
+def list_(as_json: bool) -> None:
+    """List the keys that this machine holds.
+
+    Their ids, never the keys themselves.
+
+    Example: kinetic key list
+    """
+    from kinetic._settings import keyring
+
+    found = keyring.listed(_home())
+    if as_json:
+        tables.document(keys=[{"key_id": key_id} for key_id in found])
+    elif found:
+        tables.show([Column("KEY ID")], [[key_id] for key_id in found])
+    else:
+        click.echo(f"There are no keys in {_home()}; the first job makes one", err=True)
+
+
+@click.command
+@click.argument("key_id", required=False, metavar="[KEY_ID]")
+def export(key_id: str | None) -> None:
+    """Print a key, for another machine.
+
+    The key of this home without an id. Whoever reads it can make results that you will trust: send it through something
+    that only you can read.
+
+    Example: kinetic key export > kinetic.key
+    """
+    from kinetic import _settings as settings
+    from kinetic._settings import keyring
+    from kinetic.errors import OptionError
+
+    if key_id is None:
+        key_id, found = keyring.own_key(settings.ensure_home(os.environ))
+    else:
+        other = keyring.find(_home(), key_id)
+        if other is None:
+            raise OptionError(
+                f"there is no key {key_id!r} here",
+                why=f"keys in {_home()}: {', '.join(keyring.listed(_home())) or 'none'}",
+                next="kinetic key list",
+                code="no-such-key",
+            )
+        found = other
+    print(found.hex())
+    click.echo(f"This is the key {key_id}; on the other machine: kinetic key import", err=True)
+
+
+@click.command("import")
+@click.argument("file", type=click.File("r"), default="-", metavar="[FILE]")
+def import_(file: IO[str]) -> None:
+    """Add a key that another machine exported.
+
+    Reads the key from FILE, or from standard input. Results that it seals can be opened here from now on.
+
+    Example: kinetic key import kinetic.key
+    """
+    from kinetic import _settings as settings
+    from kinetic._settings import keyring
+    from kinetic.errors import SettingsError
+
+    if file is sys.stdin and sys.stdin.isatty():
+        click.echo("Paste the key and press Return, then Ctrl-D:", err=True)
+    try:
+        key_id = keyring.add(settings.ensure_home(os.environ), file.read())
+    except UnicodeDecodeError as error:
+        raise SettingsError("this is not a key of kinetic", why="it is not text") from error
+    except SettingsError as error:
+        error.next = error.next or "on the machine that has the key: kinetic key export"
+        raise
+    click.echo(f"The key {key_id} is here now: results that it seals can be opened", err=True)
+
+
+def _home() -> Path:
+    from kinetic import _settings as settings
+
+    return settings.kinetic_home(os.environ)

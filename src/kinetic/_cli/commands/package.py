@@ -1,0 +1,88 @@
+"""``kinetic package --dry-run``: what would go with a job, and why the rest would not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetic._cli import options, tables
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from kinetic._packing.listing import Listed, Listing
+
+COLUMNS = (Column("GOES"), Column("SIZE", right=True), Column("PATH"), Column("WHY NOT", flexible=True, spare=1))
+
+
+@click.command
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.py")
+@click.option("--dry-run", is_flag=True, help="Show it, and send nothing. There is no other way to call this yet.")
+@options.as_json
+def package(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Show what would go with a job.
+
+    Lists every path of the project that FILE.py belongs to: what would go with a job that `python FILE.py` submits, and
+    what stays out and why. A .kineticignore file in the project's folder decides about the rest.
+
+    Example: kinetic package --dry-run train.py
+    """
+    if not dry_run:
+        raise click.UsageError("add --dry-run: a package is only made when a job is submitted")
+    listing = _listing(file)
+    if as_json:
+        tables.document(**_page(listing))
+    elif listing.entries:
+        tables.show(COLUMNS, [_cells(entry) for entry in listing.entries])
+    for note in listing.notes:
+        click.echo(note, err=True)
+    if listing.problem:
+        from kinetic.errors import ProjectRootError
+
+        raise ProjectRootError(
+            listing.problem,
+            why=_told(listing),
+            next="name in .kineticignore what the job does not need",
+            code="project-too-large",
+        )
+    click.echo(_told(listing), err=True)
+
+
+def _listing(file: Path) -> Listing:
+    """List the project without what never ships from here: kinetic's own folders."""
+    from kinetic import _settings as settings
+    from kinetic._jobs import places
+    from kinetic._packing import listing, root
+
+    plan = root.plan_for_file(file)
+    return listing.list_project(plan, exclude=(settings.kinetic_home(os.environ), places.runtime()))
+
+
+def _told(listing: Listing) -> str:
+    from kinetic._packing.walking import size_text
+
+    files = "1 file" if listing.files == 1 else f"{listing.files} files"
+    return f"{files}, {size_text(listing.bytes)}, would go from {listing.root}"
+
+
+def _page(listing: Listing) -> dict[str, object]:
+    return {
+        "root": listing.root,
+        "files": listing.files,
+        "size_bytes": listing.bytes,
+        "entries": [
+            {"path": entry.path, "size_bytes": entry.size, "goes": entry.kept, "reason": entry.reason}
+            for entry in listing.entries
+        ],
+        "notes": list(listing.notes),
+        "problem": listing.problem or None,
+    }
+
+
+def _cells(entry: Listed) -> list[str]:
+    from kinetic._packing.walking import size_text
+
+    size = "" if entry.size is None or entry.path.endswith("/") else size_text(entry.size)
+    return ["yes" if entry.kept else "no", size, entry.path, entry.reason]

@@ -1,0 +1,183 @@
+"""``kinetic jobs result``: wait for a job, then print its value or save it.
+
+What is printed is not a copy: a value may not be printable, a terminal forgets. So nothing is removed unless
+``--cleanup`` asks for it, and then only after the value has been written.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kinetic._cli import failures, interrupting, options, tables
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+    from kinetic._wire.outcome import Outcome
+
+
+class Wishes(NamedTuple):
+    """What the user asked for."""
+
+    save: Path | None
+    as_json: bool
+    cleanup: bool
+    cleanup_timeout: float
+
+
+@click.command
+@options.on_a_job
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer; exit code 124 then.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Save the value as a pickle instead of printing it; it is verified and not opened.",
+)
+@click.option("--force", is_flag=True, help="Let --save replace a file that exists.")
+@click.option("--cleanup/--no-cleanup", default=False, help="Remove the job afterwards; or keep it, the default.")
+@options.confirmation
+@options.as_json
+@click.pass_context
+def result(
+    ctx: click.Context,
+    handle: JobHandle,
+    timeout: float | None,
+    save: Path | None,
+    force: bool,
+    cleanup: bool,
+    cleanup_timeout: float,
+    cleanup_poll_interval: float,  # noqa: ARG001 - documented; deletion is told here, not polled
+    as_json: bool,
+) -> None:
+    """Wait for a job and print its value, or save it.
+
+    Text is printed as it is, everything else as Python writes it. A job that failed shows its traceback; the exit code
+    is 125 then. The result stays where it is, unless --cleanup removes it.
+
+    Example: kinetic jobs result @last --save result.pkl
+    """
+    from kinetic._jobs import places, waiting
+
+    _check_place(save, force=force)
+    wishes = Wishes(save, as_json, cleanup, cleanup_timeout)
+    with interrupting.job_goes_on(handle):
+        seen = waiting.wait(handle, timeout=timeout)
+    places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is used unverified
+    if seen.outcome is not None and seen.outcome.succeeded:
+        _deliver(handle, seen.outcome, wishes)
+        code = 0
+    else:
+        code = _tell_failure(handle, seen, wishes)
+    if cleanup and seen.outcome is not None:
+        _remove(handle, seen, wishes)
+    ctx.exit(code)
+
+
+def _check_place(save: Path | None, *, force: bool) -> None:
+    from kinetic.errors import OptionError
+
+    if save is None:
+        return
+    if not save.parent.is_dir():
+        raise OptionError(f"there is no folder {save.parent}", why=f"--save {save} would write into it", next="make it")
+    if save.exists() and not force:
+        raise OptionError(
+            f"{save} exists already",
+            why="--save replaces nothing by itself",
+            next="choose another name, or add --force",
+            code="file-exists",
+        )
+
+
+def _deliver(handle: JobHandle, outcome: Outcome, wishes: Wishes) -> None:
+    """Save the value, or open and print it; it has left this process when this returns."""
+    if wishes.save is not None:
+        size = _save(handle, outcome, wishes.save)
+        if wishes.as_json:
+            tables.document(**_head(handle, outcome), saved_to=str(wishes.save), size_bytes=size)
+        click.echo(f"{wishes.save} holds the result, a pickle of {size} bytes", err=True)
+    elif wishes.as_json:
+        tables.document(**_head(handle, outcome), **_as_json(_open(handle, outcome)))
+    else:
+        value = _open(handle, outcome)
+        print(value if isinstance(value, str) else _repr(value))
+    sys.stdout.flush()
+
+
+def _open(handle: JobHandle, outcome: Outcome) -> Any:
+    """Open the value; where its modules are missing, say how they can be had."""
+    from kinetic._jobs import collecting, places
+    from kinetic.errors import ResultUnreadableError
+
+    try:
+        return collecting.value_of(places.store_of(handle), outcome, handle.func_name)
+    except ResultUnreadableError as error:
+        error.next = (
+            f"in the folder of its project: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
+            f"or unopened: kinetic jobs result {handle.job_id} --save result.pkl"
+        )
+        raise
+
+
+def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
+    from kinetic._jobs import places, reading
+    from kinetic.errors import KineticError
+
+    try:
+        return reading.save(places.store_of(handle), outcome, path)
+    except OSError as error:
+        if isinstance(error, KineticError):
+            raise
+        raise KineticError(
+            f"the result could not be saved to {path}",
+            why=f"{type(error).__name__}: {error.strerror or error}; the result is still in the store",
+            next="choose a file on another disk or in a folder of your own",
+            code="not-saved",
+        ) from error
+
+
+def _tell_failure(handle: JobHandle, seen: Look, wishes: Wishes) -> int:
+    """Tell how the job failed, and return the exit code; what could be removed now has been shown."""
+    failure = failures.of_job(handle, seen)
+    if wishes.as_json:
+        error = dict(seen.outcome.error) if seen.outcome is not None else {}
+        error = error if tables.jsonable(error) else {"message": str(error.get("message", ""))}
+        tables.document(**_head(handle, seen.outcome, status=seen.status.value), error={**error, "told": failure.what})
+        sys.stdout.flush()
+    return failures.tell(failure)
+
+
+def _head(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
+    from kinetic._wire import names
+
+    return {
+        "job_id": handle.job_id,
+        "function": handle.func_name,
+        "status": status,
+        "started_at": names.utc(outcome.started) if outcome and outcome.started else None,
+        "ended_at": names.utc(outcome.ended) if outcome and outcome.ended else None,
+    }
+
+
+def _as_json(value: Any) -> dict[str, Any]:
+    """Return the value if JSON can hold it, else what Python writes for it; and its type in any case."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {"type": kind, "value": value} if tables.jsonable(value) else {"type": kind, "repr": _repr(value)}
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - the value's class is the user's
+        return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"
+
+
+def _remove(handle: JobHandle, seen: Look, wishes: Wishes) -> None:
+    from kinetic._jobs import removing
+
+    removing.after_collection(handle, seen, wait=wishes.cleanup_timeout)

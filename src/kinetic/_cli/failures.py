@@ -1,0 +1,170 @@
+"""How a command ends badly: the words on standard error, and the exit code.
+
+| exit code | meaning |
+|---|---|
+| 1 | an error |
+| 2 | a mistake on the command line: nothing was done |
+| 124 | the time is over, the job goes on |
+| 125 | the job failed or was cancelled |
+| 130 | Ctrl-C |
+| 141 | nobody reads standard output any more (``| head``); what a shell says of a program that a closed pipe ends |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+    from kinetic.errors import KineticError
+
+ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 130, 141
+_INDENT = " " * len("error: ")
+_LONGEST_SENTENCE = 500  # characters of a job's own message; the whole of it stands in the traceback
+
+
+def tell(error: BaseException, *, debug: bool = False) -> int:
+    """Say on standard error what happened, why and what to do next; return the exit code.
+
+    Args:
+        error: What ended the command.
+        debug: Show the traceback first.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        _let_go_of_stdout()
+        return PIPE_CLOSED
+    if debug:
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    if isinstance(error, click.ClickException):
+        return _tell_usage(error)
+    return _tell_own(error)
+
+
+def block(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
+    """Print the three parts of an error."""
+    parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", next, "green"))
+    for label, text, colour in parts:
+        if text:
+            click.echo(f"{_styled(label, colour)} {_indented(text)}", err=True)
+
+
+def of_job(handle: JobHandle, seen: Look) -> KineticError:
+    """Return what stands for a job that ended without a value; the user's exception in words: it is not opened."""
+    from dataclasses import replace
+
+    from kinetic._jobs import collecting, places
+    from kinetic.errors import JobError
+
+    outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
+    if outcome is None:
+        return _without_a_verdict(handle, seen)
+    error = outcome.error
+    if outcome.cause in {"exception", "exit"} and "type" in error:
+        kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
+        first, *_ = str(error.get("message", "")).splitlines() or [""]
+        raised = JobError(
+            f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
+            why="it was raised in the job; the traceback above is the job's",
+            next=logs,
+            code="job-failed",
+        )
+        collecting.attach_remote_traceback(raised, error.get("traceback"))
+        return raised
+    failed = collecting.failure_of(places.store_of(handle), replace(outcome, body_length=0), handle.func_name)
+    assert isinstance(failed, Exception)  # noqa: S101 - without a body it is always in our words
+    return _ours(failed)
+
+
+def _ours(error: BaseException) -> KineticError:
+    from kinetic.errors import JobError, KineticError
+
+    return error if isinstance(error, KineticError) else JobError(str(error))
+
+
+def _without_a_verdict(handle: JobHandle, seen: Look) -> KineticError:
+    from kinetic.errors import JobError
+    from kinetic.job_status import JobStatus
+
+    if seen.status is JobStatus.FAILED:
+        return JobError(
+            f"{handle.func_name} was lost",
+            why="its process is gone, and nothing of it is left on this machine",
+            next=f"kinetic jobs logs {handle.job_id}",
+            code="lost",
+        )
+    return _ours(handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result"))
+
+
+def _tell_usage(error: click.ClickException) -> int:
+    """Tell a mistake on the command line in the same three parts."""
+    text = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    help_line = f"{context.command_path} -h" if context is not None else "kinetic -h"
+    block(
+        text[:1].lower() + text[1:],
+        code="usage",
+        why=getattr(error, "why", None),
+        next=getattr(error, "next", None) or help_line,
+    )
+    return error.exit_code
+
+
+def _tell_own(error: BaseException) -> int:
+    from kinetic.errors import KineticError
+
+    if not isinstance(error, KineticError):
+        text = " ".join(str(error).split())
+        block(
+            f"{type(error).__name__}: {text}" if text else type(error).__name__,
+            code="unexpected",
+            why="kinetic did not expect this; it may be a mistake of ours",
+            next="run it again with the traceback: put --debug after kinetic",
+        )
+        return ERROR
+    for note in getattr(error, "__notes__", ()):
+        click.echo(note.removeprefix("Remote traceback:\n").rstrip("\n"), err=True)
+    block(error.what, code=error.code, why=error.why, next=error.next)
+    return exit_code(error)
+
+
+def exit_code(error: KineticError) -> int:
+    """Return the exit code that stands for an error of ours."""
+    from kinetic import errors
+
+    if isinstance(error, errors.OptionError):
+        return USAGE
+    if isinstance(error, errors.JobTimeoutError):
+        return TIME_OVER
+    if isinstance(error, errors.JobNotFoundError | errors.ResultMissingError | errors.ResultUnreadableError):
+        return ERROR
+    return JOB_FAILED if isinstance(error, errors.JobError) else ERROR
+
+
+def _indented(text: str) -> str:
+    """Put the lines after the first below its beginning; those that our errors have indented already stay."""
+    first, *others = text.splitlines()
+    return "\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)])
+
+
+def _styled(label: str, colour: str) -> str:
+    padded = label.ljust(len(_INDENT) - 1)
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        return click.style(padded, fg=colour, bold=True)
+    return padded
+
+
+def _let_go_of_stdout() -> None:
+    """Point standard output elsewhere, or Python would complain once more while it shuts down."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # it is no file, as in tests
+        return

@@ -1,0 +1,94 @@
+"""The ``kinetic`` command: what stands before its sub-commands, and how everything ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from kinetic._cli import failures
+from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._version import __version__
+
+_COMMANDS = "kinetic._cli.commands"
+
+
+class Root(LazyGroup):
+    """The whole tree. Whatever goes wrong below it is told in one way, and becomes an exit code."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Read what stands before the sub-command."""
+        try:
+            return super().make_context(*arguments, **options)
+        except click.UsageError as error:
+            sys.exit(failures.tell(error))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a sub-command, and see to it that what it printed has arrived."""
+        try:
+            found = super().invoke(ctx)
+            sys.stdout.flush()
+        except (click.exceptions.Exit, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the last frame: every end gets its words and its exit code
+            ctx.exit(failures.tell(error, debug=bool(ctx.params.get("debug"))))
+        return found
+
+
+@click.group(
+    cls=Root,
+    later={
+        "jobs": Later(f"{_COMMANDS}.jobs:jobs", "Look at jobs, collect them, end them."),
+        "package": Later(f"{_COMMANDS}.package:package", "Show what would go with a job."),
+        "key": Later(f"{_COMMANDS}.key:key", "Take the key that seals results to another machine."),
+    },
+    epilog="Exit codes: 0 done, 1 an error, 2 a mistake on the command line, 124 the time is over, 125 the job failed, "
+    "130 interrupted. What you asked for goes to standard output, everything else to standard error.",
+)
+@click.version_option(__version__, message="kinetic %(version)s")
+@click.option("--profile", metavar="NAME", help="Use this profile instead of the current one (KINETIC_PROFILE).")
+@click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke reads debug
+    """Run Python functions as jobs, and bring their results home.
+
+    A job is made in Python, with @kinetic.run(...); these commands look after it.
+
+    Example: kinetic jobs list
+    """
+    if profile:
+        _use_profile(profile)
+    show_help_alone(ctx)
+
+
+def _use_profile(name: str) -> None:
+    """Make a profile the current one of this process."""
+    from kinetic._settings import profiles
+
+    found = profiles.load(os.environ)
+    if found.get(name) is None:
+        from difflib import get_close_matches
+
+        from kinetic.errors import SettingsError
+
+        nearest = get_close_matches(name, found.names, n=1, cutoff=0)[0]
+        raise SettingsError(
+            f"no profile is named {name!r}",
+            why=f"profiles in {found.file}: {', '.join(sorted(found.saved)) or 'none'}; built in: local",
+            next=f"write --profile {nearest}",
+        )
+    os.environ["KINETIC_PROFILE"] = name
+
+
+def main() -> None:
+    """Be the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a value may hold what this terminal's encoding cannot say
+            stream.reconfigure(errors="backslashreplace")
+    cli(prog_name="kinetic")
+
+
+if __name__ == "__main__":
+    main()

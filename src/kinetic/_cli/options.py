@@ -1,0 +1,83 @@
+"""Options that many commands share, and the way from what a user typed to a job."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+
+NEWEST = frozenset({"@last", "-"})
+Command = Callable[..., Any]
+
+
+def where(function: Command) -> Command:
+    """Add the options that say in which place to look."""
+    for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
+        help_ = f"{what}; else KINETIC_{name.upper()}, else the profile."
+        function = click.option(f"--{name}", metavar="NAME", help=help_)(function)
+    return function
+
+
+def on_a_job(function: Command) -> Command:
+    """Give a command the argument JOB_ID, and call it with the handle of that job first."""
+
+    @where
+    @click.argument("job_id", metavar="JOB_ID")
+    @functools.wraps(function)
+    def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
+        return function(find(job_id, project, zone, cluster), **others)
+
+    return found
+
+
+def as_json(function: Command) -> Command:
+    """Add ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
+
+
+def confirmation(function: Command) -> Command:
+    """Add the two options about waiting for a removal."""
+    function = click.option(
+        "--cleanup-poll-interval",
+        type=click.FloatRange(min=0, min_open=True),
+        default=2,
+        show_default=True,
+        metavar="SECONDS",
+        help="Accepted for compatibility; on this machine the end is told, not asked for.",
+    )(function)
+    return click.option(
+        "--cleanup-timeout",
+        type=click.FloatRange(min=0),
+        default=180,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait until the job's processes are gone.",
+    )(function)
+
+
+def find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
+    """Return the job that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
+
+    Raises:
+        JobNotFoundError: There is none.
+        OptionError: It cannot be an id, or several jobs begin so.
+    """
+    from kinetic._jobs import finding, listing
+
+    if job_id not in NEWEST:
+        return finding.attach(job_id, project=project, cluster=cluster)
+    live = finding.list_jobs(project=project, zone=zone, cluster=cluster)
+    if not live:
+        from kinetic.errors import JobNotFoundError
+
+        raise JobNotFoundError(
+            "there is no job yet, so there is no newest one",
+            why="no live job was found; those that were removed are history",
+            next="kinetic jobs list --all",
+        )
+    return listing.newest_first(live)[0]

@@ -1,0 +1,144 @@
+"""What commands print on standard output: tables for people, and JSON documents for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+SCHEMA_VERSION = 1
+_GAP = "  "
+_LEAST = 12  # characters: a flexible column that is narrower says nothing any more
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
+
+
+class Column(NamedTuple):
+    """One column of a table.
+
+    Attributes:
+        name: Its heading.
+        right: Its cells stand on the right, as numbers do.
+        flexible: It is shortened when the terminal is too narrow.
+        spare: Left out when shortening is not enough: the highest number first; 0 is never left out.
+    """
+
+    name: str
+    right: bool = False
+    flexible: bool = False
+    spare: int = 0
+
+
+def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table: no wider than the terminal, and in full where there is no terminal."""
+    print("\n".join(lines(columns, rows, width=_terminal_width())))
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Lay a table out.
+
+    Args:
+        columns: The columns.
+        rows: Their cells. What would move a terminal's cursor is written as Python writes it.
+        width: How wide it may be, in characters; None for as wide as it is.
+    """
+    table = [[column.name for column in columns], *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(wide, cells)) for cells in zip(*table, strict=True)]
+    shown = list(range(len(columns)))
+    if width is not None:
+        shown, widths = _fitted(columns, widths, width)
+    return [_line(columns, row, shown, widths) for row in table]
+
+
+def document(**fields: Any) -> None:
+    """Print one JSON document with the version of its form."""
+    import json
+
+    print(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, allow_nan=False))
+
+
+def plain(text: str) -> str:
+    """Return a text without what would move the cursor or change the colour of a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def wide(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # 1 ms; only where there is more than ASCII
+
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text that takes at most some columns; what was cut is marked by an ellipsis."""
+    if wide(text) <= width:
+        return text
+    while text and wide(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…" if width > 0 else ""
+
+
+def duration(seconds: float | None) -> str:
+    """Say how long something took or takes."""
+    if seconds is None:
+        return ""
+    if seconds < _MINUTE:
+        return f"{max(seconds, 0.0):.1f}s"
+    if seconds < _HOUR:
+        return f"{int(seconds) // _MINUTE}m {int(seconds) % _MINUTE:02d}s"
+    return f"{int(seconds) // _HOUR}h {int(seconds) % _HOUR // _MINUTE:02d}m"
+
+
+def age(seconds: float) -> str:
+    """Say how long ago something was."""
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit} ago"
+    return f"{max(int(seconds), 0)}s ago"
+
+
+def _terminal_width() -> int | None:
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def _fitted(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], list[int]]:
+    """Return the columns that are shown and how wide each is, so that a line fits if it can."""
+    shown = list(range(len(columns)))
+    fitted = list(widths)
+    while True:
+        over = sum(fitted[index] for index in shown) + len(_GAP) * (len(shown) - 1) - width
+        for index in shown:
+            if over > 0 and columns[index].flexible:
+                cut = min(over, max(0, fitted[index] - _LEAST))
+                fitted[index] -= cut
+                over -= cut
+        spare = max(shown, key=lambda index: columns[index].spare)
+        if over <= 0 or not columns[spare].spare:
+            return shown, fitted
+        shown.remove(spare)
+        fitted = list(widths)
+
+
+def _line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
+    cells = []
+    for index in shown:
+        text = shortened(row[index], widths[index]) if columns[index].flexible else row[index]
+        blank = " " * (widths[index] - wide(text))
+        cells.append(blank + text if columns[index].right else text + blank)
+    return _GAP.join(cells).rstrip()
+
+
+def jsonable(value: object) -> bool:
+    """Say whether JSON can hold a value; it has no NaN, for one."""
+    import json
+
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

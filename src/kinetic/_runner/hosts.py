@@ -1,0 +1,91 @@
+"""The hosts of a slice: JAX joins them by itself, without a line in the user's code.
+
+A hook waits for the import of jax. Until then nothing is loaded and nothing is paid; right after it, before any
+computation can begin, the hook calls ``jax.distributed.initialize`` for this host. A call of the user's own, or of
+Keras, then finds the work done.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+_JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One host's place in a slice.
+
+    Attributes:
+        host: Its index, from 0.
+        hosts: How many hosts there are.
+        coordinator: ``address:port`` at which host 0 listens.
+    """
+
+    host: int
+    hosts: int
+    coordinator: str
+
+
+def join_when_jax_is_imported(seat: Seat) -> None:
+    """Install the hook; a slice of one host needs none."""
+    if seat.hosts > 1:
+        sys.meta_path.insert(0, _JaxFinder(seat))
+
+
+class _JaxFinder(importlib.abc.MetaPathFinder):
+    """Finds jax once, as everybody else would, and adds a last step to its import."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "jax":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _JaxLoader(spec.loader, self._seat)
+        return spec
+
+
+class _JaxLoader(importlib.abc.Loader):
+    """Loads jax, then takes this host's seat."""
+
+    def __init__(self, loader: importlib.abc.Loader, seat: Seat) -> None:
+        self._loader = loader
+        self._seat = seat
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _take(module, self._seat)
+
+
+def _take(jax: ModuleType, seat: Seat) -> None:
+    distributed = __import__("jax.distributed").distributed
+    distributed.initialize(
+        coordinator_address=seat.coordinator,
+        num_processes=seat.hosts,
+        process_id=seat.host,
+        coordinator_bind_address=seat.coordinator,  # JAX's default binds every interface
+        initialization_timeout=_JOIN_SECONDS,
+    )
+    distributed.initialize = _already_done
+    jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
+
+
+def _already_done(*_: object, **__: object) -> None:
+    """Stand in for ``jax.distributed.initialize``: kinetic has called it for this host."""

@@ -1,0 +1,102 @@
+"""The named steps of a job's way, so that the kill suite can end a process exactly there, or a little later.
+
+For tests only. ``KINETIC_TEST_KILL=NAME+SECONDS@MARK`` ends the first process that reaches the step NAME with SIGKILL:
+at once, or SECONDS later if that is given. The file MARK is created first, so that of all processes one dies, once.
+Without the variable, as always outside of the suite, a step is an empty function: 50 ns.
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "KINETIC_TEST_KILL"
+
+# In the order in which one job comes by them. The suite takes its points from here; one that is not reached fails it.
+CLIENT = (
+    "client:begun",  # the job's folder is there and locked: from now on the job is being submitted
+    "client:packed",
+    "client:order-written",
+    "client:record-written",  # the job can be found
+    "client:launch-written",
+    "client:queued",  # the job will run, whatever becomes of us
+    "client:launched",
+    "client:collected",  # the value is in memory
+    "client:tombstone-written",  # the job counts as removed
+    "client:row-forgotten",
+    "client:folder-removed",
+    "client:artifacts-deleted",
+)
+CANCELLER = (
+    "canceller:sealed",  # the job counts as cancelled
+    "canceller:stopped",
+    "canceller:tombstone-written",
+)
+KEEPER = (
+    "keeper:alive",  # it holds its life lock
+    "keeper:registered",
+    "keeper:claimed",
+    "keeper:attempt-noted",
+    "keeper:marked-running",
+    "keeper:forked",
+    "keeper:worker-ended",
+    "keeper:judged",
+    "keeper:page-appended",  # the value and its page are one file, which is not yet the result
+    "keeper:sealed",
+    "keeper:told",
+    "keeper:log-shipped",
+    "keeper:cleared",
+    "keeper:ended",
+)
+WORKER = (
+    "worker:begun",
+    "worker:verified",
+    "worker:unpacked",
+    "worker:unpickled",
+    "worker:calling",  # the mark that the function began is on the disk
+    "worker:called",
+    "worker:body-written",
+    "worker:meta-written",  # the value will be delivered, whatever becomes of us
+    "worker:told",
+    "worker:leaving",
+)
+OBSERVER = (
+    "observer:locked",  # it holds the dead keeper's lock
+    "observer:ended-processes",
+    "observer:judged",
+    "observer:sealed",
+    "observer:settled",
+)
+ALL = CLIENT + CANCELLER + KEEPER + WORKER + OBSERVER
+
+
+def _unarmed(name: str) -> None:
+    """Pass by."""
+
+
+def _armed(name: str) -> None:
+    """Die here, if this is the step and nobody died here before."""
+    assert name in ALL, f"{name} is missing in the table of steps"  # noqa: S101 - in tests only
+    if name != _WHERE:
+        return
+    try:
+        os.close(os.open(_MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    if not _LATER:
+        _die()
+    import threading
+
+    threading.Thread(target=_die, args=(float(_LATER),), daemon=True).start()
+
+
+def _die(seconds: float = 0.0) -> None:
+    import signal
+    import time
+
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_AT, _, _MARK = os.environ.get(VARIABLE, "").partition("@")
+_WHERE, _, _LATER = _AT.partition("+")
+step = _armed if _WHERE else _unarmed

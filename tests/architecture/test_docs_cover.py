@@ -1,0 +1,122 @@
+"""The manual knows every public name, every variable and every error code, and names none that does not exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import kinetic
+from kinetic._settings import VARIABLES
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "kinetic"
+MANUAL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*MANUAL, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "design").rglob("*.md"))]
+PARTS_OF_NAMES = {"KINETIC_"}  # as in "KINETIC_*"
+
+
+def text_of(*pages: Path) -> str:
+    return "\n".join(page.read_text() for page in pages)
+
+
+def codes() -> set[str]:
+    return {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
+
+
+def codes_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the codes in one file: defaults of classes, `code="…"`, and the causes that a failed job is told with."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if getattr(target, "id", "") == "default_code":
+                yield from constants(node.value)
+        elif isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "code":
+                    yield from constants(keyword.value)
+            if getattr(node.func, "id", "") == "_failed" and len(node.args) > 1:  # _runner/judging.py
+                yield from constants(node.args[0])
+        elif isinstance(node, ast.Dict):
+            pairs = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if is_text(key)}
+            if "cause" in pairs and getattr(pairs.get("status"), "attr", "") == "FAILED":
+                yield from constants(pairs["cause"])
+
+
+def constants(node: ast.expr | None) -> Iterator[str]:
+    if is_text(node):
+        yield node.value
+    elif isinstance(node, ast.IfExp | ast.BoolOp):
+        for part in ast.iter_child_nodes(node):
+            yield from constants(part)
+
+
+def is_text(node: object) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_every_public_name_is_in_the_manual():
+    manual = text_of(*MANUAL)
+
+    missing = [name for name in kinetic.__all__ if f"kinetic.{name}" not in manual]
+
+    assert missing == []
+
+
+def test_every_variable_is_in_the_table_of_settings():
+    table = text_of(ROOT / "docs" / "settings.md")
+
+    missing = [variable.name for variable in VARIABLES if f"| `{variable.name}` |" not in table]
+
+    assert missing == []
+
+
+def test_the_pages_name_no_variable_that_does_not_exist():
+    known = {variable.name for variable in VARIABLES} | PARTS_OF_NAMES
+
+    strangers = {page.name: set(re.findall(r"KINETIC_[A-Z_]*", page.read_text())) - known for page in PAGES}
+
+    assert {page: names for page, names in strangers.items() if names} == {}
+
+
+def test_every_error_code_is_on_the_page_of_errors():
+    page = text_of(ROOT / "docs" / "errors.md")
+
+    found = codes()
+
+    assert len(found) > 40  # otherwise this test has lost its way in the sources
+    assert [code for code in sorted(found) if f"`{code}`" not in page] == []
+
+
+def test_the_page_of_errors_has_no_code_that_is_never_raised():
+    rows = [line for line in text_of(ROOT / "docs" / "errors.md").splitlines() if line.startswith("| `")]
+
+    told = {code for row in rows for code in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+
+    assert told - codes() == set()
+
+
+def test_every_link_leads_somewhere():
+    broken = [f"{page.name}: {link}" for page in PAGES for link in links_of(page) if not leads_somewhere(page, link)]
+
+    assert broken == []
+
+
+def test_the_index_links_every_page_of_the_manual():
+    index = links_of(ROOT / "docs" / "index.md")
+
+    assert [page.name for page in MANUAL[1:] if page.name not in {"index.md", *index}] == []
+
+
+def links_of(page: Path) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    if not anchor or not target.is_file():
+        return target.exists()
+    headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}

@@ -1,0 +1,144 @@
+"""The manual and the README do what they say: their Python snippets run as scripts, their commands as commands.
+
+How a page is read, from top to bottom, in a project folder and a kinetic home of its own:
+
+* A Python block whose first line is `# name.py` is that file; one without goes on where the block before it ended.
+* Blocks of other languages that begin with `# name` are written under that name, e.g. `# .kineticignore`.
+* In a console block, each `$ kinetic …` and `$ python …` runs and must succeed, and the lines below it must be printed.
+* A script runs where it ends, unless the block that follows is a console block that runs it.
+* An id such as cpu-train-20261120-134402-1f0c9ab stands for the newest job of that function; JOB for the newest of all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"# (\S+)\n")
+JOB = re.compile(r"\b([a-z0-9]+-[a-z-]+)-\d{8}-\d{6}-[0-9a-f]{7}\b|\bJOB\b")
+NOT_RUN = {"make", "pip"}  # they make environments; `make demo` and `make test` are run by whoever releases
+SHIMS = {
+    "python": 'exec "{python}" "$@"\n',
+    "kinetic": 'exec "{python}" -c "from kinetic._cli.main import main; main()" "$@"\n',
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    name: str
+    text: str
+
+    @property
+    def commands(self) -> list[tuple[str, list[str]]]:
+        """The commands of a console block, each with the lines that it is said to print."""
+        found: list[tuple[str, list[str]]] = []
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif line.strip():
+                found[-1][1].append(line)
+        return found
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the blocks of a page, those that go on joined to the one they continue."""
+    found: list[Block] = []
+    for language, text in FENCE.findall(page.read_text()):
+        named = NAME.match(text) if language != "console" else None
+        goes_on = language == "python" and named is None and found and found[-1].language == "python"
+        if goes_on:
+            before = found.pop()
+            found.append(Block("python", before.name, f"{before.text}\n{text}"))
+        else:
+            name = named[1] if named else f"snippet_{len(found)}.py"
+            found.append(Block(language, name, text))
+    return found
+
+
+class Reader:
+    """Somebody who types in what a page says."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder, self.home = folder / "project", home
+        self.folder.mkdir()
+        tools = folder / "bin"
+        tools.mkdir()
+        for name, text in SHIMS.items():
+            (tools / name).write_text("#!/bin/sh\n" + text.format(python=sys.executable))
+            (tools / name).chmod(0o755)
+        path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+        self.environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": path}
+
+    def write(self, block: Block) -> None:
+        """Save a block under its name."""
+        path = self.folder / block.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.with_real_ids(block.text))
+
+    def run(self, command: str) -> str:
+        """Run a command to its good end, and return all that it printed."""
+        words = self.with_real_ids(command)
+        shell = ["sh", "-c", words]
+        done = subprocess.run(
+            shell,
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"$ {words}\n{done.stdout}"
+        return done.stdout
+
+    def with_real_ids(self, text: str) -> str:
+        """Put ids of jobs that exist in the place of those on the page."""
+        return JOB.sub(lambda found: self.newest_job(found[1] or "", found[0]), text)
+
+    def newest_job(self, beginning: str, written: str) -> str:
+        records = (self.home / "store").glob(f"{beginning}*/handle.json")
+        newest = max(records, key=lambda record: record.stat().st_mtime_ns, default=None)
+        assert newest is not None, f"no job stands for {written}"
+        return newest.parent.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path):
+    reader = Reader(tmp_path, home)
+    blocks = blocks_of(page)
+
+    for block, following in zip(blocks, [*blocks, None][1:], strict=True):
+        if block.language == "console":
+            _type_in(block, reader)
+        elif block.language == "python" or NAME.match(block.text):
+            reader.write(block)
+        if block.language == "python" and not (following and _runs(following, block.name)):
+            reader.run(f"python {block.name}")
+
+
+def _runs(block: Block, script: str) -> bool:
+    return block.language == "console" and any(command == f"python {script}" for command, _ in block.commands)
+
+
+def _type_in(block: Block, reader: Reader) -> None:
+    for command, printed in block.commands:
+        program = next(word for word in command.split() if "=" not in word)
+        if program in NOT_RUN:
+            continue
+        assert program in SHIMS, f"a page shows a command that nobody runs: {command}"
+        shown = reader.run(command).splitlines()
+        assert [line for line in printed if line not in shown] == [], f"$ {command} printed {shown}"

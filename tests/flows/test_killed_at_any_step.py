@@ -1,0 +1,271 @@
+"""kill -9 of client, canceller, keeper, worker or observer at any step: a right status, and a result() that ends.
+
+The points lie at and between the named steps of ``kinetic._wire.steps``. They are drawn from a seed that stands in the
+name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes 20, `make nightly` 200.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic._backends.local import sweeping
+from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.queue import Queue
+from kinetic._wire import keys, steps
+
+ANSWER = 42
+LIMIT_SECONDS = 10.0
+QUICK, NIGHTLY = 20, 200
+SEED = int(os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16))
+
+# What may have become of a job whose process died exactly at a step. "value": 42 is delivered, and the function ran
+# once. "never": NOT_FOUND, and nothing runs. "lost": FAILED with a plain sentence. "removed": NOT_FOUND; its value may
+# still be there. "cancelled": NOT_FOUND, and result() says so at once.
+BECOMES: dict[str, str] = {
+    **dict.fromkeys(steps.CLIENT[:5], "never"),
+    **dict.fromkeys(steps.CLIENT[5:8], "value"),
+    **dict.fromkeys(steps.CLIENT[8:], "removed"),
+    **dict.fromkeys(steps.CANCELLER, "cancelled"),
+    **dict.fromkeys(steps.KEEPER, "value"),
+    **dict.fromkeys(steps.WORKER, "value"),
+    "worker:calling": "lost",
+    "worker:called": "lost",
+    "worker:body-written": "lost",
+    **dict.fromkeys(steps.OBSERVER, "value"),
+}
+# A little later than these, the function may have begun, or somebody may have removed the job.
+LATER: dict[str, set[str]] = {
+    **dict.fromkeys(steps.CLIENT[:5], {"never", "value", "removed"}),
+    **dict.fromkeys(steps.CLIENT[5:], {"value", "removed"}),
+    **dict.fromkeys(steps.KEEPER[:6], {"value", "lost"}),
+    **dict.fromkeys(steps.WORKER[:7], {"value", "lost"}),
+}
+
+SCRIPT = """
+    import sys
+    import time
+    import kinetic
+
+    def note(notes, word):
+        with open(notes, "a") as file:
+            file.write(word + "\\n")
+
+    @kinetic.run(accelerator="cpu")
+    def double(number, notes, seconds):
+        note(notes, "began")
+        time.sleep(seconds)
+        note(notes, "done")
+        return number * 2
+
+    if __name__ == "__main__":
+        what, notes, seconds = sys.argv[1:]
+        handle = double.run_async(21, notes, float(seconds))
+        if what == "collect":
+            print(handle.result())
+        elif what == "cancel":
+            while not handle.running():
+                time.sleep(0.01)
+            handle.cancel()
+"""
+
+ASK = """
+    import json
+    import sys
+    import time
+    import kinetic
+
+    begun = time.monotonic()
+    found = {}
+    try:
+        handle = kinetic.attach(sys.argv[1])
+        found["before"] = handle.status().value
+        found["value"] = handle.result(timeout=30, cleanup=False)
+    except Exception as error:
+        found |= {"error": type(error).__name__, "message": str(error)}
+    found["seconds"] = time.monotonic() - begun
+    if "before" in found:
+        found["after"] = handle.status().value
+        if "cancelled" in found.get("message", ""):
+            handle.cancel()
+    kinetic.list_jobs()
+    print(json.dumps(found))
+"""
+
+
+def points(seed: int) -> Iterator[object]:
+    """Draw the points: (step, seconds later); the quick ones cover every actor, the nightly ones every step."""
+    draw = random.Random(seed)
+    shares = {steps.CLIENT: 6, steps.CANCELLER: 1, steps.KEEPER: 6, steps.WORKER: 4, steps.OBSERVER: 3}
+    assert sum(shares.values()) == QUICK
+    for names, share in shares.items():
+        for name in draw.sample(names, share):
+            later = 0.0 if draw.random() < 0.6 else draw.uniform(0.0005, 0.03)
+            yield pytest.param(name, later, id=f"seed {seed}, {name} + {later * 1000:.1f} ms")
+    for number in range(NIGHTLY):
+        name = steps.ALL[number % len(steps.ALL)]
+        later = 0.0 if number < len(steps.ALL) else draw.uniform(0.0002, 0.03)
+        words = f"seed {seed}, nightly {number}, {name} + {later * 1000:.1f} ms"
+        yield pytest.param(name, later, id=words, marks=pytest.mark.nightly)
+
+
+class Site:
+    """One home on which somebody is killed."""
+
+    def __init__(self, home: Path, project: Any, setenv: Callable[[str, str], None]) -> None:
+        self.home, self.project, self._setenv = home, project, setenv
+        self.runtime = Paths(home / "run" / "here")
+        self.notes = home.parent / "notes"
+        project.write("job.py", SCRIPT)
+        project.write("ask.py", ASK)
+
+    def kill_at(self, name: str, later: float = 0.0) -> Path:
+        """Arm a step for the processes that are started from now on; the file appears when it kills."""
+        mark = self.home.parent / f"killed-{name.replace(':', '-')}"
+        self._setenv(steps.VARIABLE, f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}")
+        return mark
+
+    def kill_nobody(self) -> None:
+        self._setenv(steps.VARIABLE, "")
+
+    def run(self, what: str, seconds: float = 0.05) -> int:
+        done = self.project.run("job.py", what, str(self.notes), str(seconds))
+        assert done.returncode in {0, -9}, done.stderr
+        return int(done.returncode)
+
+    def ask(self) -> dict[str, Any]:
+        done = self.project.run("ask.py", self.job_id)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    @property
+    def job_id(self) -> str:
+        """The one job of this home, found by whatever there is of it."""
+        store = self.home / "store"
+        found = {path.name for path in self.runtime.jobs.iterdir()}
+        found |= {path.name for path in store.iterdir() if path.name[0] != "."} - keys.RESERVED if store.exists() else set()
+        found |= {path.stem for path in store.glob("history/*.json")}
+        (name,) = found
+        return name
+
+    def ran(self, word: str) -> int:
+        return self.notes.read_text().split().count(word) if self.notes.exists() else 0
+
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.runtime.queue, timeout=5)) as db:
+            return db.execute(question).fetchall()
+
+    def scratch(self) -> list[Path]:
+        folder = self.home / "store" / ".tmp"
+        return [*folder.iterdir()] if folder.exists() else []
+
+
+@pytest.fixture
+def site(
+    home: Path, project: Any, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Site:
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
+    shared = tmp_path_factory.getbasetemp() / "runners"  # made once, not once for each point
+    shared.mkdir(exist_ok=True)
+    (home / "run" / "here").mkdir(parents=True)
+    (home / "run" / "here" / "runners").symlink_to(shared)
+    return Site(home, project, monkeypatch.setenv)
+
+
+@pytest.mark.parametrize(("name", "later"), points(SEED))
+def test_a_kill_at_any_step_leaves_a_right_status_and_a_result_that_ends(
+    site: Site, name: str, later: float, wait_until: Callable[..., None]
+) -> None:
+    print(f"KINETIC_KILL_SEED={SEED}")
+
+    mark, expected = _kill(site, name, later, wait_until)
+    site.kill_nobody()
+    found = site.ask()
+
+    assert mark.exists(), f"nobody came by {name}"
+    assert found["seconds"] < LIMIT_SECONDS
+    _check_outcome(site, found, expected)
+    _check_nothing_is_left(site, wait_until)
+
+
+def _kill(site: Site, name: str, later: float, wait_until: Callable[..., None]) -> tuple[Path, set[str]]:
+    """Let somebody be killed at a step; return the sign of it and what may have become of the job."""
+    expected = {BECOMES[name]} if not later else {BECOMES[name]} | LATER.get(name, {BECOMES[name]})
+    actor = name.partition(":")[0]
+    if actor == "observer":
+        lost = random.Random(name).random() < 0.5
+        before = site.kill_at("keeper:forked", 0.4) if lost else site.kill_at("keeper:worker-ended")
+        site.run("submit", 30.0 if lost else 0.05)
+        wait_until(before.exists, "the first kill")
+        wait_until(lambda: not _keepers_live(site), "the end of the keeper")
+        mark = site.kill_at(name, later)
+        killed = site.project.run("ask.py", site.job_id).returncode
+        assert killed == -9 or later
+        return mark, {"lost"} if lost else {"value"}
+    mark = site.kill_at(name, later)
+    if actor in {"client", "canceller"}:
+        killed = site.run("collect" if actor == "client" else "cancel", 0.05 if actor == "client" else 30.0)
+        assert killed == -9 or later
+        return mark, expected | ({"removed"} if killed == 0 else set())
+    site.run("submit")
+    wait_until(mark.exists, f"the kill at {name}")
+    return mark, expected
+
+
+def _check_outcome(site: Site, found: dict[str, Any], expected: set[str]) -> None:
+    became = _what_became(site, found)
+    assert became in expected, found
+    assert site.ran("began") <= 1
+    if became == "value":
+        assert (site.ran("began"), site.ran("done")) == (1, 1)
+        assert found["after"] == "SUCCEEDED"
+    elif became == "lost":
+        assert found["after"] == "FAILED"
+        assert "was killed" in found["message"] or "SIGKILL" in found["message"]
+    elif became == "never":
+        assert site.ran("began") == 0
+    elif became == "cancelled":
+        assert site.ran("done") == 0
+
+
+def _what_became(site: Site, found: dict[str, Any]) -> str:
+    if "cancelled" in found.get("message", ""):
+        return "cancelled"
+    if found.get("before", "NOT_FOUND") == "NOT_FOUND":
+        assert found.get("value") == ANSWER or found["error"] in {"JobNotFoundError", "ResultMissingError"}
+        return "removed" if [*site.home.glob("store/history/*.json")] else "never"
+    if found.get("value") == ANSWER:
+        return "value"
+    return "lost" if found["error"] == "JobError" else "?"
+
+
+def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
+    """No process but idle keepers, no row in work, and after the next sweep no scrap of anything."""
+    wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
+    wait_until(lambda: set(_conftest().processes_of(site.home)) <= _idle(site), "the end of every process")
+    now = time.time() + sweeping.DAY + sweeping.HOUR
+    sweeping.sweep(site.runtime, Queue(site.runtime.queue), site.home / "store" / ".tmp", now=now)
+    known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
+    assert site.scratch() == []
+    assert {path.name for path in site.runtime.jobs.iterdir()} <= known
+    for folder in (site.home / "store").iterdir():
+        if folder.name not in keys.RESERVED | {".tmp"}:
+            assert (folder / "handle.json").exists(), f"{[*folder.rglob('*')]} cannot be found by anybody"
+
+
+def _idle(site: Site) -> set[int]:
+    return {pid for (pid,) in site.rows("SELECT pid FROM keepers WHERE state = 'idle'")}
+
+
+def _keepers_live(site: Site) -> bool:
+    return bool(_conftest().processes_of(site.home))

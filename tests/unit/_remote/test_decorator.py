@@ -1,0 +1,192 @@
+"""``kinetic.run(...)``: what it refuses before anything is decorated, and what later releases bring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic.errors import OptionError, OptionTypeError
+
+
+def train(rate=0.1):
+    return rate
+
+
+def test_parentheses_that_are_missing_are_missed_at_once() -> None:
+    with pytest.raises(OptionTypeError, match="without parentheses") as raised:
+        kinetic.run(train)
+
+    assert "'train'" in raised.value.why
+    assert "@kinetic.run()" in raised.value.next
+    assert isinstance(raised.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("gpu-l5", "gpu-l4, gpu-t4 and gpu-v100"),
+        ("gpu-a1000", "gpu-a100, gpu-a100-80 and gpu-v100"),
+        ("cpus", "cpu, tpu7 and tpu7x"),
+    ],
+)
+def test_an_unknown_accelerator_is_refused_with_the_three_nearest(written: str, near: str) -> None:
+    with pytest.raises(OptionError, match=f'"{written}"') as raised:
+        kinetic.run(accelerator=written)
+
+    assert raised.value.why == f"the nearest names are {near}"
+    assert raised.value.next == f'write accelerator="{near.partition(",")[0]}"'
+    assert isinstance(raised.value, ValueError)
+
+
+def test_a_size_that_no_slice_has_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(OptionError, match="asks for 3 chips") as raised:
+        kinetic.run(accelerator="tpu-v5e-3")
+
+    assert raised.value.why.startswith("v5e comes in 1, 4, 8, ")
+
+
+def test_an_accelerator_is_a_string() -> None:
+    with pytest.raises(OptionTypeError, match="accelerator=3 is not a string"):
+        kinetic.run(accelerator=3)
+
+
+def test_a_string_of_variables_would_be_taken_letter_by_letter() -> None:
+    with pytest.raises(OptionTypeError, match="not a list of names") as raised:
+        kinetic.run(capture_env_vars="HF_TOKEN")
+
+    assert "letter by letter" in raised.value.why
+    assert raised.value.next == "capture_env_vars=['HF_TOKEN']"
+
+
+@pytest.mark.parametrize("names", [[3], {"A": 1}, 3])
+def test_variables_are_a_list_of_strings(names) -> None:
+    with pytest.raises(OptionTypeError, match="capture_env_vars"):
+        kinetic.run(capture_env_vars=names)
+
+
+@pytest.mark.parametrize("name", ["", "A=1", "A\0", "A*B", "*A"])
+def test_a_name_that_no_variable_can_have_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="matches no variable"):
+        kinetic.run(capture_env_vars=["HOME", name])
+
+
+@pytest.mark.parametrize("names", [["A", "B_*", "*"], ("A",), []])
+def test_names_and_beginnings_of_names_are_fine(names) -> None:
+    assert kinetic.run(capture_env_vars=names)(train).options.capture_env_vars == tuple(names)
+
+
+def test_volumes_are_a_dict() -> None:
+    with pytest.raises(OptionTypeError, match="is not a dict") as raised:
+        kinetic.run(volumes=["/data"])
+
+    assert isinstance(raised.value, TypeError)
+
+
+@pytest.mark.parametrize("path", ["data", 3, "", "./data"])
+def test_a_volume_is_mounted_at_an_absolute_path(path) -> None:
+    with pytest.raises(OptionError, match="is not an absolute path") as raised:
+        kinetic.run(volumes={path: "somewhere"})
+
+    assert isinstance(raised.value, ValueError)
+    assert not isinstance(raised.value, TypeError)
+
+
+def test_a_volume_is_data() -> None:
+    with pytest.raises(OptionTypeError, match=r"volumes\['/data'\] is a str and not a kinetic.Data") as raised:
+        kinetic.run(volumes={"/data": "./data"})
+
+    assert isinstance(raised.value, TypeError)
+
+
+def test_no_volumes_are_fine() -> None:
+    assert kinetic.run(volumes={})(train).options.volumes == {}
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="Unknown backend 'gkee'") as raised:
+        kinetic.run(backend="gkee")
+
+    assert raised.value.next == 'backend="gke"'
+    assert "local, gke, pathways" in raised.value.why
+
+
+@pytest.mark.parametrize("backend", ["local", "gke", "pathways", None])
+def test_known_backends_are_accepted(backend) -> None:
+    assert kinetic.run(accelerator="tpu-v5e-1", backend=backend)(train).options.backend == backend
+
+
+@pytest.mark.parametrize(
+    "name", ["container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir"]
+)
+def test_a_text_is_a_string(name: str) -> None:
+    with pytest.raises(OptionTypeError, match=f"{name}=3 is not a string"):
+        kinetic.run(**{name: 3})
+
+
+def test_an_output_directory_may_be_a_path() -> None:
+    assert kinetic.run(output_dir=Path("/data/out"))(train).options.output_dir == "/data/out"
+
+
+@pytest.mark.parametrize("name", ["spot", "debug"])
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_a_flag_is_true_or_false(name: str, value) -> None:
+    with pytest.raises(OptionTypeError, match="neither True nor False"):
+        kinetic.run(**{name: value})
+
+
+def test_debugging_is_refused_and_says_what_to_do_instead() -> None:
+    with pytest.raises(OptionError, match="not part of this release") as raised:
+        kinetic.run(debug=True)
+
+    assert ".local(" in raised.value.next
+    assert raised.value.code == "not-yet"
+
+
+def test_all_thirteen_may_be_given_by_position() -> None:
+    given = ["cpu", None, "repo", "z", "p", ["A"], "c", "local", "n", {}, True, "/out", False]
+
+    options = kinetic.run(*given)(train).options
+
+    assert (options.accelerator, options.base_image_repo, options.zone, options.project) == ("cpu", "repo", "z", "p")
+    assert (options.capture_env_vars, options.cluster, options.backend) == (("A",), "c", "local")
+    assert (options.namespace, options.spot, options.output_dir) == ("n", True, "/out")
+
+
+def test_a_parameter_that_does_not_exist_is_an_ordinary_type_error() -> None:
+    with pytest.raises(TypeError, match="acelerator"):
+        kinetic.run(acelerator="cpu")
+
+
+def test_one_decorator_can_be_used_for_many_functions() -> None:
+    on_cpu = kinetic.run(accelerator="cpu")
+
+    first, second = on_cpu(train), on_cpu(lambda: 2)
+
+    assert first.options is second.options
+    assert first.__wrapped__ is not second.__wrapped__
+
+
+# ------------------------------------------------------------------------------------------- what later releases bring
+
+
+def test_data_names_what_is_missing_and_what_to_do_instead() -> None:
+    with pytest.raises(OptionError, match=r"Data\('./set'\) is not part of this release") as raised:
+        kinetic.Data("./set", fuse=True)
+
+    assert "pass the path as a string" in raised.value.next
+
+
+def test_fanning_out_names_what_is_missing_and_what_to_do_instead() -> None:
+    with pytest.raises(OptionError, match="run_async_map is not part of this release") as raised:
+        kinetic.run(accelerator="cpu")(train).run_async_map([1, 2], max_concurrent=2)
+
+    assert "run_async(" in raised.value.next
+
+
+def test_attaching_to_a_batch_names_what_is_missing_and_what_to_do_instead() -> None:
+    with pytest.raises(OptionError, match=r"attach_batch\('grp-12345678'\) is not part of this release") as raised:
+        kinetic.attach_batch("grp-12345678", poll_timeout=1)
+
+    assert "kinetic.attach(" in raised.value.next
