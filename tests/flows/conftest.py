@@ -101,9 +101,9 @@ class Project:
     def run(
         self, script: str, *words: str, python: str = sys.executable, cwd: Path | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script of the project to its end."""
+        """Run a script of the project, or ``-c`` and a text, to its end."""
         return subprocess.run(
-            [python, str(self.root / script), *words],
+            [python, script if script == "-c" else str(self.root / script), *words],
             cwd=cwd or self.root,
             env=environment(),
             capture_output=True,

@@ -1,10 +1,602 @@
-def test_smoke(project):
+"""Whatever a user decorates runs as a job on this machine, and finds the world it would find here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+import enum
+import threading
+import kinetic
+
+LOCK = threading.Lock()
+on_cpu = kinetic.run(accelerator="cpu")
+
+class Color(enum.Enum):
+    RED = 1
+
+class Mistake(Exception):
+    def __init__(self, code, hint):
+        super().__init__(f"{code}: {hint}")
+        self.code = code
+
+def helper(number):
+    with LOCK:
+        return number + 1
+
+@on_cpu
+def train(number):
+    return helper(number)
+
+@on_cpu
+def color():
+    return Color.RED
+
+@on_cpu
+def mistake():
+    raise Mistake(3, "so it is")
+
+class Model:
+    def __init__(self, size=1):
+        self.size = size
+
+    @on_cpu
+    def fit(self, rate):
+        return self.size * rate
+
+    def plain(self, rate):
+        return self.size + rate
+
+    @classmethod
+    @on_cpu
+    def build(cls, size):
+        return cls(size)
+
+    @staticmethod
+    @on_cpu
+    def version(major):
+        return f"v{major}"
+
+class Sub(Model):
+    pass
+"""
+
+
+def last(text: str) -> object:
+    """Return the last line that a script printed, as JSON."""
+    return json.loads(text.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------- functions of modules
+
+
+def test_functions_methods_and_whatever_can_be_called_run_from_a_module(project) -> None:
+    project.write("lib.py", MODULE)
+
+    out = project.out(
+        """
+        import json
+        from functools import partial
+        from lib import Model, Sub, helper, on_cpu, train
+
+        class Doubles:
+            def __call__(self, number):
+                return number * 2
+
+        def outer(offset):
+            def inner(number):
+                return number + offset
+            return inner
+
+        model = Model(3)
+        print(json.dumps([
+            train(1),
+            model.fit(2),
+            Model.fit(model, 2),
+            model.fit.run_async(2).result(),
+            type(Model.build(2)).__name__,
+            type(Sub.build(2)).__name__,
+            type(Sub.build.run_async(2).result()).__name__,
+            type(Sub.build.with_options(deadline=60)(2)).__name__,
+            Model.version(3),
+            model.version.submit(3).result(),
+            on_cpu(model.plain)(1),
+            on_cpu(partial(pow, 2))(5),
+            on_cpu(partial(helper))(1),
+            on_cpu(Doubles())(4),
+            on_cpu(lambda number: number + 40)(2),
+            on_cpu(outer(3))(1),
+            on_cpu(len)([1, 2]),
+            on_cpu(Model)(7).size,
+        ]))
+        """
+    )
+
+    expected = [2, 6, 6, 6, "Model", "Sub", "Sub", "Sub", "v3", "v3", 4, 32, 2, 8, 42, 4, 2, 7]
+    assert last(out) == expected
+
+
+def test_what_a_module_defines_keeps_its_identity_on_both_ways(project) -> None:
+    project.write("lib.py", MODULE)
+
+    out = project.out(
+        """
+        import lib
+
+        assert lib.color() is lib.Color.RED
+        assert type(lib.Sub.build(2)) is lib.Sub
+        try:
+            lib.mistake()
+        except lib.Mistake as mistake:
+            assert mistake.code == 3
+            assert str(mistake) == "3: so it is"
+            assert any(note.startswith("Remote traceback:\\nTraceback") for note in mistake.__notes__)
+            assert "in mistake" in mistake.__notes__[-1]
+        else:
+            raise SystemExit("it was not raised")
+        with lib.LOCK:   # which no job has touched
+            print("all well")
+        """
+    )
+
+    assert "all well" in out
+
+
+def test_a_package_with_relative_imports_runs(project) -> None:
+    project.write("pack/__init__.py", "")
+    project.write("pack/deep/__init__.py", "")
+    project.write("pack/tools.py", "def double(n): return 2 * n")
+    project.write(
+        "pack/deep/jobs.py",
+        """
+        import kinetic
+        from ..tools import double
+
+        @kinetic.run(accelerator="cpu")
+        def train(n):
+            from . import names
+            return [double(n), names.NAME, __name__, __package__]
+        """,
+    )
+    project.write("pack/deep/names.py", "NAME = 'deep'")
+
+    out = project.out("import json; from pack.deep.jobs import train; print(json.dumps(train(2)))")
+
+    assert last(out) == [4, "deep", "pack.deep.jobs", "pack.deep"]
+
+
+# ------------------------------------------------------------------------------------------------- the script itself
+
+
+def test_the_scripts_own_functions_and_classes_run_and_come_back_as_themselves(project) -> None:
+    out = project.out(
+        """
+        import enum
+        from dataclasses import dataclass
+        import kinetic
+
+        on_cpu = kinetic.run(accelerator="cpu")
+        COUNT = 2
+
+        class Color(enum.Enum):
+            RED = 1
+
+        @dataclass(frozen=True)
+        class Point:
+            x: int
+
+        class Mistake(Exception):
+            pass
+
+        class Base:
+            kept = []
+
+        class Model(Base):
+            def __init__(self, size):
+                self.size = size
+
+            @on_cpu
+            def fit(self, rate):
+                return Point(self.size * rate)
+
+            @classmethod
+            @on_cpu
+            def build(cls, size):
+                return cls(size)
+
+        def helper(number):
+            return number + COUNT
+
+        @on_cpu
+        def train(color, number):
+            global COUNT
+            COUNT += 1
+            assert color is Color.RED
+            return [color, helper(number), Model(3)]
+
+        @on_cpu
+        def fails():
+            raise Mistake("mine")
+
+        if __name__ == "__main__":
+            color, number, model = train(Color.RED, 1)
+            assert color is Color.RED
+            assert number == 4
+            assert COUNT == 2, "the job has its own"
+            assert type(model) is Model
+            assert Model(3).fit(2) == Point(6)
+            assert type(Model.build(2)) is Model
+            assert type(Model.build.run_async(2).result()) is Model
+            Base.kept.append(1)
+            model.fit.run_async(1).result()
+            assert Base.kept == [1], "collecting a result must not reset a class"
+            try:
+                fails()
+            except Mistake as mistake:
+                print("mine:", mistake)
+        """
+    )
+
+    assert out.endswith("mine: mine\n")
+
+
+def test_a_script_without_a_guard_does_not_run_again_in_the_job(project) -> None:
     out = project.out(
         """
         import kinetic
+        print("once")
+
         @kinetic.run(accelerator="cpu")
-        def f(x): return x + 1
-        print(f(1))
+        def train():
+            return 1
+
+        print(train())
         """
     )
-    assert out.endswith("2\n")
+
+    assert out.count("once") == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_pools_of_processes_work_with_the_scripts_functions_and_classes(project, method: str) -> None:
+    out = project.out(
+        f"""
+        import multiprocessing
+        import pickle
+        import kinetic
+
+        class Model:
+            def __init__(self, size):
+                self.size = size
+
+        def work(model):
+            return Model(model.size + 1)
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            assert type(pickle.loads(pickle.dumps(Model(1)))) is Model
+            with multiprocessing.get_context("{method}").Pool(2) as pool:
+                return sorted(model.size for model in pool.map(work, [Model(1), Model(2)]))
+
+        if __name__ == "__main__":
+            print(train())
+        """
+    )
+
+    assert out.endswith("[2, 3]\n")
+
+
+def test_a_pool_works_with_functions_of_a_module(project) -> None:
+    project.write("lib.py", MODULE)
+
+    out = project.out(
+        """
+        import concurrent.futures
+        import multiprocessing
+        import kinetic
+        from lib import helper
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            spawn = multiprocessing.get_context("spawn")
+            with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
+                return list(pool.map(helper, [1, 2]))
+
+        if __name__ == "__main__":
+            print(train())
+        """
+    )
+
+    assert out.endswith("[2, 3]\n")
+
+
+def test_code_without_any_file_runs(project) -> None:
+    done = project.run("-c", "import kinetic; print(kinetic.run(accelerator='cpu')(lambda n: n + 1)(1))")
+
+    assert done.stdout.endswith("2\n"), done.stderr
+
+
+# ------------------------------------------------------------------------------------------------- jobs inside a job
+
+
+def test_inside_a_job_a_call_runs_in_its_process_and_nothing_can_be_submitted(project) -> None:
+    project.write("lib.py", MODULE)
+
+    out = project.out(
+        """
+        import json, os
+        import kinetic
+        import lib
+
+        @kinetic.run(accelerator="cpu")
+        def process():
+            return os.getpid()
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            refused = []
+            for function in (lib.train, lib.Model(3).fit, lib.Model.build):
+                try:
+                    function.run_async(1)
+                except kinetic.errors.CallableError as error:
+                    refused.append(error.what)
+            values = [lib.train(1), lib.train(2), lib.Model(3).fit(2), type(lib.Sub.build(1)).__name__]
+            return [*values, process() == os.getpid(), refused]
+
+        if __name__ == "__main__":
+            job = train.run_async()
+            found = job.result(cleanup=False)
+            found.append(job.logs().count("kinetic: train() was called inside a job and runs in this process"))
+            print(json.dumps(found))
+        """
+    )
+
+    refused = [f"{name} cannot be submitted from inside a job" for name in ("train", "fit", "build")]
+    assert last(out) == [2, 3, 6, "Sub", True, refused, 1]
+
+
+# ------------------------------------------------------------------------------------------------- the world of a job
+
+
+WORLD = """
+import json, os, sys
+import kinetic
+
+@kinetic.run(accelerator="cpu", capture_env_vars=["MY_*"])
+def world():
+    main = sys.modules["__main__"]
+    return {
+        "argv": sys.argv,
+        "file": getattr(main, "__file__", None),
+        "cwd": os.getcwd(),
+        "path": sys.path[:4],
+        "environ": {k: v for k, v in os.environ.items() if k.startswith(("KINETIC_", "MY_", "THEIRS"))},
+        "output_is_there": os.path.isdir(os.environ["KINETIC_OUTPUT_DIR"]),
+        "stdin": sys.stdin.read(),
+        "umask": os.umask(0o077),
+        "beside": open("beside.txt").read(),
+    }
+
+if __name__ == "__main__":
+    os.umask(0o027)
+    job = world.run_async()
+    found = job.result(cleanup=False)
+    print(json.dumps([job.job_id, job.output_dir, found]))
+"""
+
+
+@pytest.fixture
+def world(project, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, dict]:
+    """Look around in a job of a script in a folder of the project."""
+    project.write("pyproject.toml", "[project]\nname = 'x'\n")
+    project.write("jobs/beside.txt", "beside")
+    project.write("jobs/look.py", WORLD)
+    monkeypatch.setenv("MY_SECRET_TOKEN", "s3cr3t-c0ffee-1234567890")
+    monkeypatch.setenv("THEIRS", "not asked for")
+    done = project.run("jobs/look.py", "--rate", "3", cwd=project.root / "jobs")
+    assert done.returncode == 0, done.stderr
+    return last(done.stdout)
+
+
+def test_a_job_knows_who_and_where_it_is(world) -> None:
+    job_id, output_dir, found = world
+
+    ours = {name: value for name, value in found["environ"].items() if name.startswith("KINETIC_")}
+    assert ours["KINETIC_JOB_ID"] == job_id
+    assert ours["KINETIC_ATTEMPT"] == "0"
+    assert ours["KINETIC_HOST_INDEX"] == "0"
+    assert ours["KINETIC_HOST_COUNT"] == "1"
+    assert ours["KINETIC_OUTPUT_DIR"] == output_dir
+    assert found["output_is_there"]
+    assert Path(output_dir).is_dir()
+
+
+def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(world, project, home: Path) -> None:
+    _, _, found = world
+
+    workspace = Path(found["cwd"]).parent
+    assert found["cwd"].endswith("/jobs")
+    assert workspace.is_relative_to(home)
+    assert found["file"] == str(workspace / "jobs" / "look.py")
+    assert found["argv"][0] == found["file"]
+    assert found["path"][0] == str(workspace / "jobs")
+    assert found["beside"] == "beside"
+    assert found["umask"] == 0o027
+    assert found["stdin"] == ""
+    assert not [entry for entry in found["path"] if entry.startswith(str(project.root))]
+
+
+def test_a_job_has_the_variables_that_were_captured_and_no_others(world) -> None:
+    _, _, found = world
+
+    assert found["environ"]["MY_SECRET_TOKEN"] == "s3cr3t-c0ffee-1234567890"
+    assert "THEIRS" not in found["environ"]
+
+
+def test_a_captured_value_is_in_no_byte_of_the_store_and_nowhere_once_the_job_is_gone(
+    project, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "s3cr3t-c0ffee-1234567890"
+    monkeypatch.setenv("MY_TOKEN", secret)
+    out = project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", capture_env_vars=["MY_TOKEN"])
+        def train():
+            import os
+            return len(os.environ["MY_TOKEN"])
+
+        job = train.run_async()
+        print(job.result(cleanup=False))
+        """
+    )
+
+    assert out.endswith(f"{len(secret)}\n")
+    with_secret = [path for path in home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert [path for path in with_secret if path.is_relative_to(home / "store")] == []
+    assert all(path.stat().st_mode & 0o077 == 0 for path in with_secret)
+
+    project.out("import kinetic; [job.cleanup() for job in kinetic.list_jobs()]")
+    assert [path for path in home.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()] == []
+
+
+def test_captured_variables_are_there_before_anything_is_unpickled(project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_MODE", "fast")
+    project.write(
+        "lib.py", "import os\nMODE = os.environ['MY_MODE']\nclass Model:\n    mode = MODE\ndef look(m): return m.mode"
+    )
+
+    out = project.out(
+        """
+        import kinetic
+        from lib import Model, look
+
+        print(kinetic.run(accelerator="cpu", capture_env_vars=["MY_MODE"])(look)(Model()))
+        """
+    )
+
+    assert out.endswith("fast\n")
+
+
+def test_the_path_keeps_the_order_that_the_client_had(project) -> None:
+    project.write("first/which.py", "NAME = 'first'")
+    project.write("second/which.py", "NAME = 'second'")
+
+    out = project.out(
+        """
+        import json, os, sys
+        here = os.path.dirname(os.path.abspath(__file__))
+        sys.path[:0] = [os.path.join(here, "second"), os.path.join(here, "first")]
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            import which
+            return [which.NAME, [os.path.basename(entry) for entry in sys.path[:2]]]
+
+        print(json.dumps(train()))
+        """
+    )
+
+    assert last(out) == ["second", ["second", "first"]]
+
+
+def test_kinetic_itself_can_be_imported_in_a_job(project) -> None:
+    out = project.out(
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def version():
+            import kinetic
+            return kinetic.__version__
+
+        assert version() == kinetic.__version__
+        print("the same")
+        """
+    )
+
+    assert out.endswith("the same\n")
+
+
+def test_an_output_directory_of_ones_own_is_made_and_kept(project, tmp_path: Path) -> None:
+    project.out(
+        f"""
+        import kinetic, os
+
+        @kinetic.run(accelerator="cpu", output_dir="{tmp_path}/results/today")
+        def train():
+            with open(os.environ["KINETIC_OUTPUT_DIR"] + "/model.txt", "w") as file:
+                file.write("weights")
+
+        train()
+        """
+    )
+
+    assert (tmp_path / "results" / "today" / "model.txt").read_text() == "weights"
+
+
+# ------------------------------------------------------------------------------------------------- what cannot go
+
+
+def test_a_call_that_cannot_be_pickled_leaves_no_trace(project, home: Path) -> None:
+    out = project.out(
+        """
+        import threading
+        import kinetic
+        DB = threading.Lock()
+
+        def helper():
+            return DB
+
+        @kinetic.run(accelerator="cpu")
+        def train(*args):
+            return helper()
+
+        @kinetic.run(accelerator="cpu")
+        def look(*args):
+            return 1
+
+        for attempt in (lambda: train.run_async(), lambda: look.run_async(1, 2, {"model": [DB]})):
+            try:
+                attempt()
+            except TypeError as error:
+                print(str(error).splitlines()[0])
+        print(kinetic.list_jobs())
+        """
+    )
+
+    assert "global 'DB' read by helper() cannot be pickled" in out
+    assert "argument 2 → ['model'][0] cannot be pickled" in out
+    assert out.endswith("[]\n")
+    assert [path.name for path in home.glob("store/*") if path.name.startswith("cpu-")] == []
+    assert [*home.glob("run/*/jobs/*")] == []
+
+
+def test_what_does_not_ship_goes_by_value_and_that_is_said_once(project, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "stranger.py").write_text("def double(n): return 2 * n\n")
+
+    project.write(
+        "script.py",
+        f"""
+        import sys
+        sys.path.append("{tmp_path}/outside")
+        import kinetic
+        from stranger import double
+
+        @kinetic.run(accelerator="cpu")
+        def train(n):
+            return double(n)
+
+        print(train(1) + train(2))
+        """,
+    )
+    done = project.run("script.py")
+
+    assert done.stdout.endswith("6\n"), done.stderr
+    assert done.stderr.count("stranger travels by value: its file lies outside the project") == 1

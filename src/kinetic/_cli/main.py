@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
 from kinetic._version import __version__
 
 _COMMANDS = "kinetic._cli.commands"
+_MANY_OBJECTS = 100_000  # what imports make stays anyway: looking through it for garbage costs 8 of 90 ms
 
 
 class Root(LazyGroup):
@@ -84,6 +86,7 @@ def _use_profile(name: str) -> None:
 
 def main() -> None:
     """Be the console script."""
+    gc.set_threshold(_MANY_OBJECTS)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a value may hold what this terminal's encoding cannot say
             stream.reconfigure(errors="backslashreplace")

@@ -1,6 +1,6 @@
 """Isolated environments: built by uv from what a project declares, once, and used by every job that needs the same.
 
-    {cache}/{digest}/{build}/bin/python     an attempt to build it; the name is drawn, so that nobody else writes into it
+    {cache}/{digest}/{build}/bin/python     an attempt to build it; its name is drawn, so that nobody else writes there
     {cache}/{digest}/complete               the name of the build that came to its end
     {cache}/{digest}/used                   touched at each use
     {cache}/{digest}.lock                   held while somebody builds
@@ -46,7 +46,7 @@ def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
     if value != "same":
         raise OptionError(
             f"{VARIABLE}={value!r} is not known",
-            why="same: jobs run in the interpreter that submits them; isolated: in an environment built for the project",
+            why="same: jobs run in the interpreter that submits them; isolated: in an environment built for them",
             next=f"export {VARIABLE}=isolated, or unset it",
         )
     return "same"
@@ -224,12 +224,15 @@ def _plain(text: str) -> str:
 
 
 def _number(line: str, source: Path | None) -> int | None:
-    """Return the first line of a file that mentions the package of a requirement."""
+    """Return where a requirement stands in a file: the line that holds it, else the first that names its package."""
     try:
         text = source.read_text(encoding="utf-8", errors="replace") if source else ""
     except OSError:
         return None
-    return next((number for number, one in enumerate(text.split("\n"), 1) if _mentions(one, line)), None)
+    written = [" ".join(one.split()) for one in text.split("\n")]
+    holding = (number for number, one in enumerate(written, 1) if line in one)
+    naming = (number for number, one in enumerate(written, 1) if _mentions(one, line))
+    return next(holding, None) or next(naming, None)
 
 
 def _last_use(place: Path) -> float:

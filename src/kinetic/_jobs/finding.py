@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
 from kinetic._backends import choosing
@@ -17,7 +16,9 @@ from kinetic._stores.protocol import Store
 from kinetic._wire import keys, names
 from kinetic.errors import BackendUnavailableError, JobNotFoundError, KeyMissingError, KineticError, OptionError
 
-_log = logging.getLogger("kinetic.jobs")
+if TYPE_CHECKING:
+    import logging
+
 _MANY = 5
 
 
@@ -81,7 +82,7 @@ def list_jobs(
         if target.backend.value != "local":
             choosing.choose(target.backend.value, places.runtime())
     except BackendUnavailableError as error:
-        _log.warning("only jobs of this machine are listed: %s", error.what)
+        _log().warning("only jobs of this machine are listed: %s", error.what)
     return _newest_first(_live(_local_store()))
 
 
@@ -108,7 +109,7 @@ def _live(store: Store) -> Iterator[JobHandle]:
         except KeyMissingError:
             continue  # being submitted, or removed this moment
         except KineticError as error:
-            _log.warning("%s is not listed: %s", job_id, error.what)
+            _log().warning("%s is not listed: %s", job_id, error.what)
             continue
         if job_id in here or (handle.host != machine and not tombstones.exists(store, job_id)):
             yield handle
@@ -132,6 +133,12 @@ def _local_store() -> Store:
 
 def _newest_first(handles: Iterator[JobHandle]) -> list[JobHandle]:
     return sorted(handles, key=lambda handle: (handle.created_at, handle.job_id), reverse=True)
+
+
+def _log() -> logging.Logger:
+    import logging  # 5 ms; only when there is something to tell
+
+    return logging.getLogger("kinetic.jobs")
 
 
 def _refuse_other_places(project: str | None, cluster: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -283,6 +282,8 @@ class JobHandle:
 
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""
+        import html  # 2 ms; only in notebooks
+
         try:
             status = self.status().value
         except Exception as error:  # noqa: BLE001 - a card must never break a notebook

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +41,8 @@ def body_of(store: Store, outcome: Outcome) -> Any:
         IntegrityError: Its bytes changed; nothing of them was used.
         ResultUnreadableError: It needs a module or a class that this machine does not have; the bytes stay.
     """
+    import pickle  # 3 ms; only when a value is opened
+
     name = keys.result(outcome.job_id)
     if outcome.body_length <= _IN_MEMORY:
         data = store.get(name, length=outcome.body_length)
@@ -78,6 +78,8 @@ def _as_file(store: Store, name: str) -> IO[bytes]:
     descriptor: Any = getattr(store, "open", None)
     if descriptor is not None:
         return io.BufferedReader(io.FileIO(descriptor(name), "rb"), 1 << 16)
+    import tempfile  # 3 ms; only for large values in a store that has no files
+
     with tempfile.NamedTemporaryFile(prefix="kinetic-", delete=False) as made:
         path = Path(made.name)
     try:

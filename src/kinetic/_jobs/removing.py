@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,10 @@ from kinetic.errors import BackendError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    import logging
+
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
-
-_log = logging.getLogger("kinetic.jobs")
 
 
 def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
@@ -35,7 +34,7 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if not ended and not backend.stop(handle.job_id, wait=wait):
-            _log.warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
+            _log().warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
         backend.remove(handle.job_id)
     if artifacts:
         store.delete(keys.job(handle.job_id))
@@ -48,7 +47,7 @@ def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:
     try:
         remove(handle, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
-        _log.warning("%s was collected, and could not be removed: %s", handle.job_id, error)
+        _log().warning("%s was collected, and could not be removed: %s", handle.job_id, error)
 
 
 def cancel(handle: JobHandle, *, wait: float) -> bool:
@@ -100,6 +99,12 @@ def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
     tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
     step("canceller:tombstone-written")
     backend.remove(handle.job_id)
+
+
+def _log() -> logging.Logger:
+    import logging  # 5 ms; only when there is something to tell
+
+    return logging.getLogger("kinetic.jobs")
 
 
 def _key(handle: JobHandle) -> bytes:

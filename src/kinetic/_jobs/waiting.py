@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
@@ -15,11 +14,12 @@ from kinetic.errors import JobTimeoutError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    import logging
+
     from kinetic._jobs.handle import JobHandle
 
 _LOOK_SECONDS = 1.0  # pushed, not polled: this only finds a queue that nobody keeps any more
 _LOG_SECONDS = 0.1  # a job flushes its output this often
-_log = logging.getLogger("kinetic.jobs")
 
 OnChange = Callable[[JobStatus], None]
 
@@ -106,7 +106,13 @@ def _tell(on_change: OnChange | None, status: JobStatus) -> None:
     try:
         on_change(status)
     except Exception:  # noqa: BLE001 - the callback is user code
-        _log.exception("the on_status_change callback failed; the job is not affected")
+        _log().exception("the on_status_change callback failed; the job is not affected")
+
+
+def _log() -> logging.Logger:
+    import logging  # 5 ms; only when there is something to tell
+
+    return logging.getLogger("kinetic.jobs")
 
 
 def _too_late(handle: JobHandle, timeout: float, status: JobStatus) -> JobTimeoutError:

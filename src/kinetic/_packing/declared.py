@@ -1,4 +1,4 @@
-"""Dependencies that stand in tables: ``[project]`` of a pyproject.toml, and the metadata on top of a script (PEP 723)."""
+"""Dependencies in tables: ``[project]`` of a pyproject.toml, and the metadata on top of a script (PEP 723)."""
 
 from __future__ import annotations
 

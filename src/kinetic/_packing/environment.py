@@ -26,6 +26,10 @@ class Captured(NamedTuple):
     values: dict[str, str]
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """Show names only: a repr ends up in tracebacks and logs."""
+        return f"Captured({', '.join(self.values)})"
+
 
 def check(patterns: object) -> tuple[str, ...]:
     """Return the patterns, or refuse what cannot be meant.

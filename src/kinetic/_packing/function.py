@@ -90,7 +90,7 @@ def _registered() -> Iterator[Callable[[ModuleType], None]]:
         before = set(cloudpickle.list_registry_pickle_by_value())
 
         def register(module: ModuleType) -> None:
-            if module.__name__ not in before:
+            if module.__name__ not in before and module not in ours:
                 cloudpickle.register_pickle_by_value(module)
                 ours.append(module)
 
@@ -113,7 +113,8 @@ def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], N
                 elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
                     return references.by_name, (module, obj.__qualname__)
             elif references.WRAPPED in type(obj).__dict__:
-                return references.same, (references.plain(obj),)
+                reduced = obj.__reduce__()
+                return reduced if reduced[0] is references.bound else (references.same, (references.plain(obj),))
             return super().reducer_override(obj)
 
     pickler = Pickler(file, protocol=PROTOCOL)

@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue, Row
 from kinetic._backends.protocol import Diagnosis, Launch, Sighting
-from kinetic._hardware.placement import Placement
 from kinetic._packing import runner
 from kinetic._wire import pages
 from kinetic._wire.steps import step
 from kinetic.errors import CapacityError, KineticError
 from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._hardware.placement import Placement
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777

@@ -75,6 +75,7 @@ def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
         if row.stop:
             queue.end(row.job_id, "ended")
         elif row.requeues < REQUEUES and not has_begun(paths, row):
+            _clear_attempt(paths, row)
             queue.requeue(row.job_id, keeper.keeper)
         else:
             settle(paths, queue, row, said)
@@ -159,6 +160,14 @@ def forsake(paths: Paths, store: Store, job_id: str) -> None:
     if store.size(keys.record(job_id)) is None:
         store.delete(keys.job(job_id))
     shutil.rmtree(paths.job(job_id), ignore_errors=True)
+
+
+def _clear_attempt(paths: Paths, row: Row) -> None:
+    """Remove what an attempt that came to nothing wrote, before another one takes its place."""
+    with contextlib.suppress(KineticError, OSError):
+        page = launching.read(paths, row.job_id)
+        if page is not None:
+            clear_scratch(launching.work_of(paths, page, row.attempt, runner="", more={}))
 
 
 def clear_scratch(task: Work) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from kinetic._hardware.placement import Placement
-from kinetic._wire.order import Order
+if TYPE_CHECKING:
+    from kinetic._hardware.placement import Placement
+    from kinetic._wire.order import Order
 
 _NAMES = frozenset(  # a string is read more easily than forty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "

@@ -64,7 +64,8 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
             file.unlink(missing_ok=True)
     for file in _listed(scratch) if scratch is not None else ():
-        if _age(file, now) > DAY and file.name.partition(".")[0] not in rows:
+        row = rows.get(file.name.partition(".")[0])
+        if _age(file, now) > DAY and (row is None or row.ended is not None):
             file.unlink(missing_ok=True)
     _sweep_runners(paths, queue, now)
 

@@ -1,0 +1,187 @@
+"""Environments built by the real uv: what is in them, that they are built once, and whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic._images import environments, uv
+from kinetic._packing import dependencies
+from kinetic._packing.root import Plan
+from kinetic._wire import fingerprint
+from kinetic.errors import ImageBuildError
+
+SOURCE = Path(__file__).parents[2] / "src"
+PACKAGE = "roman"  # tiny, pure, needed by nothing that we use
+LINE = "roman==5.0"
+
+BUILD = """
+import sys
+from pathlib import Path
+from kinetic._images import environments
+from kinetic._wire import fingerprint
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+print(environments.ready(sys.argv[2:], cache=Path(sys.argv[1]), python=fingerprint.python(), say=say))
+"""
+
+# A package whose build waits while a file is there, so that a test can act in the middle of an installation.
+SLOW = """
+import os, pathlib, time, zipfile
+
+HOLD, BEGUN = pathlib.Path({hold!r}), pathlib.Path({begun!r})
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with BEGUN.open("a") as file:
+        file.write("x")
+    while HOLD.exists():
+        time.sleep(0.01)
+    name = "slow_kinetic-1-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("slow_kinetic.py", "value = 7\\n")
+        wheel.writestr("slow_kinetic-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: slow-kinetic\\nVersion: 1\\n")
+        wheel.writestr("slow_kinetic-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("slow_kinetic-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "environments"
+
+
+@pytest.fixture
+def slow(tmp_path, monkeypatch):
+    """Make a package that is slow to build, and return its line and the two files that steer it."""
+    folder, hold, begun = tmp_path / "slow", tmp_path / "hold", tmp_path / "begun"
+    folder.mkdir()
+    hold.touch()
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "slow-kinetic"\nversion = "1"\n'
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (folder / "backend.py").write_text(SLOW.format(hold=str(hold), begun=str(begun)))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    yield f"slow-kinetic @ file://{folder}", hold, begun
+    hold.unlink(missing_ok=True)  # whoever still builds comes to an end
+
+
+def ready(cache, lines, **more):
+    return environments.ready(lines, cache=cache, python=fingerprint.python(), say=lambda _: None, **more)
+
+
+def run_in(python, code):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, env=clean)
+
+
+def start(cache, *lines):
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    words = [sys.executable, "-c", BUILD, str(cache), *lines]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_what_the_project_declares_is_there_and_what_the_client_has_is_not(cache, tmp_path):
+    assert importlib.util.find_spec(PACKAGE) is None
+    (tmp_path / "requirements.txt").write_text(f"{LINE}  # exact\n")
+    found = dependencies.find(Plan(tmp_path, "", None, ("",)))
+
+    python = ready(cache, found.lines, source=found.source)
+
+    here = run_in(python, f"import {PACKAGE}, sys; print({PACKAGE}.toRoman(7), *sys.version_info[:2])")
+    assert here.stdout.split() == ["VII", *map(str, sys.version_info[:2])], here.stderr
+    assert "ModuleNotFoundError" in run_in(python, "import pytest").stderr
+
+
+def test_two_processes_that_need_the_same_environment_build_it_once(cache, slow, wait_until):
+    line, hold, begun = slow
+    first = start(cache, line)
+    wait_until(begun.exists, "the build", seconds=30)
+    second = start(cache, line)
+    assert second.stderr.readline() == "waits for another kinetic that builds the same environment\n"
+
+    hold.unlink()
+    (one, said), (other, _) = first.communicate(timeout=60), second.communicate(timeout=60)
+
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert one == other
+    assert begun.read_text() == "x"
+    assert "uv: Installed 1 package" in said
+    assert run_in(one.strip(), "import slow_kinetic; print(slow_kinetic.value)").stdout == "7\n"
+
+
+def test_an_environment_whose_builder_was_killed_is_built_again(cache, slow, wait_until):
+    line, hold, begun = slow
+    first = start(cache, line)
+    wait_until(begun.exists, "the build", seconds=30)
+
+    first.kill()
+    first.communicate(timeout=60)
+    (left,) = [path for path in cache.iterdir() if path.is_dir()]
+    assert not (left / "complete").exists()
+    hold.unlink()
+    python = ready(cache, [line])
+
+    assert python.is_relative_to(left)
+    assert run_in(python, "import slow_kinetic; print(slow_kinetic.value)").stdout == "7\n"
+    assert ready(cache, [line]) == python
+
+
+def test_a_package_that_there_is_not_is_told_with_its_line_and_is_looked_for_again(cache, tmp_path):
+    source = tmp_path / "requirements.txt"
+    source.write_text(f"# ours\n{LINE}\n{PACKAGE}>=99999\n")
+
+    for _ in range(2):
+        with pytest.raises(ImageBuildError) as caught:
+            ready(cache, [LINE, f"{PACKAGE}>=99999"], source=source)
+
+        what, why, *_, next_ = str(caught.value).splitlines()
+        assert what == f"the isolated environment for {source} could not be built [image-build]"
+        assert why.startswith("why:   error: No solution found")
+        assert "99999" in caught.value.why
+        assert next_.endswith(f"line 3 ({PACKAGE}>=99999)")
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_hashes_hold_beside_packages_that_have_none(cache):
+    wrong = f"{LINE} --hash=sha256:{'0' * 64}"
+
+    with pytest.raises(ImageBuildError, match="Hash mismatch"):
+        ready(cache, [wrong], base=["six==1.16.0"])
+
+
+def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "theirs"\nversion = "1"\nrequires-python = ">=3.11"\n'
+        f'dependencies = ["six>=1"]\n[project.optional-dependencies]\nx = ["{PACKAGE}"]\n[dependency-groups]\ndev = ["idna"]\n'
+    )
+    locked = subprocess.run([*uv.command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert locked.returncode == 0, locked.stderr
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))  # and what it knows from locking is out of its reach
+
+    plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=uv.export)
+    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=uv.export)
+
+    assert plain.kind == "lock"
+    assert [line.partition("==")[0] for line in plain.lines] == ["six"]
+    assert [line.partition("==")[0] for line in more.lines] == [PACKAGE, "six"]
+
+
+def test_a_lock_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "1"\ndependencies = []\n')
+    (tmp_path / "uv.lock").write_text("version = 'none'\n")
+
+    with pytest.raises(ImageBuildError) as caught:
+        uv.export(tmp_path, [])
+
+    assert caught.value.what == f"{tmp_path / 'uv.lock'} cannot be read"
+    assert "uv.lock" in caught.value.why
+    assert caught.value.next == f"cd {tmp_path} && uv lock"
