@@ -144,6 +144,18 @@ def project(home: Path, tmp_path: Path) -> Project:
 
 
 @pytest.fixture
+def end_processes() -> Callable[[Path], None]:
+    """Return the function that ends every process of a home, for tests that must do so before the home's own end."""
+    return end_keepers
+
+
+@pytest.fixture
+def living_processes() -> Callable[[Path], list[int]]:
+    """Return the function that finds the living processes of a home's keepers."""
+    return processes_of
+
+
+@pytest.fixture
 def wait_until() -> Callable[..., None]:
     """Return a function that waits until a condition holds, and fails with its words when it never does."""
 

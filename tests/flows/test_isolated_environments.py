@@ -37,6 +37,12 @@ SLOW = """
 import os, pathlib, time, zipfile
 
 HOLD, BEGUN = pathlib.Path({hold!r}), pathlib.Path({begun!r})
+FILES = {{
+    "slow_kinetic.py": "value = 7\\n",
+    "slow_kinetic-1.dist-info/METADATA": "Metadata-Version: 2.1\\nName: slow-kinetic\\nVersion: 1\\n",
+    "slow_kinetic-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    "slow_kinetic-1.dist-info/RECORD": "",
+}}
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     with BEGUN.open("a") as file:
@@ -45,10 +51,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         time.sleep(0.01)
     name = "slow_kinetic-1-py3-none-any.whl"
     with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
-        wheel.writestr("slow_kinetic.py", "value = 7\\n")
-        wheel.writestr("slow_kinetic-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: slow-kinetic\\nVersion: 1\\n")
-        wheel.writestr("slow_kinetic-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr("slow_kinetic-1.dist-info/RECORD", "")
+        for path, text in FILES.items():
+            wheel.writestr(path, text)
     return name
 """
 
@@ -161,7 +165,8 @@ def test_hashes_hold_beside_packages_that_have_none(cache):
 def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "theirs"\nversion = "1"\nrequires-python = ">=3.11"\n'
-        f'dependencies = ["six>=1"]\n[project.optional-dependencies]\nx = ["{PACKAGE}"]\n[dependency-groups]\ndev = ["idna"]\n'
+        'dependencies = ["six>=1"]\n[dependency-groups]\ndev = ["idna"]\n'
+        f'[project.optional-dependencies]\nx = ["{PACKAGE}"]\n'
     )
     locked = subprocess.run([*uv.command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert locked.returncode == 0, locked.stderr

@@ -441,7 +441,7 @@ except Exception as error:
 
     assert "does not start" in told
     assert "this runner is broken" in told
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 20
 
 
 def _end_keepers_politely(crowd: Crowd) -> None:

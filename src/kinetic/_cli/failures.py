@@ -57,8 +57,14 @@ def block(what: str, *, code: str, why: str | None = None, next: str | None = No
             click.echo(f"{_styled(label, colour)} {_indented(text)}", err=True)
 
 
-def of_job(handle: JobHandle, seen: Look) -> KineticError:
-    """Return what stands for a job that ended without a value; the user's exception in words: it is not opened."""
+def of_job(handle: JobHandle, seen: Look, *, log_is_shown: bool = False) -> KineticError:
+    """Return what stands for a job that ended without a value; the user's exception in words: it is not opened.
+
+    Args:
+        handle: The job.
+        seen: How it ended.
+        log_is_shown: The user has its whole log in sight, and with it the traceback.
+    """
     from dataclasses import replace
 
     from kinetic._jobs import collecting, places
@@ -74,10 +80,11 @@ def of_job(handle: JobHandle, seen: Look) -> KineticError:
         raised = JobError(
             f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
             why="it was raised in the job; the traceback above is the job's",
-            next=logs,
+            next=f"kinetic jobs cleanup {handle.job_id}     removes it" if log_is_shown else logs,
             code="job-failed",
         )
-        collecting.attach_remote_traceback(raised, error.get("traceback"))
+        if not log_is_shown:
+            collecting.attach_remote_traceback(raised, error.get("traceback"))
         return raised
     failed = collecting.failure_of(places.store_of(handle), replace(outcome, body_length=0), handle.func_name)
     assert isinstance(failed, Exception)  # noqa: S101 - without a body it is always in our words

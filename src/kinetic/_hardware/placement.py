@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._hardware import catalog, names
 
@@ -22,8 +21,7 @@ _TPU_RESOURCE = "google.com/tpu"
 Toleration = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Hold the hardware of one job, resolved.
 
     Attributes:

@@ -30,4 +30,4 @@ def call(what: Call, options: Options) -> Any:
         output.say(f"detached: {handle.job_id} goes on")
         output.say(f"follow:   kinetic jobs logs {handle.job_id} --follow")
         output.say(f"cancel:   kinetic jobs cancel {handle.job_id}")
-        raise
+        raise KeyboardInterrupt from None  # from here: the frames of the waiting itself help nobody

@@ -18,6 +18,7 @@ from kinetic.errors import (
 )
 
 _LOG_LINES = 5
+_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they tell nobody anything
 
 
 def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
@@ -110,5 +111,5 @@ def _not_picklable(outcome: Outcome, function: str) -> JobError:
 
 
 def _last_lines(log: str) -> str | None:
-    lines = [line for line in log.splitlines() if line.strip()][-_LOG_LINES:]
+    lines = [line for line in log.splitlines() if line.strip() and _OUR_FRAME not in line][-_LOG_LINES:]
     return "the last lines of its log:\n       " + "\n       ".join(lines) if lines else None

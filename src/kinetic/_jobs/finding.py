@@ -97,12 +97,11 @@ def known() -> Known:
 
 
 def _live(store: Store) -> Iterator[JobHandle]:
-    """Yield the jobs that this machine's queue knows, and those of other machines that share the store."""
+    """Yield the jobs that nobody removed: of this machine's queue, of other machines, and of a queue that is lost."""
     backend = choosing.choose("local", places.runtime())
     here = {seen.name for seen in backend.find()}
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
-    machine = places.machine()
     for job_id in _ids(store):
         try:
             handle = _load(store, job_id)
@@ -111,7 +110,7 @@ def _live(store: Store) -> Iterator[JobHandle]:
         except KineticError as error:
             _log().warning("%s is not listed: %s", job_id, error.what)
             continue
-        if job_id in here or (handle.host != machine and not tombstones.exists(store, job_id)):
+        if job_id in here or not tombstones.exists(store, job_id):
             yield handle
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinetic._hardware import Placement, place
 from kinetic._packing import environment
@@ -14,8 +13,7 @@ BACKENDS = ("local", "gke", "pathways")
 _TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir")
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """How a function is to run; the first thirteen are the parameters of ``kinetic.run``, in its order.
 
     Attributes:
@@ -54,7 +52,7 @@ class Options:
         _check_volumes(options.volumes)
         _check_deadline(options.deadline)
         names = environment.check(options.capture_env_vars)
-        options = replace(options, capture_env_vars=names)
+        options = options._replace(capture_env_vars=names)
         options.placement()
         return options
 
@@ -64,11 +62,10 @@ class Options:
         Raises:
             OptionError: A name that is no option; the message lists the nearest.
         """
-        known = [item.name for item in fields(self)]
         for name in given:
-            if name not in known:
-                raise _unknown(name, known)
-        return Options.checked(**{**{name: getattr(self, name) for name in known}, **given})
+            if name not in self._fields:
+                raise _unknown(name, self._fields)
+        return Options.checked(**{**self._asdict(), **given})
 
     def placement(self) -> Placement:
         """Say what hardware the accelerator's name asks for."""
@@ -151,15 +148,22 @@ def _check_deadline(seconds: object, named: str = "") -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise OptionTypeError(f"deadline={seconds!r} is not a number of seconds")
     if not 0 < seconds < float("inf"):
-        raise OptionError(f"{named or f'deadline={seconds!r}'} is not a positive number of seconds")
+        raise OptionError(
+            f"{named or f'deadline={seconds!r}'} is not a positive number of seconds",
+            next="give it seconds, e.g. 3600, or leave it out for no limit",
+        )
 
 
 def _path_text(value: object) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _unknown(name: str, known: list[str]) -> OptionError:
+def _unknown(name: str, known: tuple[str, ...]) -> OptionError:
     import difflib
 
     near = difflib.get_close_matches(name, known, 3) or known[:3]
-    return OptionError(f"{name!r} is not an option of kinetic.run", why=f"nearest: {', '.join(near)}")
+    return OptionError(
+        f"{name!r} is not an option of kinetic.run",
+        why=f"nearest: {', '.join(near)}",
+        next=f"with_options({near[0]}=…)",
+    )

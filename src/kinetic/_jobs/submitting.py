@@ -115,7 +115,7 @@ def prepare(options: Options) -> Ground:
 def _with_project_options(options: Options, plan: Plan) -> Options:
     """Fill in what ``[tool.kinetic]`` of the project says and the decorator does not."""
     written = project_file.read_project_options(plan.root).values
-    if options.deadline is None and "deadline" in written:
+    if options.deadline is None and "deadline" in written and not settings.read("KINETIC_DEADLINE", os.environ):
         return options.changed(deadline=written["deadline"])
     return options
 

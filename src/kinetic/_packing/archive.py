@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinetic._packing import ignore, reading, remarks, walking
+from kinetic._packing.glance import Glance, Seen
 from kinetic._packing.remembering import Memory, StoreMemory
 from kinetic._packing.root import Plan
 from kinetic._packing.sending import Sender
@@ -66,8 +67,14 @@ def ship(
     root = os.fspath(plan.root)
     rules, notes = ignore.read(root, environ)
     walked = walking.walk(root, rules, exclude=map(os.fspath, exclude))
-    shipment = _Shipment(walked, store, Memory(os.fspath(cache), root), os.fspath(cache))
+    there = {entry.key: entry.size for entry in store.entries("packs/")}
+    glance = Glance(os.fspath(cache), root, store.url, walked)
+    if seen := glance.recognise(there):
+        return Shipped(*seen, 0, plan.notes + notes + remarks.about(walked, environ))
+    shipment = _Shipment(walked, store, Memory(os.fspath(cache), root), os.fspath(cache), there)
     tree, packs = shipment.run()
+    if shipment.is_settled():
+        glance.remember(Seen(tree, packs, *shipment.measures()), shipment.sizes)
     notes = plan.notes + notes + remarks.about(walked, environ, unsteady=shipment.unsteady)
     return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
 
@@ -75,15 +82,18 @@ def ship(
 class _Shipment:
     """One project on its way into one store."""
 
-    def __init__(self, walked: walking.Walked, store: Store, memory: Memory, cache: str) -> None:
+    def __init__(
+        self, walked: walking.Walked, store: Store, memory: Memory, cache: str, there: Mapping[str, int]
+    ) -> None:
         self._walked = walked
         self._store = store
         self._memory = memory
         self._cache = cache
-        self._there = {entry.key: entry.size for entry in store.entries("packs/")}
-        self._known = _still_there(memory.store(store.url), self._there)
+        self._there = there
+        self._known = _still_there(memory.store(store.url), there)
         self._contents: dict[str, _Content] = {}
         self.unsteady: list[str] = []
+        self.sizes: dict[str, int] = dict(self._known.packs)
         self.sent_bytes = 0
 
     def run(self) -> tuple[str, tuple[str, ...]]:
@@ -96,6 +106,11 @@ class _Shipment:
             if tree == self._known.tree:
                 return tree, self._known.tree_packs
         return self._send()
+
+    def is_settled(self) -> bool:
+        """Say whether every file's stamp can be trusted: none was edited just now, none could not be read."""
+        trusted = self._memory.trusts
+        return not self.unsteady and len(self._contents) == self._walked.files and all(map(trusted, self._stamps()))
 
     def measures(self) -> tuple[int, int]:
         """Return how many files the tree holds, and how many bytes."""
@@ -141,11 +156,13 @@ class _Shipment:
             self.unsteady.append(file.relative)
 
     def _remember(self, tree: str, packs: tuple[str, ...], sender: Sender) -> None:
+        self.sizes = {pack: sender.sizes.get(pack) or self._known.packs[pack] for pack in packs}
         if not (sender.indexes or tree != self._known.tree or self._memory.is_worth_keeping()):
             return
-        sizes = {pack: sender.sizes.get(pack) or self._known.packs[pack] for pack in packs}
-        stamps = [file.stamp for file in self._files()]
-        self._memory.write(self._store.url, StoreMemory(sizes, tree, packs), stamps, sender.indexes)
+        self._memory.write(self._store.url, StoreMemory(self.sizes, tree, packs), self._stamps(), sender.indexes)
+
+    def _stamps(self) -> list[str]:
+        return [file.stamp for file in self._files()]
 
     def _files(self) -> Iterator[walking.File]:
         return (file for folder in self._walked.folders for file in folder.files)

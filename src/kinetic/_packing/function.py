@@ -114,7 +114,9 @@ def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], N
                     return references.by_name, (module, obj.__qualname__)
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
-                return reduced if reduced[0] is references.bound else (references.same, (references.plain(obj),))
+                by_value = travel.is_by_value(getattr(obj, "__module__", ""))
+                named = reduced[0] is references.by_name and not by_value
+                return reduced if named or reduced[0] is references.bound else obj.for_the_job()
             return super().reducer_override(obj)
 
     pickler = Pickler(file, protocol=PROTOCOL)

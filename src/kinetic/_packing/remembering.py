@@ -60,6 +60,10 @@ class Memory:
             self._learned[stamp] = digest
             self._learned_bytes += size
 
+    def trusts(self, stamp: str) -> bool:
+        """Say whether the digest behind a stamp is known, so that an equal stamp means equal content."""
+        return stamp in self._learned or stamp in self.digests
+
     def is_worth_keeping(self) -> bool:
         """Say whether reading again what was learned would cost more than writing it down."""
         return len(self._learned) > 200 or self._learned_bytes > 4 << 20
@@ -79,8 +83,8 @@ class Memory:
         page = {"kinetic-cache": VERSION, "root": self._root, "stores": self._stores, "digests": digests}
         with contextlib.suppress(OSError):
             for pack, index in indexes.items():
-                _write(f"{self._folder}/packs/{pack}", index)
-            _write(self._path, json.dumps(page, separators=(",", ":")).encode())
+                write_whole(f"{self._folder}/packs/{pack}", index)
+            write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
             self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
 
     def index(self, pack: str) -> list[trees.Blob] | None:
@@ -125,7 +129,7 @@ def _is_sound(page: dict[str, Any]) -> bool:
     )
 
 
-def _write(path: str, data: bytes) -> None:
+def write_whole(path: str, data: bytes) -> None:
     """Write a file whole or not at all; not forced to the disk, since a damaged cache is only slow."""
     beside = f"{path}.{os.getpid():x}.{os.urandom(4).hex()}.part"
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

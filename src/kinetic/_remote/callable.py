@@ -139,6 +139,17 @@ class RemoteCallable(Generic[P, R]):
             return references.bound, (self._plain_reference(), self._leading[0])
         return self._reference()
 
+    def for_the_job(self) -> tuple[Any, ...]:
+        """Reduce a function of a script for a job: decorated there as here, so that it answers as it would here.
+
+        Empty first and filled afterwards, because a function that calls itself refers to what is being made.
+        """
+        return _blank, (), (self._plain, self._options, self._leading), None, None, RemoteCallable._fill
+
+    def _fill(self, parts: tuple[Any, ...]) -> None:
+        function, options, leading = parts
+        RemoteCallable.__init__(self, function, options, leading=leading)
+
     def __copy__(self) -> RemoteCallable[P, R]:
         """Return itself: like a function, it is not copied."""
         return self
@@ -202,6 +213,10 @@ class RemoteCallable(Generic[P, R]):
 # A property marks the class for _wire.references, and reads what __init__ put beside it.
 setattr(RemoteCallable, references.WRAPPED, property(lambda self: self.__dict__[references.WRAPPED]))
 _told: set[str] = set()
+
+
+def _blank() -> RemoteCallable[..., Any]:
+    return RemoteCallable.__new__(RemoteCallable)
 
 
 def _may_be_a_classmethod(function: object) -> bool:

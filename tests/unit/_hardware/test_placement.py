@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -217,14 +216,14 @@ def test_a_placement_keeps_what_was_written_beside_the_canonical_name() -> None:
 def test_a_placement_is_plain_data_with_a_source(name: str) -> None:
     placement = place(name, spot=True)
 
-    assert json.loads(json.dumps(dataclasses.asdict(placement)))["name"] == placement.name
+    assert json.loads(json.dumps(placement._asdict()))["name"] == placement.name
     assert placement.source
 
 
 def test_a_placement_cannot_be_changed() -> None:
     placement = place("gpu-l4")
 
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         placement.hosts = 2  # type: ignore[misc]
 
 

@@ -89,7 +89,7 @@ def refused(act):
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------------------------ the choice
+# ----------------------------------------------------------------------------------------------------------- the choice
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ def test_threads_that_need_the_same_environment_build_it_once(fake, cache):
     assert fake.verbs == ["venv", "pip"]
 
 
-# --------------------------------------------------------------------------------------------------------------- failures
+# ------------------------------------------------------------------------------------------------------------- failures
 
 UNSATISFIABLE = """\
 Using Python 3.11.7 environment at: here
 error: No solution found when resolving dependencies
-  cause: Because nosuch-package was not found in the package registry and you require no.such-thing and
+  cause: Because nosuch-package was not found in the package registry and you want no.such-thing and
          nosuch-package==9, we can conclude that your requirements are unsatisfiable."""
 
 
@@ -259,7 +259,7 @@ def test_a_failure_is_told_in_three_parts_with_the_line_to_look_at(fake, cache, 
     assert str(error).splitlines() == [
         f"the isolated environment for {source} could not be built [image-build]",
         "why:   error: No solution found when resolving dependencies",
-        "         cause: Because nosuch-package was not found in the package registry and you require no.such-thing and",
+        "         cause: Because nosuch-package was not found in the package registry and you want no.such-thing and",
         "                nosuch-package==9, we can conclude that your requirements are unsatisfiable.",
         f"next:  look at {source}: line 3 (NoSuch_Package==9)",
     ]
@@ -321,7 +321,7 @@ def test_a_cache_that_cannot_be_written_is_told(fake, cache):
     assert str(cache) in error.next
 
 
-# ------------------------------------------------------------------------------------------------------------ finding uv
+# ----------------------------------------------------------------------------------------------------------- finding uv
 
 
 def test_uv_may_be_a_module_of_this_interpreter(monkeypatch, tmp_path):
@@ -347,7 +347,7 @@ def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
     assert said == []
 
 
-# ----------------------------------------------------------------------------------------------------------- what is stale
+# -------------------------------------------------------------------------------------------------------- what is stale
 
 
 def test_an_environment_is_stale_thirty_days_after_its_last_use(fake, cache):

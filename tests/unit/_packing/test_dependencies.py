@@ -44,7 +44,7 @@ def refused(act):
     return str(caught.value).splitlines()
 
 
-# ---------------------------------------------------------------------------------------------- where it is looked for
+# ----------------------------------------------------------------------------------------------- where it is looked for
 
 
 def test_the_nearest_level_wins(tree):
@@ -82,9 +82,8 @@ def test_the_climb_ends_with_the_level_that_holds_git(tree, make):
     found = tree.find()
 
     assert (found.source, found.kind, found.lines) == (None, "none", ())
-    assert found.notes == (
-        f"no requirements.txt or pyproject.toml from {tree.entry} up to {tree.root}: only base packages will be installed",
-    )
+    climbed = f"no requirements.txt or pyproject.toml from {tree.entry} up to {tree.root}"
+    assert found.notes == (f"{climbed}: only base packages will be installed",)
 
 
 def test_the_level_that_holds_git_is_looked_at_itself(tree):
@@ -131,7 +130,7 @@ def test_a_file_above_the_code_is_told_where_no_git_ties_them_together(tree):
     assert len(tree.find(entry="").notes) == 1
 
 
-# --------------------------------------------------------------------------------------------------- requirements.txt
+# ----------------------------------------------------------------------------------------------------- requirements.txt
 
 
 @pytest.mark.parametrize(
@@ -526,7 +525,13 @@ def test_a_path_in_a_pyproject_is_refused_with_its_line(tree):
 def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tree):
     file = tree.write(
         "app/pyproject.toml",
-        '[project]\ndependencies = ["My_Lib"]\n[tool.uv.sources]\nmy-lib = { path = "../lib" }\nother = { path = "x" }\n',
+        """
+        [project]
+        dependencies = ["My_Lib"]
+        [tool.uv.sources]
+        my-lib = { path = "../lib" }
+        other = { path = "x" }
+        """,
     )
 
     assert refused(tree.find) == [
@@ -536,7 +541,7 @@ def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tr
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------- uv.lock
+# -------------------------------------------------------------------------------------------------------------- uv.lock
 
 
 def lock(tree, *lines, declared='"six", "jax"'):
@@ -616,7 +621,7 @@ def test_requirements_win_over_a_lock_too(tree):
     assert calls == []
 
 
-# ------------------------------------------------------------------------------------------- metadata on top of a script
+# ------------------------------------------------------------------------------------------ metadata on top of a script
 
 SCRIPT = """
 #!/usr/bin/env python
@@ -709,7 +714,7 @@ def test_a_function_without_a_file_leaves_it_to_the_files(tree):
     assert tree.find(script=None).lines == ("idna",)
 
 
-# ---------------------------------------------------------------------------------------------------------- the result
+# ----------------------------------------------------------------------------------------------------------- the result
 
 
 def test_the_digest_follows_what_is_installed_and_nothing_else(tree):

@@ -27,7 +27,7 @@ from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
 MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
-_STARTING_SECONDS = 5.0  # a keeper is there in 0.1 s; a second one too many does no harm
+_STARTING_SECONDS = 1.0  # a keeper is there in 0.1 s; before that, its process need not even be there
 _SLOW_START_SECONDS = 60.0  # as long as its process is there, on a machine that is busy
 REQUEUES = 2  # a job that ends its keeper before it begins, three times, is the reason
 _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart

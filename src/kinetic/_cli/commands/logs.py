@@ -37,7 +37,7 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
         with interrupting.job_goes_on(handle):
             seen = _follow(handle, out, attempt=attempt, host=host)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
-            raise failures.of_job(handle, seen)
+            raise failures.of_job(handle, seen, log_is_shown=True)
         return
     log = _open(handle, attempt=attempt, host=host)
     if log is None:

@@ -1,0 +1,685 @@
+"""However a job ends, its one verdict says so in plain words, at once, and nothing of it is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic.errors import JobError, ResultUnreadableError
+
+HEAD = """
+import os, sys, time
+import kinetic
+
+on_cpu = kinetic.run(accelerator="cpu")
+"""
+SOON = 5.0  # seconds within which a finished job is collected, whatever it left behind
+
+
+@pytest.fixture
+def submit(project) -> Callable[..., kinetic.JobHandle]:
+    """Return a function that submits ``train`` of a script from a process of its own, and attaches here."""
+
+    def submit_(text: str, call: str = "train.run_async()") -> kinetic.JobHandle:
+        project.write("script.py", text)
+        body = (project.root / "script.py").read_text()
+        return kinetic.attach(project.out(f"{HEAD}\n{body}\nprint({call}.job_id)").split()[-1])
+
+    return submit_
+
+
+def worker_of(home: Path) -> int:
+    """Return the process of the only running job."""
+    (queue,) = home.glob("run/*/queue.db")
+    db = sqlite3.connect(queue)
+    try:
+        return db.execute("SELECT worker FROM jobs WHERE state = 'running'").fetchone()[0]
+    finally:
+        db.close()
+
+
+# ------------------------------------------------------------------------------------------------- sys.exit
+
+
+@pytest.mark.parametrize("code", ["", "0", "None", "False"])
+def test_leaving_by_a_good_exit_is_success_without_a_value(submit, code: str) -> None:
+    job = submit(f"@on_cpu\ndef train(): sys.exit({code})")
+
+    assert job.result() is None
+
+
+@pytest.mark.parametrize("code", ["3", "'no data'", "True"])
+def test_leaving_by_any_other_exit_is_a_failure_that_names_the_code(submit, code: str) -> None:
+    job = submit(f"@on_cpu\ndef train(): sys.exit({code})")
+
+    with pytest.raises(RuntimeError) as raised:
+        job.result()
+
+    assert f"sys.exit({code})" in str(raised.value)
+    assert job.status() is kinetic.JobStatus.FAILED
+
+
+# ------------------------------------------------------------------------------------------------- exceptions
+
+
+def test_an_exception_arrives_with_its_type_its_notes_and_its_remote_traceback(submit) -> None:
+    job = submit(
+        """
+        def deep():
+            error = KeyError("rate")
+            error.add_note("look at the grid")
+            raise error
+
+        @on_cpu
+        def train():
+            try:
+                1 / 0
+            except ZeroDivisionError:
+                deep()
+        """
+    )
+
+    with pytest.raises(KeyError) as raised:
+        job.result()
+
+    assert raised.value.args == ("rate",)
+    first, last = raised.value.__notes__
+    assert first == "look at the grid"
+    assert last.startswith("Remote traceback:\nTraceback (most recent call last):\n")
+    assert "in deep" in last
+    assert "ZeroDivisionError: division by zero" in last
+    assert "During handling of the above exception" in last
+    assert "_runner" not in last, "our own frames are not the user's business"
+
+
+ODD = """
+class KeywordOnly(Exception):
+    def __init__(self, *, code, hint):
+        super().__init__(f"{code}: {hint}")
+        self.code = code
+
+class TakesTwo(ValueError):
+    def __init__(self, code, hint):
+        super().__init__(hint)
+        self.code = code
+
+class OfTheSystem(OSError):
+    def __init__(self, path, hint):
+        super().__init__(f"{path}: {hint}")
+        self.path = path
+
+class OfTwo(RuntimeError, OSError):
+    pass
+
+class HoldsALock(Exception):
+    def __init__(self, text):
+        import threading
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+class Explodes(Exception):
+    def __init__(self, text, depth=0):
+        super().__init__(text)
+    def __setstate__(self, state):
+        raise ValueError("not here")
+    def __reduce__(self):
+        return Explodes, ("x",), {"a": 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "check"),
+    [
+        ('KeywordOnly(code=3, hint="so")', 'type(e) is odd.KeywordOnly and e.code == 3 and str(e) == "3: so"'),
+        ('TakesTwo(3, "so")', 'type(e) is odd.TakesTwo and e.code == 3 and e.args == ("so",)'),
+        ('OfTheSystem("/x", "gone")', 'type(e) is odd.OfTheSystem and e.path == "/x" and str(e) == "/x: gone"'),
+        ('OfTwo(2, "gone")', "type(e) is odd.OfTwo and e.args == (2, 'gone')"),
+        ('FileNotFoundError(2, "gone", "/x")', 'type(e) is FileNotFoundError and e.filename == "/x" and e.errno == 2'),
+        ('ExceptionGroup("two", [ValueError(1), odd.TakesTwo(2, "b")])', "len(e.exceptions) == 2"),
+        ('UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")', "type(e) is UnicodeDecodeError and e.start == 0"),
+        ("StopIteration(3)", "type(e) is StopIteration and e.value == 3"),
+        ('kinetic.errors.JobTimeoutError("late", why="it is")', 'e.why == "it is" and e.code == "timeout"'),
+        ('kinetic.errors.Preempted("saved")', "type(e) is kinetic.errors.Preempted"),
+        ("KeyboardInterrupt()", 'type(e) is RuntimeError and "KeyboardInterrupt" in str(e)'),
+        ('HoldsALock("held")', 'isinstance(e, kinetic.errors.JobError) and "odd.HoldsALock: held" in str(e)'),
+        ("Mute()", "type(e) is odd.Mute"),
+        ('Explodes("it")', 'isinstance(e, kinetic.errors.JobError) and "odd.Explodes" in str(e)'),
+    ],
+)
+def test_an_exception_of_any_make_arrives_or_is_told(project, raised: str, check: str) -> None:
+    project.write("odd.py", ODD)
+    made = raised if raised.startswith(("kinetic", "File", "Exc", "Uni", "Stop", "Key")) else f"odd.{raised}"
+    made = f"odd.{raised}" if raised.startswith("KeywordOnly") else made
+
+    out = project.out(
+        f"""
+        import kinetic
+        import odd
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            raise {made}
+
+        try:
+            train.run_async().result()
+        except BaseException as error:
+            e = error
+        assert {check}, (type(e), e.args, vars(e))
+        assert any("in train" in note for note in e.__notes__), e.__notes__
+        print("as it should")
+        """
+    )
+
+    assert out.endswith("as it should\n")
+
+
+def test_an_exception_whose_class_exists_only_in_the_job_is_told_and_does_not_explode(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import types
+            module = types.ModuleType("only_there")
+            exec("class Mistake(Exception): pass", module.__dict__)
+            sys.modules["only_there"] = module
+            raise module.Mistake("of its own")
+        """
+    )
+
+    with pytest.raises(JobError, match=r"only_there\.Mistake: of its own") as raised:
+        job.result()
+
+    assert "in train" in raised.value.__notes__[-1]
+    assert raised.value.code == "exception-not-here"
+
+
+# ------------------------------------------------------------------------------------------------- values
+
+
+def test_a_value_that_cannot_be_pickled_is_a_clear_failure_with_its_repr(submit) -> None:
+    job = submit("@on_cpu\ndef train(): return {'rows': (number for number in [1])}")
+
+    with pytest.raises(RuntimeError, match=r"returned a builtins.dict that cannot be pickled") as raised:
+        job.result()
+
+    assert raised.value.code == "not-picklable"
+    assert "generator object" in raised.value.__notes__[0]
+    assert job.status() is kinetic.JobStatus.FAILED
+
+
+def test_a_value_whose_class_exists_only_in_the_job_stays_in_the_store(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import types
+            module = types.ModuleType("only_there")
+            exec("class Model: pass", module.__dict__)
+            sys.modules["only_there"] = module
+            return module.Model()
+        """
+    )
+
+    for _ in range(2):  # nothing was removed, so that it can be tried again
+        with pytest.raises(ResultUnreadableError, match="only_there") as raised:
+            job.result()
+    assert "its bytes stay in the store" in raised.value.next
+    assert job.status() is kinetic.JobStatus.SUCCEEDED
+
+
+def test_a_class_made_inside_the_function_comes_along(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            class Point:
+                def __init__(self, x): self.x = x
+                def double(self): return self.x * 2
+            return Point(3)
+        """
+    )
+
+    assert job.result().double() == 6
+
+
+# ------------------------------------------------------------------------------------------------- what is left running
+
+LEFT = {
+    "a thread": """
+        import threading
+        threading.Thread(target=time.sleep, args=(300,), name="endless").start()
+    """,
+    "a daemon thread that prints": """
+        import threading
+        def chatter():
+            while True:
+                print("still here", flush=True)
+        threading.Thread(target=chatter, daemon=True).start()
+    """,
+    "an idle executor": """
+        from concurrent.futures import ThreadPoolExecutor
+        global pool
+        pool = ThreadPoolExecutor(2)
+        pool.submit(abs, 1).result()
+    """,
+    "a child that holds the log open": """
+        import subprocess
+        subprocess.Popen(["sleep", "300"])
+    """,
+    "a child that ignores signals": """
+        import subprocess
+        subprocess.Popen(["sh", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"])
+    """,
+    "a forked child": """
+        if os.fork() == 0:
+            time.sleep(300)
+            os._exit(0)
+    """,
+    "a daemon of its own session": """
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(300)
+            os._exit(0)
+    """,
+    "a process of multiprocessing": """
+        import multiprocessing
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,)).start()
+    """,
+    "a pool that nobody closed": """
+        import multiprocessing
+        global pool
+        pool = multiprocessing.get_context("fork").Pool(2)
+        pool.apply_async(time.sleep, (300,))
+    """,
+    "an exit handler that takes for ever": """
+        import atexit
+        atexit.register(time.sleep, 300)
+    """,
+}
+
+
+@pytest.mark.parametrize("left", LEFT.values(), ids=list(LEFT))
+def test_what_a_job_leaves_running_does_not_hold_it_up_and_is_ended(
+    submit, home: Path, living_processes, wait_until, left: str
+) -> None:
+    job = submit(f"@on_cpu\ndef train():\n{left.rstrip()}\n        return os.getpid()".replace("\n        ", "\n    "))
+    began = time.monotonic()
+
+    worker = job.result(timeout=60, cleanup=False)
+    took = time.monotonic() - began
+
+    assert took < SOON
+
+    def only_keepers_live() -> bool:
+        return all(_is_keeper(pid) for pid in living_processes(home))
+
+    wait_until(only_keepers_live, "the end of everything but the keepers", seconds=8)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def _is_keeper(pid: int) -> bool:
+    """Say whether a process is the keeper itself: it leads a session, and its command names keeper.py."""
+    try:
+        return os.getsid(pid) == os.getpgid(pid) and b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
+def test_threads_and_processes_that_were_ended_are_named_in_the_log(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import multiprocessing, threading
+            threading.Thread(target=time.sleep, args=(300,), name="endless").start()
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,), name="helper").start()
+        """
+    )
+
+    job.result(cleanup=False)
+
+    assert "kinetic: 1 thread(s) still ran and were ended with the job: endless" in job.logs()
+    assert "kinetic: process helper still ran and was ended with the job" in job.logs()
+
+
+def test_exit_handlers_run_after_the_result(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            import atexit
+            atexit.register(print, "goodbye")
+            return 1
+        """
+    )
+
+    assert job.result(cleanup=False) == 1
+    assert job.wait(timeout=5) is kinetic.JobStatus.SUCCEEDED
+    assert "goodbye" in job.logs()
+
+
+# ------------------------------------------------------------------------------------------------- sudden ends
+
+
+SUDDEN = {
+    "os._exit": ("os._exit(3)", "ended by itself with exit code 3", "exit"),
+    "a segmentation fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV, a segmentation fault", "signal"),
+    "an abort": ("os.abort()", "ended by SIGABRT", "signal"),
+    "SIGTERM": ("os.kill(os.getpid(), 15)", "ended by SIGTERM, sent from outside", "signal"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "ended by SIGKILL: somebody ran kill -9 on it", "signal"),
+    "a real-time signal": ("os.kill(os.getpid(), 40)", "ended by signal 40", "signal"),
+}
+
+
+@pytest.mark.parametrize(("how", "said", "code"), SUDDEN.values(), ids=list(SUDDEN))
+def test_a_sudden_end_is_told_in_a_plain_sentence_with_the_last_lines(submit, how: str, said: str, code: str) -> None:
+    job = submit(f"@on_cpu\ndef train():\n    print('the last words')\n    sys.stdout.flush()\n    {how}")
+
+    with pytest.raises(RuntimeError) as raised:
+        job.result(timeout=30)
+
+    assert said in raised.value.what
+    assert "the last words" in raised.value.why
+    assert raised.value.code == code
+    assert job.status() is kinetic.JobStatus.FAILED
+
+
+def test_a_segmentation_fault_leaves_the_python_stacks_in_the_log(submit) -> None:
+    job = submit("@on_cpu\ndef train():\n    import ctypes\n    ctypes.string_at(0)")
+
+    job.wait(timeout=30)
+
+    assert "Fatal Python error: Segmentation fault" in job.logs()
+    assert re.search(r"line \d+ in train", job.logs())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_from_outside_ends_a_job_as_failed(submit, home: Path, wait_until, number: signal.Signals) -> None:
+    job = submit("@on_cpu\ndef train():\n    print('at work', flush=True)\n    time.sleep(300)")
+    wait_until(lambda: "at work" in job.logs(), "the beginning of the function")
+
+    os.kill(worker_of(home), number)
+
+    with pytest.raises(RuntimeError, match=number.name):
+        job.result(timeout=SOON)
+
+
+def test_a_job_may_catch_the_signal_and_save_its_work(submit, home: Path, wait_until) -> None:
+    job = submit(
+        """
+        import signal
+
+        def stop(*_):
+            raise kinetic.errors.Preempted("saved at step 3")
+
+        @on_cpu
+        def train():
+            signal.signal(signal.SIGTERM, stop)
+            print("at work", flush=True)
+            time.sleep(300)
+        """
+    )
+    wait_until(lambda: "at work" in job.logs(), "the beginning of the function")
+
+    os.kill(worker_of(home), signal.SIGTERM)
+
+    with pytest.raises(kinetic.errors.Preempted, match="saved at step 3"):
+        job.result(timeout=SOON)
+
+
+# ------------------------------------------------------------------------------------------------- the deadline
+
+
+@pytest.mark.parametrize(
+    "stuck", ["time.sleep(300)", "sum(range(10**14))", "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)"]
+)
+def test_a_deadline_ends_a_job_and_leaves_the_stacks_of_all_threads(submit, stuck: str) -> None:
+    job = submit(
+        f"""
+        import signal, threading
+
+        def waits_elsewhere():
+            time.sleep(300)
+
+        def stuck():
+            {stuck}
+
+        @on_cpu
+        def train():
+            threading.Thread(target=waits_elsewhere, daemon=True).start()
+            stuck()
+        """,
+        "train.with_options(deadline=0.4).run_async()",
+    )
+    began = time.monotonic()
+
+    with pytest.raises(RuntimeError, match="ended at its deadline of 0.4 s") as raised:
+        job.result(timeout=30)
+
+    assert time.monotonic() - began < SOON
+    assert raised.value.code == "deadline"
+    assert "in stuck" in job.logs()
+    assert "in waits_elsewhere" in job.logs()
+
+
+def test_the_deadline_may_come_from_the_environment(submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_DEADLINE", "0.3")
+
+    job = submit("@on_cpu\ndef train(): time.sleep(300)")
+
+    with pytest.raises(RuntimeError, match="ended at its deadline of 0.3 s"):
+        job.result(timeout=30)
+
+
+def test_a_deadline_that_is_met_changes_nothing(submit) -> None:
+    job = submit("@on_cpu\ndef train(): return 1", "train.with_options(deadline=30).run_async()")
+
+    assert job.result() == 1
+
+
+# ------------------------------------------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def small_disk(home: Path, end_processes) -> Iterator[Path]:
+    """Give the home a disk of 24 MiB, if that can be done here."""
+    home.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(home)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield home
+    end_processes(home)
+    subprocess.run(["umount", str(home)], check=True)
+
+
+def test_a_value_that_does_not_fit_on_the_disk_is_a_failure_that_says_so(submit, small_disk: Path) -> None:
+    job = submit("@on_cpu\ndef train(): return os.urandom(40 << 20)")
+
+    with pytest.raises(RuntimeError, match="does not fit on the disk") as raised:
+        job.result(timeout=30)
+
+    assert raised.value.code == "disk-full"
+    assert job.status() is kinetic.JobStatus.FAILED
+
+
+def test_a_verdict_finds_room_on_a_disk_that_the_job_filled_to_the_last_byte(submit, small_disk: Path) -> None:
+    job = submit(
+        f"""
+        @on_cpu
+        def train():
+            with open("{small_disk}/filler", "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(1 << 12))
+                except OSError as error:
+                    full = error
+            return bytes(1 << 20)
+        """
+    )
+
+    with pytest.raises(RuntimeError, match="does not fit on the disk"):
+        job.result(timeout=30)
+
+
+# ------------------------------------------------------------------------------------------------- files and logs
+
+
+def test_files_left_in_the_working_folder_are_named_with_the_way_out(submit, home: Path) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            os.makedirs("deep")
+            for name in ("model.txt", "deep/table.csv"):
+                with open(name, "w") as file:
+                    file.write("x")
+        """
+    )
+
+    job.result(cleanup=False)
+
+    (line,) = [line for line in job.logs().splitlines() if line.startswith("kinetic: the job wrote ")]
+    assert "deep/table.csv, model.txt into its working folder; they are not kept" in line
+    assert f"write into KINETIC_OUTPUT_DIR ({job.output_dir})" in line
+    assert [path for path in home.rglob("model.txt")] == []
+
+
+def test_files_left_by_a_job_that_failed_are_kept_for_a_day(submit, home: Path) -> None:
+    job = submit("@on_cpu\ndef train():\n    open('model.txt', 'w').close()\n    raise ValueError(3)")
+
+    with pytest.raises(ValueError, match="3"):
+        job.result()
+
+    (kept,) = home.rglob("model.txt")
+    assert f"they are kept for 24 h in {kept.parent}" in job.logs()
+
+
+def test_text_of_any_kind_is_shown_as_it_was_printed(project) -> None:
+    odd = [
+        "[/tmp/x]",
+        "[bold]not bold[/bold]",
+        "[red]",
+        "100% \\x1b[31mred",
+        "progress\\rline",
+        "tab\\tend",
+        "ünïcödé ✓",
+    ]
+
+    out = project.out(
+        f"""
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def train():
+            for text in {odd!r}:
+                print(text)
+            sys.stdout.buffer.write(b"not utf-8: \\xff\\n")
+
+        if __name__ == "__main__":
+            train()
+            job = train.run_async()
+            job.result(cleanup=False)
+            print("=====")
+            print(job.logs(), end="")
+            print("=====")
+            job.logs(follow=True)
+        """
+    )
+
+    expected = "".join(f"{text}\n" for text in odd) + "not utf-8: \ufffd\n"
+    streamed, whole, followed = out.split("=====\n")
+    assert whole == expected
+    assert followed == expected
+    assert streamed == expected
+
+
+def test_the_order_of_the_two_streams_is_true(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            for number in range(50):
+                print("out", number)
+                print("err", number, file=sys.stderr)
+            os.system("echo from a child")
+            print("the end")
+        """
+    )
+
+    job.result(cleanup=False)
+
+    lines = job.logs().splitlines()
+    assert lines[:100] == [f"{stream} {number}" for number in range(50) for stream in ("out", "err")]
+    assert set(lines[100:]) == {"from a child", "the end"}
+
+
+def test_the_tail_is_exactly_the_last_lines(submit) -> None:
+    job = submit("@on_cpu\ndef train():\n    for number in range(100_000): print('line', number)")
+
+    job.result(cleanup=False)
+
+    assert job.tail(5).splitlines() == [f"line {number}" for number in range(99_995, 100_000)]
+    assert job.tail(1) == "line 99999"
+    assert job.tail(0) == ""
+    assert len(job.tail().splitlines()) == 100
+
+
+# ------------------------------------------------------------------------------------------------- memory
+
+
+def test_a_large_array_peaks_at_little_more_than_twice_its_size_on_either_side(project) -> None:
+    pytest.importorskip("numpy")
+    size = 256 << 20
+
+    out = project.out(
+        f"""
+        import json, resource, sys
+        import numpy
+        import kinetic
+
+        SCALE = 1 if sys.platform == "darwin" else 1024
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * SCALE
+
+        @kinetic.run(accelerator="cpu")
+        def train(size):
+            import atexit
+            before = peak()
+            atexit.register(lambda: print("PEAK", peak() - before, flush=True))
+            return numpy.ones(size, dtype=numpy.uint8)
+
+        if __name__ == "__main__":
+            assert len(train(1)) == 1
+            before = peak()
+            job = train.run_async({size})
+            value = job.result(cleanup=False)
+            after = peak()
+            assert value.nbytes == {size}
+            job.wait(timeout=10)
+            print(json.dumps([after - before, job.logs()]))
+        """
+    )
+
+    here, log = json.loads(out.splitlines()[-1])
+    there = int(re.search(r"PEAK (\d+)", log)[1])
+    assert here <= 2.2 * size, f"here: {here / size:.2f} times"
+    assert there <= 2.2 * size, f"in the job: {there / size:.2f} times"

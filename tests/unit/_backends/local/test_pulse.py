@@ -1,0 +1,152 @@
+"""The pulse of a job, and the pipe that wakes a keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kinetic._backends.local import pulse
+
+LONG = 10.0  # seconds: none of these tests waits so long
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    pulse.make(tmp_path / "pulse")
+    return tmp_path / "pulse"
+
+
+def seconds_of(wait: pulse.Pulse, seconds: float = LONG) -> float:
+    begun = time.monotonic()
+    wait.wait(seconds)
+    return time.monotonic() - begun
+
+
+def test_nothing_is_told_before_anything_happens(pipe):
+    waiting = pulse.Pulse(pipe)
+
+    assert seconds_of(waiting, 0.05) >= 0.045
+    assert waiting.listening
+    waiting.close()
+
+
+def test_the_beginning_is_told_once(pipe):
+    waiting, heart = pulse.Pulse(pipe), pulse.Heart(pipe)
+
+    heart.running()
+
+    assert seconds_of(waiting) < 1
+    assert waiting.listening
+    assert seconds_of(waiting, 0.05) >= 0.045  # it runs: nothing new
+    heart.stop()
+    waiting.close()
+
+
+def test_who_comes_late_is_told_that_it_runs(pipe):
+    heart = pulse.Heart(pipe)
+    heart.running()
+
+    waiting = pulse.Pulse(pipe)
+
+    assert seconds_of(waiting) < 1
+    heart.stop()
+    waiting.close()
+
+
+def test_the_end_is_told_at_once(pipe):
+    waiting, heart = pulse.Pulse(pipe), pulse.Heart(pipe)
+    heart.running()
+    waiting.wait(LONG)
+    ending = threading.Timer(0.05, heart.stop)
+
+    ending.start()
+
+    assert seconds_of(waiting) < 1
+    assert not waiting.listening
+    waiting.close()
+
+
+def test_the_death_of_the_keeper_is_told_at_once(pipe):
+    waiting = pulse.Pulse(pipe)
+    hears, speaks = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        pulse.Heart(pipe).running()
+        waiting.close()
+        os.write(speaks, b"x")
+        time.sleep(0.05)
+        os.kill(os.getpid(), 9)
+    os.read(hears, 1)
+    waiting.wait(LONG)
+
+    assert seconds_of(waiting) < 1
+    assert not waiting.listening
+    os.waitpid(pid, 0)
+    waiting.close()
+
+
+def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
+    waiting, heart = pulse.Pulse(pipe), pulse.Heart(pipe)
+    pid = os.fork()
+    if pid == 0:
+        for descriptor in heart.descriptors():
+            os.close(descriptor)
+        waiting.close()
+        time.sleep(LONG)
+        os._exit(0)
+
+    heart.stop()
+
+    assert seconds_of(waiting) < 1
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    waiting.close()
+
+
+def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
+    first = pulse.Heart(pipe)
+    first.stop()
+    waiting, second = pulse.Pulse(pipe), pulse.Heart(pipe)
+
+    assert seconds_of(waiting, 0.05) >= 0.045
+    second.stop()
+    assert seconds_of(waiting) < 1
+    waiting.close()
+
+
+@pytest.mark.parametrize("how", ["portable", "no pipe"])
+def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
+    pulse.make(tmp_path / "pulse")
+    waiting = pulse.Pulse(tmp_path / "pulse", portable=True) if how == "portable" else pulse.Pulse(tmp_path / "none")
+
+    assert seconds_of(waiting) < 1
+    assert waiting.listening
+
+
+def test_a_poke_wakes_whoever_reads(pipe):
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    assert pulse.poke(pipe)
+
+    assert os.read(reader, 10) == b"w"
+    os.close(reader)
+
+
+def test_a_poke_at_nobody_says_so(pipe, tmp_path):
+    assert not pulse.poke(pipe)
+    assert not pulse.poke(tmp_path / "nowhere")
+
+
+def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(reader, bytes(1 << 16)):
+            pass
+
+    assert pulse.poke(pipe)
+    os.close(reader)

@@ -1,0 +1,241 @@
+"""The queue: one order, whoever looks at it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from kinetic._backends.local.queue import Limits, Queue
+from kinetic.errors import BackendUnavailableError
+
+RECIPE = '{"arguments":["python"],"environment":{}}'
+ONE = Limits(1, ())
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path / "queue.db")
+
+
+def add(queue: Queue, *names: str, soil: str = "earth", gpus: int = 0) -> None:
+    queue.add([(name, "", gpus) for name in names], soil, RECIPE)
+
+
+def state(queue: Queue, name: str) -> str:
+    return queue.jobs([name])[name].state
+
+
+def claimed(queue: Queue, keeper: str, limits: Limits, soil: str = "earth") -> str | None:
+    row = queue.claim(keeper, soil, limits)
+    return row.job_id if row is not None else None
+
+
+def test_jobs_are_claimed_in_the_order_of_their_submission(queue):
+    add(queue, "a", "b")
+    add(queue, "c")
+
+    assert [claimed(queue, "k", Limits(9, ())) for _ in range(4)] == ["a", "b", "c", None]
+
+
+def test_no_more_are_claimed_than_there_are_slots(queue):
+    add(queue, "a", "b", "c")
+
+    assert [claimed(queue, f"k{n}", Limits(2, ())) for n in range(3)] == ["a", "b", None]
+    queue.end("a", "succeeded")
+    assert claimed(queue, "k0", Limits(2, ())) == "c"
+
+
+def test_a_job_is_added_once(queue):
+    add(queue, "a")
+    queue.claim("k", "earth", ONE)
+    add(queue, "a")
+
+    assert [row.state for row in queue.look()] == ["claimed"]
+
+
+def test_a_keeper_claims_jobs_of_its_own_soil_and_overtakes_nobody(queue):
+    add(queue, "sandy", soil="sand")
+    add(queue, "earthy", soil="earth")
+
+    assert claimed(queue, "k", ONE, "earth") is None
+    assert claimed(queue, "s", ONE, "sand") == "sandy"
+
+
+def test_devices_are_exclusive_and_a_small_job_does_not_overtake_a_large_one(queue):
+    limits = Limits(1, ("0", "1"))
+    add(queue, "small", gpus=1)
+    add(queue, "large", gpus=2)
+    add(queue, "late", gpus=1)
+
+    first = queue.claim("k", "earth", limits)
+    assert (first.job_id, first.devices) == ("small", "0")
+    assert queue.claim("k2", "earth", limits) is None
+    queue.end("small", "succeeded")
+    second = queue.claim("k", "earth", limits)
+    assert (second.job_id, second.devices) == ("large", "0,1")
+
+
+def test_jobs_on_gpus_do_not_take_slots(queue):
+    add(queue, "gpu", gpus=1)
+    add(queue, "cpu")
+
+    assert [claimed(queue, f"k{n}", Limits(1, ("0",))) for n in range(2)] == ["gpu", "cpu"]
+
+
+def test_a_requeued_job_has_its_old_place_and_remembers_it(queue):
+    add(queue, "a", "b", "c")
+    queue.claim("k", "earth", ONE)
+
+    queue.requeue("a", "k")
+
+    row = queue.jobs(["a"])["a"]
+    assert (row.state, row.keeper, row.requeues, row.started) == ("queued", None, 1, None)
+    assert claimed(queue, "k2", ONE) == "a"
+
+
+def test_only_what_a_keeper_holds_is_requeued(queue):
+    add(queue, "a")
+    queue.claim("k", "earth", ONE)
+
+    queue.requeue("a", "another")
+    assert state(queue, "a") == "claimed"
+    queue.end("a", "succeeded")
+    queue.requeue("a", "k")
+    assert state(queue, "a") == "ended"
+
+
+def test_a_job_that_was_taken_away_does_not_begin(queue):
+    add(queue, "a", "b")
+    queue.claim("k", "earth", ONE)
+    queue.forget("a")
+
+    assert not queue.running("a", "k", 0)
+    assert not queue.end("a", "succeeded")
+
+
+def test_a_job_that_was_stopped_between_claim_and_fork_does_not_begin(queue):
+    add(queue, "a")
+    queue.claim("k", "earth", ONE)
+
+    row = queue.ask_to_stop("a")
+
+    assert (row.state, row.stop) == ("claimed", 1)
+    assert not queue.running("a", "k", 0)
+
+
+def test_stopping_a_job_that_waits_takes_it_out(queue):
+    add(queue, "a", "b")
+
+    assert queue.ask_to_stop("a") is None
+    assert claimed(queue, "k", ONE) == "b"
+
+
+def test_a_failed_start_is_remembered_with_every_waiting_job_of_that_soil(queue):
+    add(queue, "a", "b")
+    add(queue, "other", soil="sand")
+    queue.claim("k", "earth", ONE)
+
+    found = queue.count_a_failed_start("earth")
+
+    assert [(row.job_id, row.requeues) for row in found] == [("b", 1)]
+    assert [row.requeues for row in queue.look()] == [0, 1, 0]
+
+
+def test_a_change_that_fails_changes_nothing_and_the_next_one_works(queue):
+    add(queue, "a")
+
+    def change(then: str) -> None:
+        with queue.change() as db:
+            db.execute("DELETE FROM jobs")
+            db.execute(then)
+            raise KeyError
+
+    with pytest.raises(BackendUnavailableError):
+        change("SELECT nonsense")
+    with pytest.raises(KeyError):
+        change("SELECT 1")
+    with queue.change() as db:
+        db.execute("UPDATE jobs SET gpus = 3")
+
+    assert [row.gpus for row in queue.look()] == [3]
+
+
+def test_a_disk_that_is_full_is_an_error_of_ours_and_passes(queue):
+    add(queue, "a")
+    queue._db.execute("PRAGMA max_page_count = 1")
+    pages = queue._db.execute("PRAGMA page_count").fetchone()[0]
+    queue._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(BackendUnavailableError, match="queue of this machine") as raised:
+        add(queue, *(f"job-{number:0200}" for number in range(2000)))
+    queue._db.execute("PRAGMA max_page_count = 100000")
+    add(queue, "b")
+
+    assert "full" in str(raised.value)
+    assert [row.job_id for row in queue.look()] == ["a", "b"]
+
+
+def test_many_processes_that_open_a_new_queue_at_once_all_succeed(tmp_path):
+    for attempt in range(5):
+        path = tmp_path / f"queue-{attempt}.db"
+        gate, start = os.pipe()
+        children = []
+        for number in range(6):
+            pid = os.fork()
+            if pid == 0:
+                os.close(start)
+                os.read(gate, 1)
+                code = 1
+                try:
+                    add(Queue(path), f"job-{number}")
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(pid)
+        os.close(start)  # go
+        os.close(gate)
+
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 6
+        assert len(Queue(path).look()) == 6
+
+
+def test_a_connection_does_not_cross_a_fork(queue):
+    add(queue, "a")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            mine = queue._db
+            add(queue, "b")
+            code = 0 if queue._db is not mine else 2
+        finally:
+            os._exit(code)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [row.job_id for row in queue.look()] == ["a", "b"]
+
+
+def test_the_queue_is_private_and_survives_its_process(queue, tmp_path):
+    add(queue, "a")
+
+    assert (tmp_path / "queue.db").stat().st_mode & 0o777 == 0o600
+    assert [row.job_id for row in Queue(tmp_path / "queue.db").look()] == ["a"]
+
+
+def test_a_queue_of_a_newer_kinetic_is_refused(tmp_path):
+    db = sqlite3.connect(tmp_path / "queue.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+
+    with pytest.raises(BackendUnavailableError, match="newer kinetic"):
+        Queue(tmp_path / "queue.db")
+
+
+def test_a_file_that_is_no_queue_is_refused(tmp_path):
+    (tmp_path / "queue.db").write_bytes(b"x" * 5000)
+
+    with pytest.raises(BackendUnavailableError, match="KINETIC_RUNTIME_DIR"):
+        Queue(tmp_path / "queue.db")

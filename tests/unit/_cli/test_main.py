@@ -1,0 +1,164 @@
+"""The tree of commands: what it loads, what it says of itself, and how it answers a slip of the finger."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import kinetic as package
+from kinetic._cli.lazy import LazyGroup
+from kinetic._cli.main import cli
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+def tree(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, LazyGroup):
+        for name in command.later:
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            yield from tree(below, (*path, name))
+
+
+TREE = dict(tree())
+
+
+def loaded_by(*words: str, home: Path) -> set[str]:
+    program = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import atexit; from kinetic._cli.main import main; "
+    program += f"atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv[1:] = {list(words)!r}; main()"
+    environment = {"PATH": "/usr/bin:/bin", "KINETIC_HOME": str(home), "HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_help_loads_click_and_nothing_of_kinetic_but_the_terminal(tmp_path: Path) -> None:
+    loaded = loaded_by("--help", home=tmp_path)
+
+    ours = {name for name in loaded if name.startswith("kinetic.")}
+    assert ours == {
+        "kinetic._cli",
+        "kinetic._cli.failures",
+        "kinetic._cli.lazy",
+        "kinetic._cli.main",
+        "kinetic._version",
+    }
+    assert not {"rich", "cloudpickle", "obstore", "sqlite3", "logging", "pathlib"} & loaded
+
+
+def test_listing_jobs_loads_nothing_that_only_other_commands_need(tmp_path: Path) -> None:
+    loaded = loaded_by("jobs", "list", home=tmp_path)
+
+    assert "kinetic._jobs.listing" in loaded
+    late = {"rich", "cloudpickle", "obstore", "pickle", "tempfile", "logging", "html", "kinetic._hardware.placement"}
+    assert not late & loaded
+
+
+@pytest.mark.parametrize("path", TREE, ids=" ".join)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_every_command_explains_itself_with_an_example(path, option, kinetic) -> None:
+    told = kinetic(*path, option)
+
+    assert told.exit_code == 0
+    assert f"Usage: {' '.join(('kinetic', *path))}" in told.stdout
+    assert "Example: kinetic " in " ".join(told.stdout.split())
+    assert told.stderr == ""
+
+
+@pytest.mark.parametrize("path", [path for path, command in TREE.items() if isinstance(command, LazyGroup)])
+def test_the_line_in_the_help_of_a_group_is_the_first_line_of_the_command(path) -> None:
+    group = TREE[path]
+
+    assert isinstance(group, LazyGroup)
+    for name, later in group.later.items():
+        assert (TREE[*path, name].help or "").splitlines()[0] == later.help
+
+
+@pytest.mark.parametrize("path", [(), ("jobs",), ("key",)], ids=str)
+def test_a_group_alone_shows_its_help_and_ends_well(path, kinetic) -> None:
+    told = kinetic(*path)
+
+    assert told.exit_code == 0
+    assert told.stdout == kinetic(*path, "--help").stdout
+
+
+def test_the_version_is_the_package_s(kinetic) -> None:
+    assert kinetic("--version").stdout == f"kinetic {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(("jbos",), "kinetic jobs"), (("jobs", "lits"), "kinetic jobs list"), (("jobs", "LOGS"), "kinetic jobs logs")],
+)
+def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert told.exit_code == 2
+    assert told.stdout == ""
+    assert told.stderr.splitlines()[0].startswith("error: ")
+    assert told.stderr.splitlines()[-1] == f"next:  {near}"
+
+
+def test_a_command_that_resembles_none_is_answered_with_all(kinetic) -> None:
+    told = kinetic("jobs", "xyzzy")
+
+    assert told.exit_code == 2
+    assert "list, status, logs, result, cancel, cleanup" in told.stderr
+    assert told.stderr.endswith("next:  kinetic jobs -h\n")
+
+
+@pytest.mark.parametrize("words", [("--bogus",), ("jobs", "--bogus"), ("jobs", "list", "--bogus"), ("jobs", "status")])
+def test_a_mistake_on_the_command_line_has_exit_code_2_and_our_three_parts(words, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert told.exit_code == 2
+    assert told.stderr.startswith("error: ")
+    assert "[usage]" in told.stderr
+    assert told.stderr.splitlines()[-1].endswith(" -h")
+
+
+def test_an_unknown_profile_is_an_error_that_names_those_that_exist(kinetic) -> None:
+    told = kinetic("--profile", "locl", "jobs", "list")
+
+    assert told.exit_code == 1
+    assert told.stderr.startswith("error: no profile is named 'locl' [settings]\n")
+    assert told.stderr.endswith("next:  write --profile local\n")
+
+
+def test_the_built_in_profile_can_be_chosen(kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_PROJECT", "acme")  # alone, it would mean a cluster
+
+    told = kinetic("--profile", "local", "jobs", "list")
+
+    assert told.exit_code == 0
+    assert "only jobs of this machine" not in told.stderr
+
+
+def test_an_empty_list_is_a_sentence_on_standard_error(kinetic) -> None:
+    told = kinetic("jobs", "list")
+
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert told.stderr.startswith("There are no jobs")
+
+
+def test_an_empty_list_as_json_is_a_document(kinetic) -> None:
+    told = kinetic("jobs", "ls", "--json")
+
+    assert told.stdout == '{\n  "schema_version": 1,\n  "jobs": []\n}\n'
+
+
+@pytest.mark.parametrize("newest", ["@last", "-"])
+def test_without_jobs_there_is_no_newest_one(newest, kinetic) -> None:
+    told = kinetic("jobs", "status", newest)
+
+    assert told.exit_code == 1
+    assert told.stderr.startswith("error: there is no job yet")
+
+
+def test_what_cannot_be_an_id_is_a_mistake_on_the_command_line(kinetic) -> None:
+    assert kinetic("jobs", "status", "Not/An/Id").exit_code == 2
