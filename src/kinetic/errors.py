@@ -43,6 +43,7 @@ happened, why, and what to do next.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar
 
 __all__ = [
@@ -123,8 +124,9 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
     while built_in.__flags__ & _DEFINED_IN_PYTHON:  # of two built-in bases only one's __new__ is allowed: __base__'s
         built_in = built_in.__base__
     error: BaseException = built_in.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
+    with contextlib.suppress(TypeError, ValueError):  # fewer arguments than the built-in wants: then without its fields
+        built_in.__init__(error, *args)
+    BaseException.__setstate__(error, state)
     return error
 
 

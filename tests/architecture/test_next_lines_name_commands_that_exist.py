@@ -16,12 +16,17 @@ from kinetic._cli.main import cli
 SOURCE = Path(__file__).parents[2] / "src" / "kinetic"
 BLANK = "\x00"  # stands for whatever an f-string fills in
 # "kinetic" is a word of a sentence here, and a command everywhere else.
-PROSE = re.compile(r"(?:\b(?:of|after|than|by|newer|older|upgrade|force-reinstall|pip install)\s)kinetic\b")
+PROSE = re.compile(r"\b(?:of|let|for|after|than|by|upgrade|force-reinstall|install)\s+kinetic\b")
+GROUPS = re.compile(rf"\bkinetic (?:{'|'.join(cli.later)})\b")
 PARTS = re.compile(r"\s{3,}|[,;]|\. ")  # what ends a command inside a line: a gap, or the sentence around it
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield every text that is passed as ``next``, with its line: written out, filled in, chosen, or named above."""
+    """Yield every text that tells the reader what to type, with its line.
+
+    What is passed as ``next``, in whatever way it is written; and whatever else names a group of commands, except in a
+    docstring.
+    """
     tree = ast.parse(source)
     named = {
         target.id: node.value
@@ -37,6 +42,9 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Assign) and any(getattr(each, "attr", "") == "next" for each in node.targets):
             for text in written(node.value, named):
                 yield node.value.lineno, text
+        if isinstance(node, ast.Call):
+            for value in node.args:
+                yield from ((value.lineno, text) for text in written(value, {}) if GROUPS.search(text))
 
 
 def written(node: ast.expr, named: dict[str, ast.expr]) -> Iterator[str]:
@@ -67,10 +75,11 @@ def commands(text: str) -> Iterator[list[str]]:
 def complaint(words: list[str]) -> str:
     """Say why a command cannot be typed, or "" when it can."""
     command: click.Command = cli
-    words = list(words)
     while isinstance(command, LazyGroup):
         if not words:
             return "names a group and no command"
+        if words[0] in {"-h", "--help"}:
+            return ""
         below = command.get_command(click.Context(command), words[0])
         if below is None:
             return f"there is no command {words[0]!r}"
@@ -129,6 +138,7 @@ def test_a_sentence_about_kinetic_is_no_command(text: str) -> None:
         "raise E('x', next=error.next or 'kinetic jobs lits')",
         "WAY = 'kinetic jobs lits'\nraise E('x', next=WAY)",
         "error.next = 'kinetic jobs lits'",
+        "say(f'follow: kinetic jobs lits {name}')",
     ],
 )
 def test_a_next_line_is_found_however_it_is_written(source: str) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -99,11 +99,17 @@ class Project:
         return path
 
     def run(
-        self, script: str, *words: str, python: str = sys.executable, cwd: Path | None = None, timeout: float = 60
+        self,
+        script: str,
+        *words: str,
+        python: str = sys.executable,
+        cwd: Path | None = None,
+        timeout: float = 60,
+        instead: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script of the project, or ``-c`` and a text, to its end."""
+        """Run a script of the project, or ``-c`` and a text, to its end; ``instead`` is another command line."""
         return subprocess.run(
-            [python, script if script == "-c" else str(self.root / script), *words],
+            [*instead] or [python, script if script == "-c" else str(self.root / script), *words],
             cwd=cwd or self.root,
             env=environment(),
             capture_output=True,
@@ -141,12 +147,6 @@ def environment() -> dict[str, str]:
 def project(home: Path, tmp_path: Path) -> Project:
     """Give the test an empty project beside its home."""
     return Project(tmp_path / "project")
-
-
-@pytest.fixture
-def end_processes() -> Callable[[Path], None]:
-    """Return the function that ends every process of a home, for tests that must do so before the home's own end."""
-    return end_keepers
 
 
 @pytest.fixture

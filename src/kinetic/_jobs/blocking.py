@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._jobs import submitting
+from kinetic._jobs import ground
 
 if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.options import Options
-    from kinetic._packing.call import Call
 
 
-def call(what: Call, options: Options) -> Any:
+def submit(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> JobHandle:
+    """Submit a call: the place is told first, and gets ready while the rest of this client is still being imported.
+
+    Raises:
+        CallableError: The arguments do not fit the function's signature; nothing was submitted.
+    """
+    there = ground.prepare(options)
+    from kinetic._jobs import submitting  # 40 ms on first use, beside the keeper's own start
+    from kinetic._packing.call import Call, check_arguments
+
+    check_arguments(function, args, kwargs, name)
+    return submitting.submit(Call(function, args, kwargs, name), options, there)
+
+
+def call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> Any:
     """Run a call as a job and return its value.
 
     Raises:
@@ -20,7 +39,7 @@ def call(what: Call, options: Options) -> Any:
         Exception: The function's own.
     """
     try:
-        handle = submitting.submit(what, options)
+        handle = submit(function, args, kwargs, name, options)
     except KeyboardInterrupt:
         output.say("interrupted before the job was submitted; nothing runs")
         raise

@@ -6,13 +6,11 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._backends import choosing
 from kinetic._backends.protocol import Launch
 from kinetic._jobs import options as options_
 from kinetic._jobs import places, record
@@ -20,49 +18,28 @@ from kinetic._jobs.handle import JobHandle
 from kinetic._packing import archive, environment, root
 from kinetic._packing import call as calls
 from kinetic._packing.root import Plan
-from kinetic._settings import keyring, project_file
-from kinetic._stores import open_store
+from kinetic._settings import project_file
 from kinetic._wire import digests, fingerprint, keys, names, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._backends.local.backend import LocalBackend
-    from kinetic._hardware.placement import Placement
+    from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
     from kinetic._packing.call import Call
-    from kinetic._settings import Target
-    from kinetic._stores.protocol import Store
 
 _SLOW_SECONDS = 1.0  # a phase that takes longer is named
 _UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
-_IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
 
 
-@dataclass(frozen=True)
-class Ground:
-    """Where one job goes, and everything of this client that it needs.
-
-    Attributes:
-        target: Where we point.
-        backend: The place.
-        store: Where its objects lie.
-        placement: The hardware.
-        key_id: Name of the sealing key.
-        key: The sealing key.
-    """
-
-    target: Target
-    backend: LocalBackend
-    store: Store
-    placement: Placement
-    key_id: str
-    key: bytes
-
-
-def submit(call: Call, options: Options) -> JobHandle:
+def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     """Pack a call, write its order and record, and launch it.
+
+    Args:
+        call: The call.
+        options: How it is to run.
+        ground: Where it goes.
 
     Returns:
         The job's handle, as soon as the job no longer needs this process.
@@ -72,7 +49,6 @@ def submit(call: Call, options: Options) -> JobHandle:
     """
     plan = root.find_root(call.function)
     options = _with_project_options(options, plan)
-    ground = prepare(options)
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
@@ -89,27 +65,6 @@ def submit(call: Call, options: Options) -> JobHandle:
     for note in captured.notes:
         output.once(note)
     return handle
-
-
-def prepare(options: Options) -> Ground:
-    """Resolve where a job goes, refuse what cannot work there, and let the place begin to get ready."""
-    placement = options.placement()
-    target = settings.resolve(
-        backend=options.backend,
-        project=options.project,
-        zone=options.zone,
-        cluster=options.cluster,
-        namespace=options.namespace,
-        multi_host=placement.hosts > 1,
-    )
-    strict = target.backend.source == "argument"
-    backend = choosing.choose(target.backend.value, places.runtime(), strict=strict)
-    notes = backend.check(placement)
-    _announce(target, options, (*target.notes, *placement.notes, *notes))
-    home = settings.ensure_home(os.environ)
-    backend.prepare()
-    key_id, key = keyring.own_key(home)
-    return Ground(target, backend, open_store(target.store.value), placement, key_id, key)
 
 
 def _with_project_options(options: Options, plan: Plan) -> Options:
@@ -208,17 +163,6 @@ def _output_dir(options: Options, ground: Ground, job_id: str) -> str:
         return chosen if "://" in chosen else os.path.abspath(os.path.expanduser(chosen))
     address = f"{ground.store.url}/{keys.outputs(job_id).rstrip('/')}"
     return address.removeprefix("file://")
-
-
-def _announce(target: Target, options: Options, notes: tuple[str, ...]) -> None:
-    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here."""
-    if target.backend.value == "local":
-        ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
-        ignored += ["spot"] if options.spot else []
-        told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
-        output.once(f"jobs run on this machine{told}")
-    for note in notes:
-        output.once(note)
 
 
 def _stale(plan: Plan) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from kinetic._packing.root import Plan, below
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests
 from kinetic._wire.order import INLINE_BYTES, Artifact
-from kinetic.errors import ArgumentNotPicklableError
+from kinetic.errors import ArgumentNotPicklableError, CallableError
 
 _WARN_MB = 50.0
 _MB = 1_000_000
@@ -30,6 +30,29 @@ class Call:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     name: str
+
+
+def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:
+    """Refuse arguments that the function does not take, before anything is submitted.
+
+    Raises:
+        CallableError: They do not fit its signature (also a TypeError, as Python itself would raise).
+    """
+    import inspect  # cloudpickle loads it anyway
+
+    try:
+        signature = inspect.signature(function_)
+    except (ValueError, TypeError):  # builtins tell none; the job will find out
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CallableError(
+            f"{name}() cannot be called so: {error}",
+            why=f"its signature is {name}{signature}",
+            next="correct the call; nothing was submitted",
+            code="arguments",
+        ) from None
 
 
 @dataclass(frozen=True)

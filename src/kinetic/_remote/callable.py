@@ -71,7 +71,7 @@ class RemoteCallable(Generic[P, R]):
             return self._here(args, kwargs)
         from kinetic._jobs import blocking  # the client's rooms load with the first job
 
-        return blocking.call(self._call(args, kwargs), self._options)  # type: ignore[no-any-return]
+        return blocking.call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_reaching
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -100,9 +100,9 @@ class RemoteCallable(Generic[P, R]):
                 why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for a place of its own",
                 next="call it directly: inside a job it runs in this process",
             )
-        from kinetic._jobs import submitting
+        from kinetic._jobs import blocking
 
-        return submitting.submit(self._call(args, kwargs), self._options)
+        return blocking.submit(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
     submit = run_async
 
@@ -176,12 +176,6 @@ class RemoteCallable(Generic[P, R]):
         for part in qualname.split("."):
             found = getattr(found, part, None)
         return references.plain(found) is self._plain
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        from kinetic._packing.call import Call
-
-        checking.check_arguments(self._plain, (*self._leading, *args), kwargs)
-        return Call(self._plain, (*self._leading, *args), kwargs, self._name)
 
     def _here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         if self._name not in _told:

@@ -35,29 +35,6 @@ def check(function: object) -> None:
     _check_kind(function)
 
 
-def check_arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that the function does not take, before anything is submitted.
-
-    Raises:
-        CallableError: They do not fit its signature (also a TypeError, as Python itself would raise).
-    """
-    import inspect  # loaded with cloudpickle anyway by the time something is called
-
-    try:
-        # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (ValueError, TypeError):  # builtins tell none; the job will find out
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise CallableError(
-            f"{name_of(function)}() cannot be called so: {error}",
-            why=f"its signature is {name_of(function)}{signature}",
-            code="arguments",
-        ) from None
-
-
 def name_of(function: object) -> str:
     """Return a name for humans and ids: of a partial, the innermost function's; of an instance, its class's."""
     while not hasattr(function, "__name__") and hasattr(function, "func"):

@@ -26,8 +26,9 @@ def _pickler(file: IO[bytes]) -> pickle.Pickler:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, BaseException) and type(obj).__reduce__ is BaseException.__reduce__:
-                return references.exception, (type(obj), obj.args, obj.__dict__)
+            if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
+                reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
+                return references.exception, (*reduced[:2], reduced[2] if len(reduced) > 2 else {})
             if isinstance(obj, type | FunctionType) and _has_a_name(obj):
                 return NotImplemented  # the pickler's own way: by reference
             if isinstance(obj, type | FunctionType) and _lives_on_the_client(obj):
@@ -35,6 +36,12 @@ def _pickler(file: IO[bytes]) -> pickle.Pickler:
             return super().reducer_override(obj)
 
     return Pickler(file, protocol=PROTOCOL)
+
+
+def _leaves_pickling_to_python(kind: type) -> bool:
+    """Say whether an exception is pickled as Python does: by its ``args``, which its own ``__init__`` may not take."""
+    words = ("__reduce__", "__reduce_ex__", "__setstate__")
+    return kind.__module__ != "builtins" and not any(isinstance(getattr(kind, word), FunctionType) for word in words)
 
 
 def _has_a_name(thing: type | FunctionType) -> bool:

@@ -172,7 +172,9 @@ def _end_children() -> None:
     children = list(getattr(module, "_children", ()))
     for child in children:
         with contextlib.suppress(Exception):
-            if not child.daemon and child.is_alive():
+            if child.daemon:
+                continue  # multiprocessing ends those itself; a pool's worker that we killed would keep the pool's lock
+            if child.is_alive():
                 sys.stderr.write(f"kinetic: process {child.name} still ran and was ended with the job\n")
             child.kill()
 

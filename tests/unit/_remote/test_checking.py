@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 import kinetic
+from kinetic._packing import call
 from kinetic._remote import checking
 from kinetic.errors import CallableError, KineticError
 
@@ -211,7 +212,7 @@ def test_naming_writes_nothing_onto_the_object() -> None:
 )
 def test_arguments_that_do_not_fit_are_refused_like_python_does_and_before_anything_is_submitted(args, named) -> None:
     with pytest.raises(TypeError, match=r"plain\(\) cannot be called so: ") as raised:
-        checking.check_arguments(plain, args, named)
+        call.check_arguments(plain, args, named, "plain")
 
     assert raised.value.why == "its signature is plain(number=1)"
     assert raised.value.code == "arguments"
@@ -221,11 +222,11 @@ def test_arguments_that_do_not_fit_are_refused_like_python_does_and_before_anyth
 def test_arguments_that_fit_are_fine(function) -> None:
     takes_one = function in {FINE["a built-in function"], FINE["an operator"]}
 
-    checking.check_arguments(function, ([1],) if takes_one else (), {})
+    call.check_arguments(function, ([1],) if takes_one else (), {}, "function")
 
 
 def test_what_a_built_in_takes_is_for_the_job_to_find_out() -> None:
-    checking.check_arguments(max, (1, 2), {"nonsense": 1})
+    call.check_arguments(max, (1, 2), {"nonsense": 1}, "max")
 
 
 def test_a_decorator_that_adds_an_argument_is_asked_for_its_own() -> None:
@@ -240,4 +241,4 @@ def test_a_decorator_that_adds_an_argument_is_asked_for_its_own() -> None:
     def train(seed, rate):
         return seed, rate
 
-    checking.check_arguments(train, (0.1,), {})
+    call.check_arguments(train, (0.1,), {}, "train")

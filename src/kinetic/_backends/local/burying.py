@@ -74,7 +74,7 @@ def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
     for row in queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,)):
         if row.stop:
             queue.end(row.job_id, "ended")
-        elif row.requeues < REQUEUES and not has_begun(paths, row):
+        elif row.requeues < REQUEUES and paths.launch(row.job_id).exists() and not has_begun(paths, row):
             _clear_attempt(paths, row)
             queue.requeue(row.job_id, keeper.keeper)
         else:

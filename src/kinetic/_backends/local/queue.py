@@ -280,9 +280,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            _create(db, path)
+        limit = time.monotonic() + _BUSY_SECONDS
+        while (version := _version(db)) == 0:
+            _create(db, path, limit)
     except sqlite3.Error as error:
         raise _unusable(path, str(error)) from error
     if version > _SCHEMA:
@@ -290,9 +290,20 @@ def _connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _create(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("PRAGMA journal_mode = WAL")  # where a file system refuses it, SQLite keeps its older journal
-    db.execute("BEGIN IMMEDIATE")
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
+    """Make the tables; of several makers at once one is first, and the others come back to see."""
+    try:
+        db.execute("PRAGMA journal_mode = WAL")  # where a file system refuses it, SQLite keeps its older journal
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > limit:
+            raise
+        time.sleep(0.005)  # changing the journal does not wait for others as everything else does
+        return
     for statement in _TABLES.split(";"):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {_SCHEMA}")

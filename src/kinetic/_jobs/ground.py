@@ -1,0 +1,78 @@
+"""The ground of a job: where it goes, resolved and asked to get ready, before anything else is imported or packed.
+
+A keeper needs as long to start as a client needs to import its pickler. So the place is told first, and both go on side
+by side.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic import _output as output
+from kinetic import _settings as settings
+from kinetic._backends import choosing
+from kinetic._jobs import places
+from kinetic._settings import keyring
+from kinetic._stores import open_store
+
+if TYPE_CHECKING:
+    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._hardware.placement import Placement
+    from kinetic._jobs.options import Options
+    from kinetic._settings import Target
+    from kinetic._stores.protocol import Store
+
+_IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
+
+
+class Ground(NamedTuple):
+    """Where one job goes, and everything of this client that it needs.
+
+    Attributes:
+        target: Where we point.
+        backend: The place.
+        store: Where its objects lie.
+        placement: The hardware.
+        key_id: Name of the sealing key.
+        key: The sealing key.
+    """
+
+    target: Target
+    backend: LocalBackend
+    store: Store
+    placement: Placement
+    key_id: str
+    key: bytes
+
+
+def prepare(options: Options) -> Ground:
+    """Resolve where a job goes, refuse what cannot work there, and let the place begin to get ready."""
+    placement = options.placement()
+    target = settings.resolve(
+        backend=options.backend,
+        project=options.project,
+        zone=options.zone,
+        cluster=options.cluster,
+        namespace=options.namespace,
+        multi_host=placement.hosts > 1,
+    )
+    strict = target.backend.source == "argument"
+    backend = choosing.choose(target.backend.value, places.runtime(), strict=strict)
+    notes = backend.check(placement)
+    _announce(target, options, (*target.notes, *placement.notes, *notes))
+    home = settings.ensure_home(os.environ)
+    backend.prepare()
+    key_id, key = keyring.own_key(home)
+    return Ground(target, backend, open_store(target.store.value), placement, key_id, key)
+
+
+def _announce(target: Target, options: Options, notes: tuple[str, ...]) -> None:
+    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here."""
+    if target.backend.value == "local":
+        ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
+        ignored += ["spot"] if options.spot else []
+        told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
+        output.once(f"jobs run on this machine{told}")
+    for note in notes:
+        output.once(note)

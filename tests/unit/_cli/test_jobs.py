@@ -1,0 +1,32 @@
+"""What `kinetic jobs` says about a queue that nobody keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic._cli.commands import jobs
+from kinetic._jobs import listing
+
+WAITING = {"status": "PENDING", "where": "this machine"}
+
+
+@pytest.mark.parametrize(
+    ("pages", "kept", "told"),
+    [
+        ([WAITING], False, "1 job waits, and no keeper is alive"),
+        ([WAITING, WAITING], False, "2 jobs wait, and no keeper is alive"),
+        ([WAITING], True, ""),
+        ([], False, ""),
+        ([{**WAITING, "status": "RUNNING"}], False, ""),
+        ([{**WAITING, "where": "host other"}], False, ""),
+    ],
+)
+def test_waiting_jobs_without_a_keeper_are_told(pages, kept, told, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(listing, "is_kept", lambda: kept)
+
+    jobs._say_if_nobody_keeps(pages)
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(told)
+    assert bool(said.err) is bool(told)
