@@ -132,14 +132,16 @@ def test_a_sentence_about_kinetic_is_no_command(text: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "raise E('x', next='kinetic jobs lits')",
-        "raise E('x', next=f'kinetic jobs lits {name}')",
-        "raise E('x', next='kinetic jobs lits' if near else 'something else')",
-        "raise E('x', next=error.next or 'kinetic jobs lits')",
-        "WAY = 'kinetic jobs lits'\nraise E('x', next=WAY)",
-        "error.next = 'kinetic jobs lits'",
-        "say(f'follow: kinetic jobs lits {name}')",
+        "raise E('x', next='kinetic jobs listt')",
+        "raise E('x', next=f'kinetic jobs listt {name}')",
+        "raise E('x', next='kinetic jobs listt' if near else 'something else')",
+        "raise E('x', next=error.next or 'kinetic jobs listt')",
+        "WAY = 'kinetic jobs listt'\nraise E('x', next=WAY)",
+        "error.next = 'kinetic jobs listt'",
+        "say(f'follow: kinetic jobs listt {name}')",
     ],
 )
 def test_a_next_line_is_found_however_it_is_written(source: str) -> None:
-    assert [complaint(words) for _, text in texts(source) for words in commands(text)] == ["there is no command 'lits'"]
+    assert [complaint(words) for _, text in texts(source) for words in commands(text)] == [
+        "there is no command 'listt'"
+    ]

@@ -259,7 +259,8 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
     now = time.time() + sweeping.DAY + sweeping.HOUR
-    sweeping.sweep(site.runtime, Queue(site.runtime.queue), site.home / "store" / ".tmp", now=now)
+    with closing(Queue(site.runtime.queue)) as queue:
+        sweeping.sweep(site.runtime, queue, site.home / "store" / ".tmp", now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known
@@ -421,7 +422,7 @@ def test_a_keeper_that_is_told_to_end_ends_its_job_and_leaves_nothing(
     found = site.ask()
 
     assert found["error"] == "JobError"
-    assert found["after"] == "FAILED"
+    assert "its keeper was told to end (SIGTERM)" in found["message"]
     assert not any(map(_lives, stay.pids("child")))
     assert [*site.runtime.keepers.iterdir()] == []
     _check_nothing_is_left(site, wait_until)
@@ -494,3 +495,23 @@ def test_ctrl_c_in_a_blocking_call_says_how_to_follow_and_to_cancel_and_the_job_
     assert f"kinetic jobs logs {site.job_id} --follow" in told
     assert f"kinetic jobs cancel {site.job_id}" in told
     assert found["value"] == "stayed"
+
+
+def test_a_step_costs_nothing_outside_of_this_suite_and_jobs_never_see_it(site: Site) -> None:
+    site.kill_at("client:nowhere")
+
+    seen = site.project.out(
+        f"""
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def variable():
+            return os.environ.get("{steps.VARIABLE}")
+
+        print(variable())
+        """
+    )
+
+    assert seen == "None\n"
+    assert steps.step is steps._unarmed

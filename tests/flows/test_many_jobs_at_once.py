@@ -8,12 +8,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from kinetic._backends.local.queue import Queue, Row
+from kinetic._backends.local.queue import Keeper, Queue, Row
 
 SLOTS = 2
 EACH = 50
@@ -115,13 +116,19 @@ class Crowd:
             for job in ended
         }
 
-    @property
-    def queue(self) -> Queue:
-        (path,) = self.home.glob("run/*/queue.db")
-        return Queue(path)
+    def rows(self) -> list[Row]:
+        return self._ask(Queue.look)
+
+    def keepers(self) -> list[Keeper]:
+        return self._ask(Queue.keepers)
 
     def row(self, job_id: str) -> Row | None:
-        return self.queue.jobs([job_id]).get(job_id)
+        return next((row for row in self.rows() if row.job_id == job_id), None)
+
+    def _ask(self, question: Callable[[Queue], list[Any]]) -> list[Any]:
+        (path,) = self.home.glob("run/*/queue.db")
+        with closing(Queue(path)) as queue:
+            return question(queue)
 
 
 @pytest.fixture
@@ -159,7 +166,7 @@ def test_two_clients_with_fifty_jobs_each_lose_double_and_reorder_none(crowd: Cr
     assert set(begun) == {job for found in results for job, _ in found}
     spans = crowd.spans()
     assert most_at_once(list(spans.values())) <= SLOTS
-    queued = [row.job_id for row in crowd.queue.look()]
+    queued = [row.job_id for row in crowd.rows()]
     for found in results:
         assert [job for job in queued if job in dict(found)] == [job for job, _ in found]
     # Claimed strictly in order; of those that are claimed at the same time, the second may be on its feet first.
@@ -171,7 +178,7 @@ def test_two_clients_with_fifty_jobs_each_lose_double_and_reorder_none(crowd: Cr
 def test_no_more_keepers_are_started_than_jobs_may_run(crowd: Crowd) -> None:
     crowd.run("[handle.result() for handle in [tiny.run_async(notes, 'a', n) for n in range(12)]]\nprint(1)")
 
-    assert len(crowd.queue.keepers()) <= SLOTS
+    assert len(crowd.keepers()) <= SLOTS
 
 
 GPUS = """
@@ -235,7 +242,7 @@ print(json.dumps([first.job_id, seen.reason, said.why]))
 """
     )
 
-    assert reason == "waits for one of 1 slots; 1 job(s) are before it"
+    assert reason == "waits for one of 1 slots; one job is before it"
     assert why == f"running: {first}"
 
 
@@ -445,8 +452,8 @@ except Exception as error:
 
 
 def _end_keepers_politely(crowd: Crowd) -> None:
-    for keeper in crowd.queue.keepers():
+    for keeper in crowd.keepers():
         os.kill(keeper.pid, signal.SIGTERM)
     limit = time.monotonic() + 10
-    while crowd.queue.keepers() and time.monotonic() < limit:
+    while crowd.keepers() and time.monotonic() < limit:
         time.sleep(0.02)

@@ -131,7 +131,9 @@ def _local_store() -> Store:
 
 
 def _newest_first(handles: Iterator[JobHandle]) -> list[JobHandle]:
-    return sorted(handles, key=lambda handle: (handle.created_at, handle.job_id), reverse=True)
+    from kinetic._jobs import listing
+
+    return listing.newest_first(list(handles))
 
 
 def _log() -> logging.Logger:

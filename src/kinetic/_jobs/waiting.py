@@ -117,7 +117,7 @@ def _log() -> logging.Logger:
 
 def _too_late(handle: JobHandle, timeout: float, status: JobStatus) -> JobTimeoutError:
     return JobTimeoutError(
-        f"{handle.job_id} has not ended within {timeout:g} seconds",
+        f"{handle.job_id} has not ended within {timeout:g} s",
         why=f"it is {status.value}, and goes on",
         next=f"call result() again, or: kinetic jobs logs {handle.job_id} --follow",
     )

@@ -116,7 +116,7 @@ def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], N
                 reduced = obj.__reduce__()
                 by_value = travel.is_by_value(getattr(obj, "__module__", ""))
                 named = reduced[0] is references.by_name and not by_value
-                return reduced if named or reduced[0] is references.bound else obj.for_the_job()
+                return reduced if named or reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
             return super().reducer_override(obj)
 
     pickler = Pickler(file, protocol=PROTOCOL)

@@ -139,7 +139,7 @@ class RemoteCallable(Generic[P, R]):
             return references.bound, (self._plain_reference(), self._leading[0])
         return self._reference()
 
-    def for_the_job(self) -> tuple[Any, ...]:
+    def _for_the_job(self) -> tuple[Any, ...]:
         """Reduce a function of a script for a job: decorated there as here, so that it answers as it would here.
 
         Empty first and filled afterwards, because a function that calls itself refers to what is being made.

@@ -135,7 +135,8 @@ def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -
         found = workspace.written_since(task.folder, unpacked)
     if found:
         shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        where = f"they are kept for 24 h in {task.folder}" if failed else "they are not kept"
+        which = "it is" if len(found) == 1 else "they are"
+        where = f"{which} kept for 24 h in {task.folder}" if failed else f"{which} not kept"
         hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
         sys.stderr.write(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
     return found[:_FILES_NAMED]

@@ -93,7 +93,7 @@ def test_the_version_is_the_package_s(kinetic) -> None:
 
 @pytest.mark.parametrize(
     ("words", "near"),
-    [(("jbos",), "kinetic jobs"), (("jobs", "lits"), "kinetic jobs list"), (("jobs", "LOGS"), "kinetic jobs logs")],
+    [(("jbos",), "kinetic jobs"), (("jobs", "listt"), "kinetic jobs list"), (("jobs", "LOGS"), "kinetic jobs logs")],
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -> None:
     told = kinetic(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import platform
@@ -64,6 +65,7 @@ class LocalBackend:
             if self._queue is None:
                 self.paths.make()
                 self._queue = Queue(self.paths.queue)
+                atexit.register(self._queue.close)
             return self._queue
 
     def check(self, placement: Placement) -> tuple[str, ...]:
@@ -282,7 +284,8 @@ class LocalBackend:
     def _waits_for(self, row: Row) -> str:
         before = len(self.queue.look("state = 'queued' AND seq < ? AND (gpus > 0) = ?", (row.seq, row.gpus > 0)))
         what = f"{row.gpus} of {len(self.limits.gpus)} GPUs" if row.gpus else f"one of {self.limits.slots} slots"
-        return f"waits for {what}; {before} job(s) are before it"
+        line = {0: "it is the next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")
+        return f"waits for {what}; {line}"
 
     def _holders(self, row: Row) -> str:
         held = self.queue.look("state IN ('claimed', 'running') AND (gpus > 0) = ?", (row.gpus > 0,))

@@ -136,6 +136,8 @@ class Keeper:
         if again and ending.was_killed and not task.began.exists():
             return None
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
+        if verdict.cause == "stopped" and self.ending:
+            verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
         verdict = replace(verdict, key_id=page.key_id)
         step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
@@ -203,6 +205,7 @@ class Keeper:
         pulse.poke(self.paths.wake(self.name))
 
 
+_TOLD_TO_END = "the job was ended because its keeper was told to end (SIGTERM), as at a shutdown of the machine"
 _WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
 
 

@@ -46,7 +46,7 @@ def read(paths: Paths, job_id: str) -> LaunchPage | None:
     """Read the page of a job, or None when the job was removed."""
     try:
         data = paths.launch(job_id).read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     fields: dict[str, Any] = pages.read(data, f"the launch page of {job_id}")
     return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__})

@@ -229,9 +229,10 @@ class Queue:
             db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database; in a forked child, leave it to the parent."""
         with self._lock:
-            self._db.close()
+            if self._pid == os.getpid():
+                self._db.close()
 
     def _read(self, question: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._lock:
@@ -279,15 +280,26 @@ _QUEUED = "SELECT * FROM jobs WHERE state = 'queued'"
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
-        limit = time.monotonic() + _BUSY_SECONDS
-        while (version := _version(db)) == 0:
-            _create(db, path, limit)
     except sqlite3.Error as error:
         raise _unusable(path, str(error)) from error
+    try:
+        version = _prepared(db, path)
+    except sqlite3.Error as error:
+        db.close()
+        raise _unusable(path, str(error)) from error
     if version > _SCHEMA:
+        db.close()
         raise _unusable(path, f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}")
     return db
+
+
+def _prepared(db: sqlite3.Connection, path: Path) -> int:
+    """Make the tables if need be, and return the version of what is there."""
+    db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
+    limit = time.monotonic() + _BUSY_SECONDS
+    while (version := _version(db)) == 0:
+        _create(db, path, limit)
+    return version
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,8 +94,10 @@ class Grave:
 
 
 @pytest.fixture
-def grave(tmp_path: Path) -> Grave:
-    return Grave(tmp_path)
+def grave(tmp_path: Path) -> Iterator[Grave]:
+    made = Grave(tmp_path)
+    yield made
+    made.queue.close()
 
 
 def test_a_job_that_was_claimed_only_waits_again(grave):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ ONE = Limits(1, ())
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Queue:
-    return Queue(tmp_path / "queue.db")
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    with closing(Queue(tmp_path / "queue.db")) as made:
+        yield made
 
 
 def add(queue: Queue, *names: str, soil: str = "earth", gpus: int = 0) -> None:
@@ -199,7 +202,8 @@ def test_many_processes_that_open_a_new_queue_at_once_all_succeed(tmp_path):
         os.close(gate)
 
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 6
-        assert len(Queue(path).look()) == 6
+        with closing(Queue(path)) as queue:
+            assert len(queue.look()) == 6
 
 
 def test_a_connection_does_not_cross_a_fork(queue):
@@ -222,7 +226,8 @@ def test_the_queue_is_private_and_survives_its_process(queue, tmp_path):
     add(queue, "a")
 
     assert (tmp_path / "queue.db").stat().st_mode & 0o777 == 0o600
-    assert [row.job_id for row in Queue(tmp_path / "queue.db").look()] == ["a"]
+    with closing(Queue(tmp_path / "queue.db")) as again:
+        assert [row.job_id for row in again.look()] == ["a"]
 
 
 def test_a_queue_of_a_newer_kinetic_is_refused(tmp_path):

@@ -1,0 +1,176 @@
+"""A handle holds plain data: it goes anywhere as a dictionary, and is used only where its backend exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import kinetic
+from kinetic.errors import BackendUnavailableError, OptionError
+
+FIELDS = {
+    "job_id": "cpu-train-20261120-143000-1a2b3c4",
+    "backend": "local",
+    "project": "local",
+    "cluster_name": "local",
+    "zone": "local",
+    "namespace": "default",
+    "bucket_name": "/home/me/.kinetic/store",
+    "k8s_name": "kinetic-cpu-train-20261120-143000-1a2b3c4",
+    "image_uri": "",
+    "accelerator": "cpu",
+    "func_name": "train",
+    "display_name": "kinetic-train-cpu-train-20261120-143000-1a2b3c4",
+    "created_at": "2026-11-20T14:30:00Z",
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+
+
+def handle(**changed: object) -> kinetic.JobHandle:
+    return kinetic.JobHandle(**{**FIELDS, **changed})
+
+
+def test_a_handle_becomes_plain_data_and_comes_back() -> None:
+    job = handle(group_id="grp-12345678", group_index=0, store="file:///home/me/.kinetic/store")
+
+    assert kinetic.JobHandle.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+
+
+def test_fields_that_are_none_are_left_out() -> None:
+    assert handle().to_dict() == {**FIELDS, "debug": False}
+
+
+def test_a_field_that_is_zero_or_empty_is_no_none() -> None:
+    found = handle(group_index=0, image_uri="").to_dict()
+
+    assert found["group_index"] == 0
+    assert found["image_uri"] == ""
+
+
+def test_keys_of_a_later_version_are_passed_over() -> None:
+    assert kinetic.JobHandle.from_dict({**FIELDS, "colour": "red", "_value": 3, "schema": 9}) == handle()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_mandatory_field_that_is_missing_is_a_type_error(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        kinetic.JobHandle.from_dict({key: value for key, value in FIELDS.items() if key != name})
+
+
+def test_what_was_collected_is_no_part_of_a_handle() -> None:
+    first, second = handle(), handle()
+    first._value = [1]
+
+    assert first == second
+    assert "_value" not in repr(first)
+    assert "_value" not in first.to_dict()
+
+
+def test_a_backend_that_nobody_knows_is_told_when_it_is_first_used() -> None:
+    job = handle(backend="mainframe")
+
+    for use in (job.status, job.result, job.logs, job.tail, job.cancel, job.cleanup, job.done, job.wait, job.exception):
+        with pytest.raises(ValueError, match="Unknown backend") as raised:
+            use()
+        assert isinstance(raised.value, OptionError)
+
+
+@pytest.mark.parametrize("backend", ["gke", "pathways"])
+def test_a_backend_of_a_later_release_is_told_so(backend: str) -> None:
+    with pytest.raises(BackendUnavailableError, match=backend):
+        handle(backend=backend).status()
+
+
+def test_a_job_that_never_was_is_not_found_and_has_no_result() -> None:
+    job = handle()
+
+    assert job.status() is kinetic.JobStatus.NOT_FOUND
+    assert job.done()
+    assert not job.running()
+    with pytest.raises(RuntimeError, match=f"{job.job_id}/result.pkl"):
+        job.result()
+    assert isinstance(job.exception(), RuntimeError)
+    assert job.logs() == ""
+    assert job.tail() == ""
+
+
+def test_debugging_is_refused_and_says_what_to_do_instead() -> None:
+    with pytest.raises(OptionError, match="debug_attach is not part of this release"):
+        handle().debug_attach(local_port=5679, working_dir="/x")
+
+
+# ------------------------------------------------------------------------------------------------- from a context
+
+
+def context(**changed: object) -> SimpleNamespace:
+    def train():
+        return 1
+
+    fields = {
+        "job_id": "job-a1b2c3d4",
+        "project": "my-project",
+        "cluster_name": "my-cluster",
+        "zone": "us-central1-a",
+        "bucket_name": "my-project-kn-my-cluster-jobs",
+        "image_uri": "docker.io/x",
+        "accelerator": "tpu-v5e-1",
+        "func": train,
+        "display_name": "kinetic-train-job-a1b2c3d4",
+        "debug": False,
+    }
+    return SimpleNamespace(**{**fields, **changed})
+
+
+def test_a_handle_is_built_from_any_object_with_these_attributes() -> None:
+    job = kinetic.JobHandle.from_job_context(context(), "gke", "default", "keras-job")
+
+    assert job.job_id == "job-a1b2c3d4"
+    assert (job.backend, job.namespace, job.k8s_name) == ("gke", "default", "keras-job")
+    assert (job.project, job.cluster_name, job.zone) == ("my-project", "my-cluster", "us-central1-a")
+    assert (job.func_name, job.accelerator, job.image_uri) == ("train", "tpu-v5e-1", "docker.io/x")
+    assert (job.bucket_name, job.display_name) == ("my-project-kn-my-cluster-jobs", "kinetic-train-job-a1b2c3d4")
+    assert job.debug is False
+    assert job.group_id is None
+
+
+def test_an_image_that_is_not_known_is_an_empty_string() -> None:
+    assert kinetic.JobHandle.from_job_context(context(image_uri=None), "gke", "default", "x").image_uri == ""
+
+
+def test_the_time_of_creation_is_utc_in_whole_seconds() -> None:
+    job = kinetic.JobHandle.from_job_context(context(debug=True), "gke", "default", "x")
+
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", job.created_at)
+    assert job.debug is True
+
+
+# ------------------------------------------------------------------------------------------------- a card
+
+
+def test_a_notebook_shows_a_card() -> None:
+    card = handle()._repr_html_()
+
+    for text in (FIELDS["job_id"], "NOT_FOUND", "train", "cpu · local", "2026-11-20T14:30:00Z", "kinetic jobs logs"):
+        assert text in card
+
+
+def test_a_card_shows_names_as_text_and_never_as_markup() -> None:
+    card = handle(func_name="<script>alert(1)</script>")._repr_html_()
+
+    assert "<script>" not in card
+    assert "&lt;script&gt;" in card
+
+
+def test_a_card_never_breaks_a_notebook() -> None:
+    assert "unknown (OptionError)" in handle(backend="mainframe")._repr_html_()
+
+
+def test_the_repr_names_the_job() -> None:
+    assert "job_id='cpu-train-20261120-143000-1a2b3c4'" in repr(handle())

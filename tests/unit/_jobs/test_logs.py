@@ -1,0 +1,216 @@
+"""The log of a job as bytes at positions: segments, tails, and a follower that sees each byte once."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic._jobs import logs
+from kinetic._jobs.logs import Follower, StoredLog
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic.errors import KeyMissingError
+
+
+class Counting:
+    """A log in memory that counts what is read of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.bytes_read = 0
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, length: int) -> bytes:
+        found = self.data[start : start + length]
+        self.bytes_read += len(found)
+        return found
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(request.node.name)
+
+
+def stored(store: MemoryStore, *segments: bytes, attempt: int = 0) -> StoredLog:
+    start = 0
+    for segment in segments:
+        store.put(keys.log_segment("job", attempt, 0, start), segment)
+        start += len(segment)
+    return StoredLog(store, keys.logs("job", attempt, 0))
+
+
+# ------------------------------------------------------------------------------------------------- segments
+
+
+def test_segments_read_as_one(store: MemoryStore) -> None:
+    log = stored(store, b"first\nsec", b"ond\nthi", b"rd\n")
+
+    assert log.size() == 19
+    assert logs.text_of(log) == "first\nsecond\nthird\n"
+
+
+@pytest.mark.parametrize("start", range(20))
+@pytest.mark.parametrize("length", [0, 1, 5, 100])
+def test_any_piece_is_the_piece_of_the_whole(store: MemoryStore, start: int, length: int) -> None:
+    log = stored(store, b"first\nsec", b"ond\nthi", b"rd\n")
+
+    assert log.read(start, length) == b"first\nsecond\nthird\n"[start : start + length]
+
+
+def test_segments_are_in_order_of_their_positions_and_not_of_their_digits(store: MemoryStore) -> None:
+    pieces = [bytes([65 + number]) * 7 for number in range(20)]
+
+    assert logs.text_of(stored(store, *pieces)) == b"".join(pieces).decode()
+
+
+def test_attempts_have_logs_of_their_own(store: MemoryStore) -> None:
+    stored(store, b"zero", attempt=0)
+
+    assert logs.text_of(stored(store, b"one", attempt=1)) == "one"
+
+
+def test_no_segments_are_an_empty_log(store: MemoryStore) -> None:
+    log = stored(store)
+
+    assert log.size() == 0
+    assert log.read(0, 10) == b""
+    assert logs.tail(log, 5) == ""
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert logs.text_of(Counting(b"a\xffb")) == "a\ufffdb"
+    assert logs.tail(Counting(b"x\na\xffb\n"), 1) == "a\ufffdb"
+
+
+def test_no_log_is_no_text() -> None:
+    assert logs.text_of(None) == ""
+    assert logs.tail(None, 5) == ""
+
+
+# ------------------------------------------------------------------------------------------------- the tail
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "found"),
+    [
+        (b"a\nb\nc\n", 2, "b\nc"),
+        (b"a\nb\nc", 2, "b\nc"),
+        (b"a\nb\nc\n", 3, "a\nb\nc"),
+        (b"a\nb\nc\n", 9, "a\nb\nc"),
+        (b"a\n\n\n", 2, "\n"),
+        (b"\n", 1, ""),
+        (b"a\nb\n", 0, ""),
+        (b"a\nb\n", -1, ""),
+        (b"", 3, ""),
+        (b"progress 1\rprogress 2\n", 1, "progress 1\rprogress 2"),
+        ("✓\nünï\n".encode(), 1, "ünï"),
+    ],
+)
+def test_a_tail_is_exactly_the_last_lines(data: bytes, lines: int, found: str) -> None:
+    assert logs.tail(Counting(data), lines) == found
+
+
+def test_a_tail_reads_back_from_the_end_no_further_than_needed() -> None:
+    log = Counting(b"a line of some length\n" * 1_000_000)
+
+    assert logs.tail(log, 5).splitlines() == ["a line of some length"] * 5
+    assert log.bytes_read <= 2 << 16
+
+
+def test_a_tail_of_lines_longer_than_a_block_is_whole() -> None:
+    log = Counting(b"".join(bytes([65 + number]) * 100_000 + b"\n" for number in range(5)))
+
+    assert [(line[0], len(line)) for line in logs.tail(log, 2).splitlines()] == [("D", 100_000), ("E", 100_000)]
+
+
+@pytest.mark.parametrize("offset", range(-2, 3))
+def test_a_tail_is_right_where_a_line_ends_near_the_edge_of_a_block(offset: int) -> None:
+    last = b"x" * ((1 << 16) + offset)
+
+    assert logs.tail(Counting(b"before\n" + last + b"\n"), 1) == last.decode()
+    assert logs.tail(Counting(b"before\n" + last + b"\n"), 2) == f"before\n{last.decode()}"
+
+
+# ------------------------------------------------------------------------------------------------- following
+
+
+class Growing(Counting):
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def following(log) -> Follower:
+    return Follower(lambda attempt: log, lambda: 0)
+
+
+def new(follower: Follower, *, last: bool = False) -> str:
+    return "".join(follower.new_text(last=last))
+
+
+def test_a_follower_sees_each_byte_once() -> None:
+    log = Growing(b"one\n")
+    follower = following(log)
+
+    assert new(follower) == "one\n"
+    assert new(follower) == ""
+    log.write(b"two\nthr")
+    assert new(follower) == "two\nthr"
+    log.write(b"ee\n")
+    assert new(follower, last=True) == "ee\n"
+
+
+def test_a_follower_reads_all_of_a_large_log() -> None:
+    assert len(new(following(Growing(b"x" * 1_000_000)))) == 1_000_000
+
+
+def test_a_character_that_was_half_written_is_shown_when_it_is_whole() -> None:
+    log = Growing("ü".encode()[:1])
+    follower = following(log)
+
+    assert new(follower) == ""
+    log.write("ü".encode()[1:])
+    assert new(follower) == "ü"
+
+
+def test_a_character_that_never_became_whole_is_replaced_at_the_end() -> None:
+    follower = following(Growing(b"end\xc3"))
+
+    assert new(follower) == "end"
+    assert new(follower, last=True) == "\ufffd"
+
+
+def test_a_log_that_is_not_there_yet_is_asked_for_again() -> None:
+    logs_there: list = [None, None, Growing(b"at last\n")]
+    follower = Follower(lambda attempt: logs_there.pop(0), lambda: 0)
+
+    assert [new(follower) for _ in range(4)] == ["", "", "at last\n", ""]
+
+
+@pytest.mark.parametrize("error", [KeyMissingError("gone"), FileNotFoundError("gone")])
+def test_a_log_that_moves_into_the_store_is_read_on_from_where_it_was(store: MemoryStore, error: Exception) -> None:
+    class Moved(Growing):
+        def read(self, start: int, length: int) -> bytes:
+            if moved:
+                raise error
+            return super().read(start, length)
+
+    moved: list[bool] = []
+    opened = [Moved(b"one\ntw"), stored(store, b"one\ntwo\n")]
+    follower = Follower(lambda attempt: opened.pop(0), lambda: 0)
+
+    assert new(follower) == "one\ntw"
+    moved.append(True)
+    assert new(follower) == ""
+    assert new(follower) == "o\n"
+
+
+def test_another_attempt_is_followed_from_its_beginning() -> None:
+    attempts = [Growing(b"first\n"), Growing(b"second\n")]
+    now = [0]
+    follower = Follower(lambda attempt: attempts[attempt], lambda: now[0])
+
+    assert new(follower) == "first\n"
+    now[0] = 1
+    assert new(follower) == "second\n"
+    assert new(follower) == ""
