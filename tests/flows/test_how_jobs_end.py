@@ -595,7 +595,7 @@ def test_files_left_by_a_job_that_failed_are_kept_for_a_day(submit, home: Path) 
         job.result()
 
     (kept,) = home.rglob("model.txt")
-    assert f"they are kept for 24 h in {kept.parent}" in job.logs()
+    assert f"model.txt into its working folder; it is kept for 24 h in {kept.parent}" in job.logs()
 
 
 def test_text_of_any_kind_is_shown_as_it_was_printed(project) -> None:

@@ -360,8 +360,12 @@ class Stay:
         self.until.touch()
 
 
-@pytest.fixture
-def stay(site: Site, wait_until: Callable[..., None]) -> Stay:
+@pytest.fixture(params=["fast", "portable"])
+def stay(
+    request: pytest.FixtureRequest, site: Site, wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> Stay:
+    if request.param == "portable":
+        monkeypatch.setenv("KINETIC_PORTABLE", "1")
     return Stay(site, wait_until)
 
 

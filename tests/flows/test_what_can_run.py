@@ -338,7 +338,7 @@ def test_inside_a_job_a_call_runs_in_its_process_and_nothing_can_be_submitted(pr
         @kinetic.run(accelerator="cpu")
         def train():
             refused = []
-            for function in (lib.train, lib.Model(3).fit, lib.Model.build):
+            for function in (lib.train, lib.Model(3).fit, lib.Model.build, process):
                 try:
                     function.run_async(1)
                 except kinetic.errors.CallableError as error:
@@ -354,7 +354,7 @@ def test_inside_a_job_a_call_runs_in_its_process_and_nothing_can_be_submitted(pr
         """
     )
 
-    refused = [f"{name} cannot be submitted from inside a job" for name in ("train", "fit", "build")]
+    refused = [f"{name} cannot be submitted from inside a job" for name in ("train", "fit", "build", "process")]
     assert last(out) == [2, 3, 6, "Sub", True, refused, 1]
 
 

@@ -6,6 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from kinetic._hardware import Placement, place
+from kinetic._jobs import defaults
 from kinetic._packing import environment
 from kinetic.errors import OptionError, OptionTypeError
 
@@ -18,10 +19,12 @@ class Options(NamedTuple):
 
     Attributes:
         accelerator: E.g. "cpu", "gpu-l4", "tpu-v5e-1".
-        deadline: Seconds that the function may take; None means no limit (or KINETIC_DEADLINE).
+        deadline: Seconds that the function may take; None means no limit.
+
+    What is not given is filled in at the submission: see ``defaults``.
     """
 
-    accelerator: str = "tpu-v5e-1"
+    accelerator: str = defaults.ACCELERATOR
     container_image: str | None = None
     base_image_repo: str | None = None
     zone: str | None = None
@@ -31,7 +34,7 @@ class Options(NamedTuple):
     backend: str | None = None
     namespace: str | None = None
     volumes: Any = None
-    spot: bool = False
+    spot: bool = defaults.SPOT
     output_dir: str | None = None
     debug: bool = False
     deadline: float | None = None
@@ -100,7 +103,7 @@ def _check_text(name: str, value: object) -> None:
 
 def _check_flags(options: Options) -> None:
     for name in ("spot", "debug"):
-        if not isinstance(getattr(options, name), bool):
+        if not isinstance(getattr(options, name), bool | defaults.NotGivenFlag):
             raise OptionTypeError(f"{name}={getattr(options, name)!r} is neither True nor False")
     if options.debug:
         raise OptionError(

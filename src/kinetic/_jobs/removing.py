@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,16 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
         backend.remove(handle.job_id)
     if artifacts:
         store.delete(keys.job(handle.job_id))
+        _drop_empty_outputs(handle)
         step("client:artifacts-deleted")
+
+
+def _drop_empty_outputs(handle: JobHandle) -> None:
+    """Remove the output folder that was made for a job that wrote nothing into it; what holds a file stays."""
+    folder = handle.output_dir or ""
+    if folder.startswith("/") and folder.endswith(f"/{keys.outputs(handle.job_id).rstrip('/')}"):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:

@@ -12,8 +12,9 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends.protocol import Launch
+from kinetic._jobs import defaults, places, record
+from kinetic._jobs import ground as grounds
 from kinetic._jobs import options as options_
-from kinetic._jobs import places, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import archive, environment, root
 from kinetic._packing import call as calls
@@ -48,7 +49,9 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
         KineticError: Nothing was launched, and nothing of it is left.
     """
     plan = root.find_root(call.function)
-    options = _with_project_options(options, plan)
+    options = defaults.applied(options, plan.root, ground.target.profile, os.environ)
+    if options.placement() != ground.placement:
+        ground = grounds.prepare(options)  # the place had been told before the project was read
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
@@ -65,14 +68,6 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     for note in captured.notes:
         output.once(note)
     return handle
-
-
-def _with_project_options(options: Options, plan: Plan) -> Options:
-    """Fill in what ``[tool.kinetic]`` of the project says and the decorator does not."""
-    written = project_file.read_project_options(plan.root).values
-    if options.deadline is None and "deadline" in written and not settings.read("KINETIC_DEADLINE", os.environ):
-        return options.changed(deadline=written["deadline"])
-    return options
 
 
 def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str, names_: tuple[str, ...]) -> Order:

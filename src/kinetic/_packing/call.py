@@ -41,7 +41,8 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
     import inspect  # cloudpickle loads it anyway
 
     try:
-        signature = inspect.signature(function_)
+        # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
+        signature = inspect.signature(function_, follow_wrapped=False)
     except (ValueError, TypeError):  # builtins tell none; the job will find out
         return
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
+from kinetic._jobs import defaults
 from kinetic._jobs.options import Options
 from kinetic._remote import checking
 from kinetic._remote.callable import RemoteCallable
@@ -25,7 +26,7 @@ class Decorator(Protocol):
 
 
 def run(
-    accelerator: str = "tpu-v5e-1",
+    accelerator: str = defaults.ACCELERATOR,
     container_image: str | None = None,
     base_image_repo: str | None = None,
     zone: str | None = None,
@@ -35,7 +36,7 @@ def run(
     backend: str | None = None,
     namespace: str | None = None,
     volumes: Mapping[str, Data] | None = None,
-    spot: bool = False,
+    spot: bool = defaults.SPOT,
     output_dir: str | None = None,
     debug: bool = False,
 ) -> Decorator:
@@ -45,8 +46,10 @@ def run(
     another place. Calling the function blocks and returns its value; ``.run_async(...)`` returns a JobHandle at once.
 
     Args:
-        accelerator: What it runs on, e.g. "cpu", "gpu-l4", "gpu-a100x8", "tpu-v5e-1", "tpu-v5litepod-2x4".
-        container_image: None or "bundled", "prebuilt", or the address of an image. Recorded on this machine.
+        accelerator: What it runs on, e.g. "cpu", "gpu-l4", "gpu-a100x8", "tpu-v5e-1", "tpu-v5litepod-2x4". Falls
+            back to the options of the profile, then to ``[tool.kinetic]`` in the project's pyproject.toml.
+        container_image: None or "bundled", "prebuilt", or the address of an image. Recorded on this machine. Falls
+            back like the accelerator.
         base_image_repo: Repository of prebuilt base images. Recorded on this machine.
         zone: Google Cloud zone. Falls back to KINETIC_ZONE, the profile, then "us-central1-a".
         project: Google Cloud project. Falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
@@ -55,7 +58,7 @@ def run(
         backend: "local", "gke" or "pathways".
         namespace: Kubernetes namespace. Falls back to KINETIC_NAMESPACE, the profile, then "default".
         volumes: Absolute mount paths to ``kinetic.Data``.
-        spot: Ask for capacity that may be taken away at short notice.
+        spot: Ask for capacity that may be taken away at short notice. Falls back like the accelerator.
         output_dir: Where outputs of the job are kept; the job sees it as KINETIC_OUTPUT_DIR.
         debug: Wait for a debugger before the function begins.
 

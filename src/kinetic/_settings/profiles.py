@@ -1,4 +1,4 @@
-"""Saved places: the file with the profiles, and which of them holds now. Reading only.
+"""Saved places: the file with the profiles, and which of them holds now. Reading only; ``profile_store`` writes.
 
     {"current": "team",
      "profiles": {"team": {"project": "acme", "zone": "us-west4-a", "cluster": "main", "namespace": "default",
@@ -11,7 +11,7 @@ of kinetic that wrote it. The name "local" is built in and means this machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from kinetic._settings.home import kinetic_home, path_of
 from kinetic._settings.variables import read
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-_REQUIRED = ("project", "zone", "cluster")
-_FIELDS = (*_REQUIRED, "namespace", "backend", "store", "context")
+REQUIRED = ("project", "zone", "cluster")
+FIELDS = (*REQUIRED, "namespace", "backend", "store", "context")
 _LONGEST_NAME = 64  # characters
 
 
@@ -108,11 +108,20 @@ def load(environ: Mapping[str, str]) -> Profiles:
     Raises:
         SettingsError: The file cannot be read, or does not say what a profiles file must say.
     """
+    return load_page(environ)[1]
+
+
+def load_page(environ: Mapping[str, str]) -> tuple[dict[str, Any], Profiles]:
+    """Read the profiles, and give the whole page as well: with what only other versions of kinetic understand.
+
+    Raises:
+        SettingsError: As for ``load``.
+    """
     file = profiles_file(environ)
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        return Profiles(file, "", {})
+        return {}, Profiles(file, "", {})
     except OSError as error:
         raise _unreadable(file, f"{type(error).__name__}: {error.strerror or error}") from error
     return _parsed(file, content)
@@ -130,7 +139,9 @@ def choose(environ: Mapping[str, str], name: str | None = None) -> Choice:
     if wanted:
         profile = profiles.get(wanted)
         if profile is None:
-            raise _unknown(wanted, source, profiles)
+            asked_by = "" if source == "argument" else source
+            way = f"export {source}={{nearest}}     or unset it" if asked_by else 'write profile="{nearest}"'
+            raise unknown(wanted, profiles, way=way, asked_by=asked_by)
         return Choice(profile, source, _hidden(profile, profiles))
     if not profiles.current:
         return Choice(None, "default")
@@ -157,7 +168,27 @@ def check_name(name: str) -> str:
     )
 
 
-def _parsed(file: Path, content: bytes) -> Profiles:
+def unknown(name: str, profiles: Profiles, *, way: str, asked_by: str = "") -> SettingsError:
+    """Say that no profile has a name, and which there are.
+
+    Args:
+        name: What was asked for.
+        profiles: Those there are.
+        way: What to do, with ``{nearest}`` in the place of the name that looks most like it.
+        asked_by: The variable that asks for it, "" where the user just did.
+    """
+    from difflib import get_close_matches  # 2 ms; only when something is wrong
+
+    nearest = get_close_matches(name, profiles.names, n=1, cutoff=0)[0]
+    saved = _listed(sorted(profiles.saved)) or "none"
+    return SettingsError(
+        f"no profile is named {name!r}" + (f", which {asked_by} asks for" if asked_by else ""),
+        why=f"profiles in {profiles.file}: {saved}; built in: {LOCAL.name}",
+        next=way.format(nearest=nearest),
+    )
+
+
+def _parsed(file: Path, content: bytes) -> tuple[dict[str, Any], Profiles]:
     import json  # 2 ms; only where there is a file
 
     try:
@@ -172,14 +203,15 @@ def _parsed(file: Path, content: bytes) -> Profiles:
     entries = page.get("profiles", {})
     if not isinstance(entries, dict):
         raise _unreadable(file, f'"profiles" is {_kind(entries)}, not an object')
-    return Profiles(file, current or "", {name: _profile(file, name, entry) for name, entry in entries.items()})
+    saved = {name: _profile(file, name, entry) for name, entry in entries.items()}
+    return page, Profiles(file, current or "", saved)
 
 
 def _profile(file: Path, name: str, entry: object) -> Profile:
     if not isinstance(entry, dict):
         raise _unreadable(file, f"profile {name!r} is {_kind(entry)}, not an object")
-    texts = {field: _text(file, name, entry, field) for field in _FIELDS}
-    missing = [field for field in _REQUIRED if not texts[field]]
+    texts = {field: _text(file, name, entry, field) for field in FIELDS}
+    missing = [field for field in REQUIRED if not texts[field]]
     if missing and texts["backend"] != LOCAL.backend and not texts["context"]:
         raise _unreadable(file, f"profile {name!r} has no {_listed(missing)}")
     options = entry.get("options")
@@ -205,18 +237,6 @@ def _lost_current(profiles: Profiles) -> str:
     return (
         f"no profile is in use: the current one in {profiles.file} is {profiles.current!r}, "
         f"and there is only {_listed(profiles.names)}"
-    )
-
-
-def _unknown(name: str, source: str, profiles: Profiles) -> SettingsError:
-    from difflib import get_close_matches  # 2 ms; only when something is wrong
-
-    nearest = get_close_matches(name, profiles.names, n=1, cutoff=0)[0]
-    saved = _listed(sorted(profiles.saved)) or "none"
-    return SettingsError(
-        f"no profile is named {name!r}" + ("" if source == "argument" else f", which {source} asks for"),
-        why=f"profiles in {profiles.file}: {saved}; built in: {LOCAL.name}",
-        next=f'write profile="{nearest}"' if source == "argument" else f"export {source}={nearest}     or unset it",
     )
 
 

@@ -210,8 +210,8 @@ class LocalBackend:
     def _clear_scratch(self, name: str) -> None:
         """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
         with contextlib.suppress(KineticError, OSError):
-            row, page = self.queue.jobs([name]).get(name), launching.read(self.paths, name)
-            if row is not None and page is not None and row.state != "ended":
+            row = self.queue.jobs([name]).get(name)
+            if row is not None and row.state != "ended" and (page := launching.read(self.paths, name)) is not None:
                 burying.clear_scratch(launching.work_of(self.paths, page, row.attempt, runner="", more={}))
 
     def find(self) -> Iterator[Sighting]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,6 +188,22 @@ def test_a_value_that_is_shorter_than_promised_is_not_delivered(grave):
     assert grave.outcome().status == "failed"
 
 
+def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_says_so(grave, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    grave.die()
+    grave.complete()
+    monkeypatch.setattr(burying.sealing, "_with_body", full)
+
+    grave.bury()
+
+    found = grave.outcome()
+    assert (found.status, found.cause, found.body_length) == ("failed", "disk-full", 0)
+    assert "the value does not fit on the disk" in found.error["message"]
+    assert grave.scratch == []
+
+
 def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
     grave.die()
     burying.settle(grave.paths, grave.queue, grave.queue.jobs([JOB])[JOB])
@@ -302,8 +320,6 @@ def test_jobs_whose_keepers_never_come_up_end_with_the_last_words_of_one(grave):
 def test_a_job_of_which_something_is_gone_ends_and_hurts_nobody_else(grave, gone):
     grave.die()
     if gone == "folder":
-        import shutil
-
         shutil.rmtree(grave.paths.job(JOB))
     else:
         getattr(grave.paths, gone)(JOB).unlink()
