@@ -245,8 +245,7 @@ def _what_became(site: Site, found: dict[str, Any]) -> str:
     if "cancelled" in found.get("message", ""):
         return "cancelled"
     if found.get("before", "NOT_FOUND") == "NOT_FOUND":
-        # KeyMissingError: half of it is in the store; attach() should rather say JobNotFoundError.
-        unknown = {"JobNotFoundError", "ResultMissingError", "KeyMissingError"}
+        unknown = {"JobNotFoundError", "ResultMissingError"}
         assert found.get("value") == ANSWER or found["error"] in unknown
         return "removed" if [*site.home.glob("store/history/*.json")] else "never"
     if found.get("value") == ANSWER:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Later(NamedTuple):
@@ -55,6 +58,14 @@ class LazyGroup(click.Group):
         """Write the commands into the help; none of them is imported for that."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in self.later.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the commands, none of which is imported for that, and the options of the group itself."""
+        from click.shell_completion import CompletionItem  # loaded already, where this is asked
+
+        known = self.later.items()
+        offered = [CompletionItem(name, help=later.help) for name, later in known if name.startswith(incomplete)]
+        return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -39,26 +39,43 @@ class Root(LazyGroup):
         return found
 
 
+def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from kinetic._cli import completing  # only for the Tab key
+
+    return completing.profiles(ctx, param, incomplete)
+
+
 @click.group(
     cls=Root,
     later={
+        "run": Later(f"{_COMMANDS}.run:run", "Run a function of a file as a job."),
         "jobs": Later(f"{_COMMANDS}.jobs:jobs", "Look at jobs, collect them, end them."),
         "package": Later(f"{_COMMANDS}.package:package", "Show what would go with a job."),
+        "accelerators": Later(f"{_COMMANDS}.accelerators:accelerators", "Show what a job can run on."),
+        "config": Later(f"{_COMMANDS}.config:config", "Show every setting, its value and who set it."),
+        "profile": Later(f"{_COMMANDS}.profile:profile", "Save places under a name, and choose among them."),
+        "disk": Later(f"{_COMMANDS}.disk:disk", "Show what kinetic's files hold, and why."),
         "key": Later(f"{_COMMANDS}.key:key", "Take the key that seals results to another machine."),
+        "completion": Later(f"{_COMMANDS}.completion:completion", "Print what makes a shell complete commands."),
     },
     epilog="Exit codes: 0 done, 1 an error, 2 a mistake on the command line, 124 the time is over, 125 the job failed, "
     "130 interrupted. What you asked for goes to standard output, everything else to standard error.",
 )
 @click.version_option(__version__, message="kinetic %(version)s")
-@click.option("--profile", metavar="NAME", help="Use this profile instead of the current one (KINETIC_PROFILE).")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=_profile_names,
+    help="Use this profile instead of the current one (KINETIC_PROFILE).",
+)
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke reads debug
     """Run Python functions as jobs, and bring their results home.
 
-    A job is made in Python, with @kinetic.run(...); these commands look after it.
+    A job is made in Python, with @kinetic.run(...), or here, with kinetic run; the other commands look after it.
 
-    Example: kinetic jobs list
+    Example: kinetic run train.py::train --lr 1e-3
     """
     if profile:
         _use_profile(profile)

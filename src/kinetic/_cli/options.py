@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic._cli import completing
+
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
@@ -27,7 +29,7 @@ def on_a_job(function: Command) -> Command:
     """Give a command the argument JOB_ID, and call it with the handle of that job first."""
 
     @where
-    @click.argument("job_id", metavar="JOB_ID")
+    @click.argument("job_id", metavar="JOB_ID", shell_complete=completing.jobs)
     @functools.wraps(function)
     def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
         return function(find(job_id, project, zone, cluster), **others)

@@ -52,6 +52,8 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     raised = _users_own(store, outcome)
     if raised is None:
         raised = _in_words(outcome, function)
+    if outcome.error.get("hosts", 1) > 1:
+        raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
     return attach_remote_traceback(raised, outcome.error.get("traceback"))
 
 

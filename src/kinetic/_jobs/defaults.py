@@ -12,7 +12,7 @@ default in the decorator's signature is a value of its own, which equals what it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ class NotGivenFlag(int):
 
 
 ACCELERATOR: str = NotGivenText("tpu-v5e-1")
-SPOT: bool = cast("bool", NotGivenFlag(False))  # it answers like one, except to isinstance
+SPOT: bool = cast("bool", NotGivenFlag(0))  # it answers like one, except to isinstance
 DEFAULTS: dict[str, object] = {"accelerator": "tpu-v5e-1", "container_image": None, "deadline": None, "spot": False}
 
 
@@ -101,7 +101,8 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
     found = look_up(root, profile, environ, only=open_)
     for note in found.notes:
         output.once(note)
-    return options._replace(**{name: found.options[name].value for name in open_})
+    filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
+    return options._replace(**filled)
 
 
 def look_up(

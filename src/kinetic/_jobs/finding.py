@@ -58,7 +58,8 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
             code="ambiguous-id",
         )
     if found:
-        return _load(store, found[0])
+        with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
+            return _load(store, found[0])
     _refuse_other_places(project, cluster)
     raise _not_found(store, job_id)
 

@@ -64,7 +64,10 @@ def prepare(options: Options) -> Ground:
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
-    return Ground(target, backend, open_store(target.store.value), placement, key_id, key)
+    store = open_store(target.store.value)
+    scratch = getattr(store, "scratch", None)
+    backend.sweep(scratch() if scratch is not None else None)
+    return Ground(target, backend, store, placement, key_id, key)
 
 
 def _announce(target: Target, options: Options, notes: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kinetic._jobs import collecting, logs, looking, places, removing, waiting
 from kinetic._jobs.later import refuse
 from kinetic._wire.names import utc
-from kinetic.errors import JobCancelledError, ResultMissingError
+from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -253,7 +253,10 @@ class JobHandle:
             raise self._missing(seen)
         places.key_to_open(self.job_id, self.key_id or "")  # nothing of a store is unpickled unverified
         if outcome.succeeded:
-            value = collecting.value_of(places.store_of(self), outcome, self.func_name)
+            try:
+                value = collecting.value_of(places.store_of(self), outcome, self.func_name)
+            except KeyMissingError as error:  # another process collected and removed it between our two looks
+                raise self._missing(looking.Look(JobStatus.NOT_FOUND)) from error
             if cleanup or (cleanup is None and not self.debug):
                 removing.after_collection(self, seen, wait=wait)
             self._value = value

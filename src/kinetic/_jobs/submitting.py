@@ -57,9 +57,11 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     ground.backend.begin(job_id)
     step("client:begun")
     try:
-        order = _pack(call, options, plan, ground, job_id, tuple(captured.values))
+        with output.phase("packing", summary=False):  # _pack says more than how long it took
+            order = _pack(call, options, plan, ground, job_id, tuple(captured.values))
         step("client:packed")
-        handle = _write(order, call, options, ground)
+        with output.phase("uploading"):
+            handle = _write(order, call, options, ground)
         _launch(order, ground, captured.values)
         step("client:launched")
     except BaseException:

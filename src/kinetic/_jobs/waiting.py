@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
@@ -30,6 +31,7 @@ def wait(
     timeout: float | None = None,
     on_change: OnChange | None = None,
     follow: Callable[[str], object] | None = None,
+    name_phases: bool | None = None,
 ) -> Look:
     """Wait until a job has its verdict.
 
@@ -38,6 +40,7 @@ def wait(
         timeout: Seconds; None waits for ever, 0 looks once.
         on_change: Told of the first status, of each change, and of the last; what it raises is logged and swallowed.
         follow: Receives the text of the job's log as it comes.
+        name_phases: Tell the user what goes on, once it takes long; None does so where the log is followed.
 
     Raises:
         JobTimeoutError: The time is over; the job goes on.
@@ -46,6 +49,7 @@ def wait(
     told: JobStatus | None = None
     attempt = _Attempt()
     follower = make_follower(handle, attempt=attempt) if follow is not None else None
+    progress = output.Progress() if (follow is not None if name_phases is None else name_phases) else None
     try:
         while True:
             seen = looking.look(handle)
@@ -55,7 +59,12 @@ def wait(
             if follower is not None and follow is not None:
                 attempt.see(seen)
                 for text in follower.new_text(last=told.is_final):
+                    output.clear()
                     follow(text)
+                    if progress is not None:
+                        progress.wrote(text)
+            if progress is not None:
+                progress.enter(*_phase(seen))
             if told.is_final:
                 return seen
             left = None if limit is None else limit - time.monotonic()
@@ -64,7 +73,17 @@ def wait(
             pause = _LOG_SECONDS if follower is not None else _LOOK_SECONDS
             places.backend_of(handle).watch(handle.job_id, seconds=pause if left is None else min(left, pause))
     finally:
+        output.clear()
         places.backend_of(handle).forget_watch(handle.job_id)
+
+
+def _phase(seen: Look) -> tuple[str, str]:
+    """Say in which phase a job is ("" at its end), and more about it where there is more."""
+    if seen.status.is_final:
+        return "", ""
+    if seen.status is JobStatus.RUNNING:
+        return "running", ""
+    return "waiting for a slot", seen.sighting.reason if seen.sighting is not None else ""
 
 
 class _Attempt:

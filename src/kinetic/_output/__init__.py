@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from kinetic._output.lines import once, say, warn
+from kinetic._output.live import clear
+from kinetic._output.progress import Progress, phase
 
-__all__ = ["once", "say", "warn"]
+__all__ = ["Progress", "clear", "once", "phase", "say", "warn"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
+from kinetic._output import live
+
+PREFIX = "kinetic: "
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
+INFO = _LEVELS["INFO"]
 _said: set[str] = set()
 
 
 def say(text: str) -> None:
     """Tell something that is good to know."""
-    _write(text, _LEVELS["INFO"])
+    _write(text, INFO)
 
 
 def warn(text: str) -> None:
@@ -26,13 +30,18 @@ def once(text: str) -> None:
         say(text)
 
 
+def wanted(level: int) -> bool:
+    """Say whether the user wants to be told what has this weight."""
+    return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
+
+
 def _write(text: str, level: int) -> None:
-    wanted = _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), _LEVELS["INFO"])
     stream = sys.stderr
-    if level < wanted or stream is None:
+    if stream is None or not wanted(level):
         return
     try:
-        stream.write(f"kinetic: {text}\n")
+        live.clear()
+        stream.write(f"{PREFIX}{text}\n")
         stream.flush()
     except (OSError, ValueError):  # a closed terminal must not harm the job
         return

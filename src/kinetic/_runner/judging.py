@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class Ending:
         stopped: True when the keeper ended it because somebody asked for it.
         peak_bytes: Its peak resident memory.
         memory_kill: True when the kernel counted an out-of-memory kill in this control group meanwhile.
+        failed_at: Monotonic time at which this host of a slice was seen to have failed, or None.
+        for_a_peer: True when the keeper ended it because another host of its slice had failed.
     """
 
     status: int | None
@@ -38,6 +41,8 @@ class Ending:
     stopped: bool = False
     peak_bytes: int = 0
     memory_kill: bool = False
+    failed_at: float | None = None
+    for_a_peer: bool = False
 
     @property
     def was_killed(self) -> bool:
@@ -45,6 +50,21 @@ class Ending:
         wished = self.deadline or self.stopped or self.memory_kill
         killed = self.status is not None and os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == signal.SIGKILL
         return killed and not wished
+
+
+def together(tasks: Sequence[Work], endings: Sequence[Ending]) -> int:
+    """Say whose ending decides for a slice: the leader's when every host succeeded, else the first that failed itself.
+
+    A host that was ended because a peer had failed decides nothing, and neither does one that failed later: it mostly
+    complains of the peer it lost.
+    """
+    failed = []
+    for host, (task, ending) in enumerate(zip(tasks, endings, strict=True)):
+        word = _the_word(task, ending)
+        if not ending.for_a_peer and (word is None or word["status"] != outcome.SUCCEEDED):
+            when = ending.failed_at if ending.failed_at is not None else float("inf")
+            failed.append((when, word is None, host))
+    return min(failed)[2] if failed else 0
 
 
 def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
@@ -59,7 +79,7 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
         status=str(word["status"]),
         cause=str(word.get("cause", "")),
         phase=str(word.get("phase", ending.phase)),
-        error={**word.get("error", {}), **_log_of(task, word)},
+        error={**word.get("error", {}), **_log_of(task, word), **_place_of(task, word)},
         body_length=int(word.get("body_length", 0)),
         body_sha256=str(word.get("body_sha256", "")),
         value_type=str(word.get("value_type", "")),
@@ -115,6 +135,11 @@ def _by_signal(number: int, ending: Ending, machine_bytes: int) -> dict[str, Any
 
 def _failed(cause: str, message: str, **more: Any) -> dict[str, Any]:
     return {"status": outcome.FAILED, "cause": cause, "error": {"message": message, **more}}
+
+
+def _place_of(task: Work, word: dict[str, Any]) -> dict[str, Any]:
+    """Say on how many hosts it ran, for a failure on a slice."""
+    return {"hosts": task.hosts} if task.hosts > 1 and word["status"] != outcome.SUCCEEDED else {}
 
 
 def _log_of(task: Work, word: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from typing import Any
 from kinetic._runner import judging, sealing, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
 from kinetic._runner.work import Listener, Work
+from kinetic._wire.outcome import SUCCEEDED
 
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
+_PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
 _LOOK_SECONDS = 60.0  # nothing is polled: a look this rare only guards against a lost wake-up
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -68,6 +70,20 @@ class Watch:
     stopped: bool = False
     closing: list[int] = field(default_factory=list)
     memory_kills: int = 0
+    failed_at: float | None = None
+    peer_limit: float | None = None
+    for_a_peer: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether this host has done what it could: its word is spoken, or its process has ended."""
+        return self.status is not None or self.listener.report.done is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Say whether this host failed: it said so, or it ended without a word."""
+        done = self.listener.report.done
+        return done.get("status") != SUCCEEDED if done is not None else self.status is not None
 
 
 def use_linux() -> Any:
@@ -83,6 +99,15 @@ def adopt_orphans(libc: Any, *, on: bool = True) -> None:
     """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
     if libc is not None:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def free_address() -> str:
+    """Return a free ``address:port`` on this machine, at which the hosts of an emulated slice can meet."""
+    import socket  # only slices need it
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def start(task: Work, libc: Any, close: list[int]) -> Watch:
@@ -132,52 +157,99 @@ def _end_at_eof(life: int) -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def watch(watched: Watch, bell: Bell, *, wake: int = -1, stop: Callable[[], bool] = bool) -> judging.Ending:
-    """Wait for the worker's end; obey its deadline and a wish to stop; leave no process of it behind.
+def watch(
+    hosts: Sequence[Watch], bell: Bell, *, wake: int = -1, stop: Callable[[], bool] = bool
+) -> list[judging.Ending]:
+    """Wait for the end of every host's worker; obey deadline and a wish to stop; leave no process behind.
+
+    A slice stands and falls as one: when a host fails, its peers would wait for it in vain, so they are ended soon
+    after; and a host that is done waits at its exit until the others are, as JAX wants it to.
 
     Args:
-        watched: From ``start``.
+        hosts: From ``start``, the leader first; one for a job of one host.
         bell: Rings when a child ends.
         wake: A descriptor that becomes readable when ``stop`` should be asked.
         stop: Says whether somebody wants the job to end.
+
+    Returns:
+        How each host ended.
     """
-    poll = select.poll()
-    for descriptor in (bell.descriptor, watched.listener.descriptor, wake):
-        if descriptor >= 0:
-            poll.register(descriptor, select.POLLIN)
-    hears = True
-    while True:
-        told = poll.poll(_patience(watched) * 1000)
-        if not told and not watched.stopped:  # a look this rare guards against a wish that nobody told
-            watched.stopped = stop()
-        for descriptor, _ in told:
-            if descriptor == watched.listener.descriptor:
-                hears = watched.listener.hear()
-                if not hears:
-                    poll.unregister(descriptor)
-            elif descriptor == wake:
-                _drain(wake)
-                watched.stopped = watched.stopped or stop()
-            else:
-                bell.quiet()
-        _reap(watched)
-        if watched.status is not None:
-            break
-        _act(watched)
-    while hears and watched.listener.hear() and _more(watched.listener.descriptor):
-        pass
-    _end_the_rest(watched)
-    for descriptor in watched.closing:
-        os.close(descriptor)
-    return _ending(watched)
+    senses = _Senses(hosts, bell, wake)
+    while any(watched.status is None for watched in hosts):
+        wished = senses.wait(min(map(_patience, hosts)))
+        if wished and not hosts[0].stopped and stop():
+            for watched in hosts:
+                watched.stopped = True
+        _reap(hosts)
+        _mind_each_other(hosts)
+        for watched in hosts:
+            if watched.status is None:
+                _act(watched)
+    senses.hear_out()
+    _end_the_rest(hosts)
+    for watched in hosts:
+        for descriptor in watched.closing:
+            os.close(descriptor)
+    return [_ending(watched) for watched in hosts]
+
+
+class _Senses:
+    """Everything that a keeper waits for: the end of a child, the words of its workers, a wish from outside."""
+
+    def __init__(self, hosts: Sequence[Watch], bell: Bell, wake: int) -> None:
+        self._bell, self._wake = bell, wake
+        self._ears = {watched.listener.descriptor: watched.listener for watched in hosts}
+        self._poll = select.poll()
+        for descriptor in (bell.descriptor, wake, *self._ears):
+            if descriptor >= 0:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, listen, and say whether somebody may have a wish; after a long silence one is assumed."""
+        told = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
+        for descriptor in told:
+            if descriptor == self._wake:
+                _drain(descriptor)
+            elif descriptor == self._bell.descriptor:
+                self._bell.quiet()
+            elif not self._ears[descriptor].hear():
+                self._poll.unregister(descriptor)
+                del self._ears[descriptor]
+        return self._wake in told or not told
+
+    def hear_out(self) -> None:
+        """Take in what was said last."""
+        for descriptor, listener in self._ears.items():
+            while listener.hear() and _more(descriptor):
+                pass
+
+
+def _mind_each_other(hosts: Sequence[Watch]) -> None:
+    """Note who failed and when, end the peers of a failed host, and let nobody hurry who waits for its peers."""
+    now = time.monotonic()
+    for watched in hosts:
+        if watched.failed_at is None and watched.has_failed:
+            watched.failed_at = now
+    first = min((watched.failed_at for watched in hosts if watched.failed_at is not None), default=None)
+    if all(watched.is_over for watched in hosts):
+        for watched in hosts:
+            watched.done_at = watched.done_at or now
+    elif first is not None and len(hosts) > 1:
+        for watched in hosts:
+            watched.peer_limit = first + _PEER_SECONDS
+            if watched.status is None and now >= watched.peer_limit:
+                watched.for_a_peer = watched.failed_at is None
+                _signal(watched, signal.SIGKILL)
 
 
 def _patience(watched: Watch) -> float:
     """Return how many seconds until something must be done without anybody telling."""
     now = time.monotonic()
     times = [now + _LOOK_SECONDS]
-    if watched.listener.report.done and watched.done_at is None:
-        watched.done_at = now
+    if watched.status is not None:
+        return _LOOK_SECONDS
+    if watched.peer_limit is not None:
+        times.append(max(watched.peer_limit, now + 0.01))
     if watched.done_at is not None:
         times.append(watched.done_at + _GRACE_SECONDS)
     elif watched.dumped_at is not None:
@@ -211,8 +283,8 @@ def _act(watched: Watch) -> None:
         _signal(watched, signal.SIGKILL)
 
 
-def _reap(watched: Watch) -> None:
-    """Collect every child that ended: the worker, and orphans that became ours."""
+def _reap(hosts: Sequence[Watch]) -> None:
+    """Collect every child that ended: the workers, and orphans that became ours."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -220,18 +292,19 @@ def _reap(watched: Watch) -> None:
             return
         if pid == 0:
             return
-        if pid == watched.pid:
-            watched.status = status
-            watched.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        for watched in hosts:
+            if pid == watched.pid:
+                watched.status = status
+                watched.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _end_the_rest(watched: Watch) -> None:
-    """Kill what is left of the worker's group, and whatever else of it became our child."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(watched.pid, signal.SIGKILL)
+def _end_the_rest(hosts: Sequence[Watch]) -> None:
+    """Kill what is left of the workers' groups, and whatever else of them became our child."""
+    for watched in hosts:
+        _signal(watched, signal.SIGKILL)
     limit = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < limit:
-        _reap(watched)
+        _reap(hosts)
         left = _children()
         if not left:
             return
@@ -271,6 +344,8 @@ def _ending(watched: Watch) -> judging.Ending:
         stopped=watched.stopped,
         peak_bytes=watched.peak_bytes,
         memory_kill=_memory_kills() > watched.memory_kills,
+        failed_at=watched.failed_at,
+        for_a_peer=watched.for_a_peer,
     )
 
 

@@ -40,6 +40,8 @@ class Work:
         reserve: Space kept for a failure on a full disk.
         deadline: Seconds the function may take, or None.
         runner: Folder with the runner's code.
+        hosts: How many hosts the slice has.
+        coordinator: ``address:port`` at which its hosts meet; "" for one host.
     """
 
     job_id: str
@@ -56,6 +58,8 @@ class Work:
     reserve: Path
     deadline: float | None
     runner: str
+    hosts: int = 1
+    coordinator: str = ""
 
     @property
     def began(self) -> Path:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._runner import calling, delivering, fetching, interpreter, output, workspace
+from kinetic._runner import calling, delivering, fetching, hosts, interpreter, output, workspace
 from kinetic._runner.work import ENVIRONMENT, EXECUTE, EXTRACT, SERIALIZE, UNPICKLE, VERIFICATION, Teller, Work
 from kinetic._stores import open_store
 from kinetic._wire import outcome
@@ -94,6 +94,7 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         interpreter.enter_workspace(task.folder, order.plan, task.runner)
         interpreter.become_main(order.script, task.folder)
         _make_output_dir(order.output_dir)
+        hosts.join_when_jax_is_imported(hosts.Seat(task.host, task.hosts, task.coordinator))
     with _timed(times, UNPICKLE):
         teller.enter(UNPICKLE)
         call = fetching.open_payload(function, arguments)

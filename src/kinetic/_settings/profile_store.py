@@ -186,7 +186,7 @@ def _take(descriptor: int, beside: Path) -> bool:
             raise SettingsError(
                 "the profiles are being written by another process",
                 why=f"it has held {beside} for {_PATIENCE_SECONDS:g} s",
-                next="try again; if it never ends, look for a stopped kinetic process",
+                next="try again; if it never ends, look for a process of kinetic that is stopped",
             )
         time.sleep(_LOOK_SECONDS)
 

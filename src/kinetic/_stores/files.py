@@ -101,6 +101,10 @@ class FileStore:
         """Name the folders directly below a prefix."""
         _check_prefix(prefix)
         with _ours(prefix), contextlib.suppress(FileNotFoundError):
+            if not prefix and not self.root.is_dir() and os.path.lexists(self.root):
+                raise StoreUnreachableError(
+                    "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
+                )
             found = [item.name for item in os.scandir(self.root / prefix) if item.is_dir(follow_symlinks=False)]
             yield from sorted(name for name in found if name != SCRATCH or prefix)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning, sweeping
+from kinetic._backends.local import burying, environment, launching, life, pulse, slices, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue, Row
@@ -70,16 +70,11 @@ class LocalBackend:
 
     def check(self, placement: Placement) -> tuple[str, ...]:
         """Refuse what this machine cannot even emulate; see the protocol."""
-        if placement.hosts > 1:
-            raise CapacityError(
-                f"{placement.name} spans {placement.hosts} hosts, and this machine emulates one",
-                why="slices of several hosts are not emulated by this version of kinetic",
-                next=f"use an accelerator of one host, such as {_one_host(placement)}",
-            )
+        slices.check(placement, self.environ)
         if placement.kind == "gpu":
             return self._check_gpu(placement)
         if placement.kind == "tpu":
-            return (f"{placement.name} is emulated: {placement.chips_per_host} virtual CPU device(s) for JAX",)
+            return (slices.describe(placement),)
         return ()
 
     def prepare(self) -> None:
@@ -212,7 +207,7 @@ class LocalBackend:
         with contextlib.suppress(KineticError, OSError):
             row = self.queue.jobs([name]).get(name)
             if row is not None and row.state != "ended" and (page := launching.read(self.paths, name)) is not None:
-                burying.clear_scratch(launching.work_of(self.paths, page, row.attempt, runner="", more={}))
+                burying.clear_scratch(launching.works_of(self.paths, page, row.attempt, runner="", more={}))
 
     def find(self) -> Iterator[Sighting]:
         """Look at every job of this machine; see the protocol."""
@@ -250,6 +245,7 @@ class LocalBackend:
             umask=mask & _MODES,
             deadline=launch.order.deadline,
             environment=environment.of_job(launch.order, launch.placement, launch.captured, self.environ),
+            hosts=launch.placement.hosts,
         )
 
     def _check_gpu(self, placement: Placement) -> tuple[str, ...]:
@@ -325,7 +321,3 @@ class FileLog:
         """Let go of the file."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
-
-
-def _one_host(placement: Placement) -> str:
-    return "cpu" if placement.kind == "gpu" else "tpu-v5e-8"

@@ -11,6 +11,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,11 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         queue.forget(row.job_id)
         return
     store = open_store(page.store_url)
-    task = launching.work_of(paths, page, row.attempt, runner="", more={})
+    tasks = launching.works_of(paths, page, row.attempt, runner="", more={})
     status = "ended"
     if store.size(keys.result(row.job_id)) is None:
         ending = judging.Ending(status=None, phase="execute" if has_begun(paths, row) else "order")
+        task = tasks[judging.together(tasks, [ending] * len(tasks))]
         verdict = judging.judge(task, ending, started=row.started or row.submitted, ended=time.time())
         if verdict.cause == "lost":
             what = why or str(verdict.error["message"])
@@ -136,23 +138,25 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         sealing.seal(store, verdict, launching.key_of(paths, row.job_id), body=task.body, spare=task.reserve)
         status = verdict.status
     step("observer:sealed")
-    finish(paths, queue, store, task, status)
+    finish(paths, queue, store, tasks, status)
     step("observer:settled")
 
 
-def finish(paths: Paths, queue: Queue, store: Store, task: Work, status: str) -> None:
+def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], status: str) -> None:
     """Make the log of a job durable and say that it has ended.
 
     If its row is gone, somebody removed the job meanwhile: then nothing of it stays on this machine, and nothing in the
     store once that somebody has deleted its record.
     """
-    if queue.jobs([task.job_id]):
-        ship_log(store, task)
+    job_id = tasks[0].job_id
+    if queue.jobs([job_id]):
+        for task in tasks:
+            ship_log(store, task)
         step("keeper:log-shipped")
-    clear_scratch(task)
+    clear_scratch(tasks)
     step("keeper:cleared")
-    if not queue.end(task.job_id, status):
-        forsake(paths, store, task.job_id)
+    if not queue.end(job_id, status):
+        forsake(paths, store, job_id)
 
 
 def forsake(paths: Paths, store: Store, job_id: str) -> None:
@@ -167,13 +171,14 @@ def _clear_attempt(paths: Paths, row: Row) -> None:
     with contextlib.suppress(KineticError, OSError):
         page = launching.read(paths, row.job_id)
         if page is not None:
-            clear_scratch(launching.work_of(paths, page, row.attempt, runner="", more={}))
+            clear_scratch(launching.works_of(paths, page, row.attempt, runner="", more={}))
 
 
-def clear_scratch(task: Work) -> None:
+def clear_scratch(tasks: Sequence[Work]) -> None:
     """Remove what an attempt wrote on the way to its result."""
-    for path in (task.body, task.meta, task.reserve):
-        path.unlink(missing_ok=True)
+    for task in tasks:
+        for path in (task.body, task.meta, task.reserve):
+            path.unlink(missing_ok=True)
 
 
 def ship_log(store: Any, task: Work) -> None:

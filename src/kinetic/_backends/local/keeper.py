@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,40 +101,51 @@ class Keeper:
                 burying.forsake(self.paths, store, row.job_id)
             return
         step("keeper:marked-running")
-        task = launching.work_of(self.paths, page, attempt, runner=self.runner, more=self._marks(row, attempt))
+        meet = keeping.free_address() if page.hosts > 1 else ""
+        marks = self._marks(row, attempt)
+        tasks = launching.works_of(self.paths, page, attempt, runner=self.runner, more=marks, coordinator=meet)
         heart = pulse.Heart(self.paths.pulse(row.job_id))
         try:
-            verdict = self._carry_out(store, page, task, heart, started, again=row.requeues < burying.REQUEUES)
+            verdict = self._carry_out(store, page, tasks, heart, started, again=row.requeues < burying.REQUEUES)
             if verdict is None:
                 self.queue.requeue(row.job_id, self.name)
         finally:
             heart.stop()
         step("keeper:told")
         if verdict is None:
-            burying.clear_scratch(task)
+            burying.clear_scratch(tasks)
             return
-        burying.finish(self.paths, self.queue, store, task, verdict.status)
-        if verdict.succeeded:
+        burying.finish(self.paths, self.queue, store, tasks, verdict.status)
+        for task in tasks if verdict.succeeded else ():
             _remove(task.folder)  # a failed one keeps its working folder for a day
 
     def _carry_out(
-        self, store: Any, page: launching.LaunchPage, task: Work, heart: pulse.Heart, started: float, *, again: bool
+        self,
+        store: Any,
+        page: launching.LaunchPage,
+        tasks: Sequence[Work],
+        heart: pulse.Heart,
+        started: float,
+        *,
+        again: bool,
     ) -> Outcome | None:
-        """Fork, watch, judge and seal; the Outcome is in the store when this returns.
+        """Fork a worker for each host, watch, judge and seal; the Outcome is in the store when this returns.
 
         Returns:
-            The verdict, or None when the worker was killed before the function began and may be started ``again``.
+            The verdict, or None when a worker was killed before the function began and may be started ``again``.
         """
-        watched = keeping.start(task, self.libc, heart.descriptors())
+        hosts = [keeping.start(task, self.libc, heart.descriptors()) for task in tasks]
         step("keeper:forked")
-        self.queue.worker(task.job_id, self.name, watched.pid)
+        self.queue.worker(page.job_id, self.name, hosts[0].pid)
         heart.running()
-        unwanted = functools.partial(self._is_unwanted, store, task.job_id)
-        ending = keeping.watch(watched, self.bell, wake=self.wake, stop=unwanted)
+        unwanted = functools.partial(self._is_unwanted, store, page.job_id)
+        endings = keeping.watch(hosts, self.bell, wake=self.wake, stop=unwanted)
         step("keeper:worker-ended")
         if self.libc is None:
             burying.end_marked(self.name)  # where orphans cannot be adopted, they are found by their mark
-        if again and ending.was_killed and not task.began.exists():
+        decisive = judging.together(tasks, endings)
+        task, ending = tasks[decisive], endings[decisive]
+        if again and ending.was_killed and not any(task.began.exists() for task in tasks):
             return None
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
         if verdict.cause == "stopped" and self.ending:

@@ -30,6 +30,7 @@ class LaunchPage:
     umask: int
     deadline: float | None
     environment: dict[str, str] = field(repr=False)
+    hosts: int = 1
 
     def to_bytes(self) -> bytes:
         """Write the page."""
@@ -49,7 +50,7 @@ def read(paths: Paths, job_id: str) -> LaunchPage | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     fields: dict[str, Any] = pages.read(data, f"the launch page of {job_id}")
-    return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__})
+    return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__ if name in fields})
 
 
 def key_of(paths: Paths, job_id: str) -> bytes:
@@ -57,25 +58,46 @@ def key_of(paths: Paths, job_id: str) -> bytes:
     return paths.key(job_id).read_bytes()
 
 
-def work_of(paths: Paths, page: LaunchPage, attempt: int, *, runner: str, more: dict[str, str]) -> Work:
-    """Make the work of one attempt: the same names whoever asks, so that an observer finds a dead keeper's files."""
+def works_of(
+    paths: Paths, page: LaunchPage, attempt: int, *, runner: str, more: dict[str, str], coordinator: str = ""
+) -> tuple[Work, ...]:
+    """Make the work of every host of one attempt, the leader's first."""
+    return tuple(
+        work_of(paths, page, attempt, runner=runner, more=more, host=host, coordinator=coordinator)
+        for host in range(page.hosts)
+    )
+
+
+def work_of(
+    paths: Paths,
+    page: LaunchPage,
+    attempt: int,
+    *,
+    runner: str,
+    more: dict[str, str],
+    host: int = 0,
+    coordinator: str = "",
+) -> Work:
+    """Make the work of one host: the same names whoever asks, so that an observer finds a dead keeper's files."""
     scratch = scratch_of(open_store(page.store_url), paths, page.job_id)
-    stem = f"{page.job_id}.{attempt}"
+    stem = f"{page.job_id}.{attempt}" + (f".{host}" if host else "")
     return Work(
         job_id=page.job_id,
         attempt=attempt,
-        host=0,
+        host=host,
         order_sha256=page.order_sha256,
         store_url=page.store_url,
-        environment={**page.environment, **more},
+        environment={**page.environment, **more, "KINETIC_HOST_INDEX": str(host)},
         umask=page.umask,
-        folder=paths.work(page.job_id, attempt),
-        log=paths.log(page.job_id, attempt),
+        folder=paths.work(page.job_id, attempt, host),
+        log=paths.log(page.job_id, attempt, host),
         body=scratch / f"{stem}.body",
         meta=scratch / f"{stem}.meta",
         reserve=scratch / f"{stem}.reserve",
         deadline=page.deadline,
         runner=runner,
+        hosts=page.hosts,
+        coordinator=coordinator,
     )
 
 
@@ -90,6 +112,7 @@ def _write_private(path: Path, data: bytes) -> None:
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, data)
+        os.fsync(descriptor)  # the row that names it will outlive a power cut, so it must, too
     finally:
         os.close(descriptor)
     with contextlib.ExitStack() as clean:

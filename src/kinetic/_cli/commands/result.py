@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kinetic._cli import failures, interrupting, options, tables
+from kinetic._cli import failures, interrupting, options, showing, tables
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -99,29 +99,14 @@ def _deliver(handle: JobHandle, outcome: Outcome, wishes: Wishes) -> None:
     if wishes.save is not None:
         size = _save(handle, outcome, wishes.save)
         if wishes.as_json:
-            tables.document(**_head(handle, outcome), saved_to=str(wishes.save), size_bytes=size)
+            tables.document(**showing.head(handle, outcome), saved_to=str(wishes.save), size_bytes=size)
         click.echo(f"{wishes.save} holds the result, a pickle of {size} bytes", err=True)
     elif wishes.as_json:
-        tables.document(**_head(handle, outcome), **_as_json(_open(handle, outcome)))
+        tables.document(**showing.head(handle, outcome), **showing.page_of(showing.value_of(handle, outcome)))
     else:
-        value = _open(handle, outcome)
-        print(value if isinstance(value, str) else _repr(value))
+        value = showing.value_of(handle, outcome)
+        print(value if isinstance(value, str) else showing.repr_of(value))
     sys.stdout.flush()
-
-
-def _open(handle: JobHandle, outcome: Outcome) -> Any:
-    """Open the value; where its modules are missing, say how they can be had."""
-    from kinetic._jobs import collecting, places
-    from kinetic.errors import ResultUnreadableError
-
-    try:
-        return collecting.value_of(places.store_of(handle), outcome, handle.func_name)
-    except ResultUnreadableError as error:
-        error.next = (
-            f"in the folder of its project: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
-            f"or unopened: kinetic jobs result {handle.job_id} --save result.pkl"
-        )
-        raise
 
 
 def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
@@ -145,36 +130,9 @@ def _tell_failure(handle: JobHandle, seen: Look, wishes: Wishes) -> int:
     """Tell how the job failed, and return the exit code; what could be removed now has been shown."""
     failure = failures.of_job(handle, seen)
     if wishes.as_json:
-        error = dict(seen.outcome.error) if seen.outcome is not None else {}
-        error = error if tables.jsonable(error) else {"message": str(error.get("message", ""))}
-        tables.document(**_head(handle, seen.outcome, status=seen.status.value), error={**error, "told": failure.what})
+        tables.document(**showing.failure(handle, seen, failure))
         sys.stdout.flush()
     return failures.tell(failure)
-
-
-def _head(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
-    from kinetic._wire import names
-
-    return {
-        "job_id": handle.job_id,
-        "function": handle.func_name,
-        "status": status,
-        "started_at": names.utc(outcome.started) if outcome and outcome.started else None,
-        "ended_at": names.utc(outcome.ended) if outcome and outcome.ended else None,
-    }
-
-
-def _as_json(value: Any) -> dict[str, Any]:
-    """Return the value if JSON can hold it, else what Python writes for it; and its type in any case."""
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return {"type": kind, "value": value} if tables.jsonable(value) else {"type": kind, "repr": _repr(value)}
-
-
-def _repr(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001 - the value's class is the user's
-        return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"
 
 
 def _remove(handle: JobHandle, seen: Look, wishes: Wishes) -> None:

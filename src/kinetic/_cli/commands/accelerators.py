@@ -1,0 +1,213 @@
+"""``kinetic accelerators``: what a job can run on, and what a name means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import completing, options, tables
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kinetic._hardware import GpuFamily, Placement, TpuFamily
+
+_GPU_COLUMNS = (
+    Column("GPU"),
+    Column("COUNTS"),
+    Column("MACHINE TYPES", flexible=True, spare=1),
+    Column("ALSO", flexible=True, spare=2),
+)
+_TPU_COLUMNS = (
+    Column("TPU"),
+    Column("ALIAS"),
+    Column("CHIPS", right=True),
+    Column("TOPOLOGY"),
+    Column("HOSTS", right=True),
+    Column("CHIPS PER HOST", right=True),
+    Column("MACHINE TYPE", spare=1),
+    Column("AT GOOGLE", spare=2),
+)
+_GOOGLE_EXAMPLE = 8  # "v5p-8": the number that is most often taken for Google's
+_PLANE = 2  # axes; what has more of them comes in too many shapes for a table
+_CUBE = 64  # chips; larger slices are made of whole cubes
+
+
+@click.command(epilog="Write gpu-NAME or gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, and :spot behind it.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=completing.accelerators)
+@options.as_json
+def accelerators(name: str | None, as_json: bool) -> None:
+    """Show what a job can run on.
+
+    With a NAME: what it means, on a cluster and on this machine. Without one: all there are, TPUs in their usual sizes.
+    Nothing is asked over a network; whether a cluster has one free is another question.
+
+    Example: kinetic accelerators tpu-v5p-8
+    """
+    if name is not None:
+        _explain(name, as_json=as_json)
+    elif as_json:
+        _list_json()
+    else:
+        _list()
+
+
+def _list() -> None:
+    from kinetic import _hardware as hardware
+
+    tables.show(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in hardware.GPUS.values()])
+    print()
+    tables.show(_TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in hardware.TPUS.values() for page in _sizes(tpu)])
+    print()
+    for line in _plain_words():
+        print(tables.plain(line))
+
+
+def _list_json() -> None:
+    from kinetic import _hardware as hardware
+
+    tables.document(
+        gpus=[_gpu_page(gpu) for gpu in hardware.GPUS.values()],
+        tpus=[_tpu_page(tpu) for tpu in hardware.TPUS.values()],
+    )
+
+
+def _explain(name: str, *, as_json: bool) -> None:
+    from kinetic import _hardware as hardware
+
+    placement = hardware.place(name)
+    here, possible = _here(placement)
+    if as_json:
+        tables.document(accelerator={**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}})
+        return
+    rows = [
+        ["name", placement.name],
+        ["means", _meaning(placement)],
+        ["hosts", str(placement.hosts)],
+        ["chips", str(placement.chips) if placement.kind == "tpu" else ""],
+        ["GPUs", str(placement.chips) if placement.kind == "gpu" else ""],
+        ["chips per host", str(placement.chips_per_host) if placement.kind == "tpu" else ""],
+        ["topology", placement.topology or ""],
+        ["machine type", placement.machine_type or ""],
+        ["spot", "yes: it may be taken away at short notice" if placement.spot else ""],
+        ["on this machine", "; ".join(here)],
+        *(["note", note] for note in placement.notes),
+    ]
+    width = max(len(row[0]) for row in rows)
+    for label, text in rows:
+        if text:
+            print(f"{label:<{width}}  {tables.plain(text)}")
+
+
+def _here(placement: Placement) -> tuple[tuple[str, ...], bool]:
+    """Say what a job for this accelerator becomes on this machine: in the words that a submission would say."""
+    from kinetic._backends import choosing
+    from kinetic._jobs import places
+    from kinetic.errors import CapacityError
+
+    backend = choosing.choose("local", places.runtime())
+    try:
+        notes = backend.check(placement)
+    except CapacityError as error:
+        return (f"not possible: {error.what}",), False
+    if notes:
+        return notes, True
+    return ("it runs on the CPU" if placement.kind == "cpu" else "it runs on the GPU that is here",), True
+
+
+def _meaning(placement: Placement) -> str:
+    if placement.kind == "cpu":
+        return "any machine; no accelerator is asked for"
+    what = "GPU" if placement.kind == "gpu" else "TPU chip"
+    count = f"{placement.chips} {what}{'' if placement.chips == 1 else 's'} of the kind {placement.family}"
+    if placement.hosts == 1:
+        return f"{count}, on one host"
+    return f"{count}, on {placement.hosts} hosts that work as one slice"
+
+
+def _plain_words() -> Iterator[str]:
+    """Say what the tables cannot, where a number means something else at Google above all."""
+    from kinetic import _hardware as hardware
+
+    for tpu in hardware.TPUS.values():
+        if tpu.cores_per_chip > 1:
+            yield from hardware.parse(f"tpu-{tpu.short.removeprefix('tpu')}-{_GOOGLE_EXAMPLE}").notes
+    boxes = [tpu.short for tpu in hardware.TPUS.values() if tpu.axes > _PLANE and tpu.max_chips > _CUBE]
+    families = f"{', '.join(boxes[:-1])} and {boxes[-1]}"
+    yield f"{families} come in more shapes than these: AxBxC with A <= B <= C, all multiples of 4"
+
+
+def _gpu_cells(gpu: GpuFamily) -> list[str]:
+    counts = ", ".join(map(str, gpu.machines))
+    return [f"gpu-{gpu.name}", counts, ", ".join(gpu.machines.values()), ", ".join(gpu.aliases)]
+
+
+def _gpu_page(gpu: GpuFamily) -> dict[str, Any]:
+    from kinetic import _hardware as hardware
+
+    sizes = [(count, f"gpu-{gpu.name}" if count == 1 else f"gpu-{gpu.name}x{count}") for count in gpu.machines]
+    return {
+        "name": gpu.name,
+        "aliases": [*gpu.aliases],
+        "label": gpu.label,
+        "architecture": "arm64" if gpu.arm64 else "amd64",
+        "sizes": [
+            {
+                "accelerator": name,
+                "count": count,
+                "machine_type": gpu.machines[count],
+                "notes": [*hardware.place(name).notes],
+            }
+            for count, name in sizes
+        ],
+    }
+
+
+def _tpu_cells(tpu: TpuFamily, size: dict[str, Any]) -> list[str]:
+    return [
+        tpu.canonical("").rstrip("-"),
+        "" if tpu.short == tpu.name else tpu.short,
+        str(size["chips"]),
+        size["topology"],
+        str(size["hosts"]),
+        str(size["chips_per_host"]),
+        size["machine_type"],
+        "" if tpu.cores_per_chip == 1 else f"{tpu.short}-{size['tensor_cores']}",
+    ]
+
+
+def _tpu_page(tpu: TpuFamily) -> dict[str, Any]:
+    return {
+        "name": tpu.name,
+        "short": tpu.short,
+        "aliases": [*tpu.aliases],
+        "tensor_cores_per_chip": tpu.cores_per_chip,
+        "sizes": [*_sizes(tpu)],
+    }
+
+
+def _sizes(tpu: TpuFamily) -> Iterator[dict[str, Any]]:
+    """Yield the usual sizes; the notes are those of the name with a number, which is what people type."""
+    from kinetic import _hardware as hardware
+
+    for chips, topology in tpu.ladder():
+        placement = hardware.place(tpu.canonical(topology))
+        by_number = tpu.canonical(str(chips))
+        yield {
+            "accelerator": placement.name,
+            "by_number": by_number,
+            "chips": chips,
+            "topology": topology,
+            "hosts": placement.hosts,
+            "chips_per_host": placement.chips_per_host,
+            "machine_type": placement.machine_type,
+            "tensor_cores": chips * tpu.cores_per_chip,
+            "notes": [*hardware.place(by_number).notes],
+        }
+
+
+def _placement_page(placement: Placement) -> dict[str, Any]:
+    page = placement._asdict()
+    return {**page, "tolerations": [*placement.tolerations], "notes": [*placement.notes]}

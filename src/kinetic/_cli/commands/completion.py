@@ -1,0 +1,35 @@
+"""``kinetic completion``: what makes a shell complete commands, options, ids of jobs and names of profiles."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+_VARIABLE = "_KINETIC_COMPLETE"  # click's own name for it: the script sets it, and click answers
+_HOW = {
+    "bash": 'put this into ~/.bashrc: eval "$(kinetic completion bash)"',
+    "zsh": 'put this into ~/.zshrc, below compinit: eval "$(kinetic completion zsh)"',
+    "fish": "run this once: kinetic completion fish > ~/.config/fish/completions/kinetic.fish",
+}
+
+
+@click.command(epilog="; ".join(f"{shell}: {how}" for shell, how in _HOW.items()) + ".")
+@click.argument("shell", type=click.Choice([*_HOW]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands.
+
+    With it, the Tab key completes commands, options, ids of jobs, names of profiles and of accelerators.
+
+    Example: kinetic completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    from kinetic._cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click does not know {shell}"  # noqa: S101 - it knows the three that are offered
+    # Not kind.source(): for bash, that starts one to ask for its version, and it need not even be installed here.
+    print(ShellComplete.source(kind(cli, {}, "kinetic", _VARIABLE)))
+    if sys.stdout.isatty():
+        click.echo(f"To use it, {_HOW[shell]}", err=True)

@@ -1,0 +1,165 @@
+"""``kinetic config``: every setting, its value, and who set it. Never a secret: no key, no password in an address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from kinetic._cli import options, tables, values
+from kinetic._cli.tables import Column
+from kinetic.errors import KineticError
+
+_COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
+_DEFAULT = "default"
+_PLACE = ("backend", "project", "zone", "cluster", "namespace", "store", "context", "home")
+
+
+class Row(NamedTuple):
+    """One setting.
+
+    Attributes:
+        name: In lower case, as a variable without KINETIC_.
+        value: What holds; None for none.
+        source: The name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default".
+        otherwise: What holds where the value is None, in words.
+    """
+
+    name: str
+    value: Any
+    source: str
+    otherwise: str = "none"
+
+
+@click.command
+@click.argument("what", required=False, type=click.Choice(["show"]), metavar="[show]")
+@options.as_json
+def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" and "config show" are the same
+    """Show every setting, its value and who set it.
+
+    For the next submission from this folder. An argument wins over all of it: @kinetic.run(...) is not known here.
+
+    Example: kinetic config
+    """
+    look = _Look()
+    rows = look.rows()
+    if as_json:
+        found = [{**row._asdict(), "value": _shown(row)} for row in rows]
+        tables.document(settings=found, notes=look.notes, problems=[problem.what for problem in look.problems])
+    else:
+        tables.show(_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
+        for note in look.notes:
+            click.echo(note, err=True)
+    if look.problems:
+        raise look.problems[0]
+
+
+class _Look:
+    """Read all settings, and go on where one cannot be read: whoever asks has a reason to."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.problems: list[KineticError] = []
+        self._profile: Any = None
+
+    def rows(self) -> list[Row]:
+        """Return what holds, in the order in which it is told."""
+        parts = (self._of_profile, self._of_place, self._of_machine, self._of_jobs)
+        told = [row for part in parts for row in self._tried(part)]
+        return [*told, *_others({row.name for row in told})]
+
+    def _tried(self, part: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+        try:
+            yield from part()
+        except KineticError as error:
+            self._note_problem(error)
+
+    def _note_problem(self, error: KineticError) -> None:
+        if str(error) not in map(str, self.problems):  # a broken file of profiles is met twice
+            self.problems.append(error)
+
+    def _of_profile(self) -> Iterator[Row]:
+        from kinetic._settings import profiles
+
+        file = profiles.profiles_file(os.environ)
+        yield Row("profiles_file", str(file), _variable("KINETIC_PROFILES_FILE"))
+        choice = profiles.choose(os.environ)
+        self._profile = choice.profile
+        source = "the current one" if choice.source == "current" else choice.source
+        self.notes += choice.notes
+        yield Row("profile", choice.profile.name if choice.profile else None, source)
+
+    def _of_place(self) -> Iterator[Row]:
+        from kinetic import _settings as settings
+
+        target = settings.resolve()
+        for name in _PLACE:
+            found: settings.Setting = getattr(target, name)
+            yield Row("kube_context" if name == "context" else name, found.value or None, found.source)
+
+    def _of_machine(self) -> Iterator[Row]:
+        from kinetic import _settings as settings
+        from kinetic._backends.local import limits
+        from kinetic._images import environments
+
+        yield Row("runtime_dir", str(settings.runtime_folder(os.environ)), _variable("KINETIC_RUNTIME_DIR"))
+        yield Row("machine_id", settings.machine_id(os.environ), _variable("KINETIC_MACHINE_ID"))
+        mode = environments.wanted(os.environ)
+        yield Row("local_env", mode, _variable(environments.VARIABLE))
+        found = limits.limits(os.environ)
+        yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
+        yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
+
+    def _of_jobs(self) -> Iterator[Row]:
+        from kinetic._jobs import defaults
+        from kinetic._settings import project_file
+
+        root = self._project()
+        found = defaults.look_up(root, self._profile, os.environ)
+        self.notes += found.notes
+        for name, option in found.options.items():
+            yield Row(name, option.value, option.source)
+        if root is not None:
+            written = project_file.read_project_options(root)
+            for name, value in written.values.items():
+                if name not in found.options:
+                    yield Row(name, value, f"[tool.kinetic] in {written.file}")
+
+    def _project(self) -> Path | None:
+        """Return the root of the project of the current folder, or None where there is none, such as at home."""
+        from kinetic._packing import root
+        from kinetic.errors import ProjectRootError
+
+        try:
+            return root.plan_for_file("script.py").root
+        except ProjectRootError as error:
+            if os.environ.get("KINETIC_PACKAGE_ROOT"):
+                self._note_problem(error)
+            return None
+
+
+def _others(told: set[str]) -> Iterator[Row]:
+    """Yield what only the environment can set: its value there, else what holds without it, in words."""
+    from kinetic._settings import VARIABLES
+
+    for variable in VARIABLES:
+        name = variable.name.removeprefix("KINETIC_").lower()
+        if name in told or not variable.name.startswith("KINETIC_") or variable.topic == "inside a job":
+            continue
+        value = os.environ.get(variable.name)
+        yield Row(name, value or None, variable.name if value else _DEFAULT, variable.default)
+
+
+def _variable(name: str) -> str:
+    return name if os.environ.get(name) else _DEFAULT
+
+
+def _shown(row: Row) -> Any:
+    return values.without_secrets(row.value) if isinstance(row.value, str) else row.value
+
+
+def _cell(row: Row) -> str:
+    return values.text_of(_shown(row)) or row.otherwise

@@ -1,0 +1,147 @@
+"""``kinetic run``: a function of a file becomes a job, without a change to the file."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from kinetic._cli import completing, durations, failures, interrupting, options, showing, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kinetic._cli.arguments import Arguments
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+    from kinetic._remote.callable import RemoteCallable
+
+_NEXT = (("follow", "kinetic jobs logs {} --follow"), ("result", "kinetic jobs result {}"), ("cancel", "kinetic jobs cancel {}"))
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("target", metavar="FILE.py::func")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
+@click.option(
+    "-a",
+    "--accelerator",
+    metavar="NAME",
+    shell_complete=completing.accelerators,
+    help="What it runs on, as in cpu, gpu-l4 or tpu-v5e-1.",
+)
+@click.option("--backend", metavar="NAME", help="The place: local, gke or pathways.")
+@options.where
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
+@click.option("--container-image", metavar="ADDRESS", help="The image it starts from.")
+@click.option("--spot/--no-spot", default=None, help="Take capacity that may be taken away at short notice; or do not.")
+@click.option("--output-dir", metavar="PLACE", help="Where its files are kept; it sees this as KINETIC_OUTPUT_DIR.")
+@click.option(
+    "--env", "names", multiple=True, metavar="NAME", help="Take this variable along, or NAME* for many; may be repeated."
+)
+@click.option(
+    "--deadline", type=durations.Duration(bare=True), metavar="TIME", help="End it after so many seconds, or 10m, 2h."
+)
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait.")
+@options.as_json
+def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: bool, as_json: bool, **given: Any) -> None:
+    """Run a function of a file as a job.
+
+    Options of kinetic stand before the file; everything behind it are the function's arguments: values by position,
+    --name VALUE, --flag and --no-flag, read by the function's annotations, else as Python literals, else as text.
+    FILE.py::func --help explains the function. ::func may be left out when exactly one function is decorated with
+    @kinetic.run; a decorated function keeps its own options where none is given here.
+
+    Follows the log, then prints the value; both on standard output, with --json the value only. The exit code is the
+    job's: 0, or 125 when it failed. Ctrl-C lets go of the job, which goes on.
+
+    Example: kinetic run -a cpu train.py::train --lr 1e-3
+    """
+    from kinetic._cli import arguments, loading
+
+    found = loading.find(target, words)
+    if arguments.wants_help(words):
+        click.echo(arguments.usage(found.function, found.written))
+        return
+    remote = _decorated(found.function, {name: value for name, value in given.items() if value is not None}, names)
+    handle = _submit(remote, arguments.read(found.function, words, found.written))
+    _tell(handle)
+    if not detach:
+        _wait(handle, as_json=as_json)
+    elif as_json:
+        tables.document(job_id=handle.job_id, function=handle.func_name)
+    else:
+        print(handle.job_id)
+
+
+def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple[str, ...]) -> RemoteCallable[..., Any]:
+    """Return the function with the options of the command line on top of its own."""
+    from kinetic._remote.callable import RemoteCallable
+    from kinetic._remote.decorator import run as decorate
+
+    remote = function if isinstance(function, RemoteCallable) else decorate()(function)
+    if names:
+        given = {**given, "capture_env_vars": list(dict.fromkeys((*(remote.options.capture_env_vars or ()), *names)))}
+    return remote.with_options(**given) if given else remote
+
+
+def _submit(remote: RemoteCallable[..., Any], call: Arguments) -> JobHandle:
+    try:
+        return remote.run_async(*call.args, **call.kwargs)
+    except KeyboardInterrupt:
+        click.echo("interrupted before the job was submitted; nothing runs", err=True)
+        raise
+
+
+def _tell(handle: JobHandle) -> None:
+    """Say which job it is, and what can be done with it from any terminal."""
+    click.echo(f"{handle.job_id} is submitted", err=True)
+    for word, command in _NEXT:
+        click.echo(f"  {word}: {command.format(handle.job_id)}", err=True)
+
+
+def _wait(handle: JobHandle, *, as_json: bool) -> None:
+    """Follow a job to its end, and print its value."""
+    from kinetic._jobs import places, waiting
+
+    log = _Log(sys.stderr if as_json else sys.stdout)
+    with interrupting.job_goes_on(handle):
+        seen = waiting.wait(handle, follow=log.write)
+    log.end_line()
+    if seen.outcome is None or not seen.outcome.succeeded:
+        raise _failure(handle, seen, as_json=as_json)
+    places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is unpickled unverified
+    value = showing.value_of(handle, seen.outcome)
+    if as_json:
+        tables.document(**showing.head(handle, seen.outcome), **showing.page_of(value))
+    else:
+        print(showing.repr_of(value))
+    sys.stdout.flush()
+    click.echo(f"the result is kept until: kinetic jobs cleanup {handle.job_id}", err=True)
+
+
+def _failure(handle: JobHandle, seen: Look, *, as_json: bool) -> Exception:
+    failed = failures.of_job(handle, seen, log_is_shown=True)
+    if as_json:
+        tables.document(**showing.failure(handle, seen, failed))
+        sys.stdout.flush()
+    return failed
+
+
+class _Log:
+    """Passes on the log of a job, and knows whether it left a line open."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last = "\n"
+
+    def write(self, text: str) -> None:
+        """Write what is new."""
+        self._stream.write(text)
+        self._stream.flush()
+        self._last = text[-1:] or self._last
+
+    def end_line(self) -> None:
+        """See to it that what follows begins a line of its own."""
+        if self._last != "\n":
+            self.write("\n")

@@ -1,0 +1,42 @@
+"""Spans of time on the command line: ``30``, ``10m``, ``12h``, ``7d``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+
+
+class Duration(click.ParamType):
+    """A span of time, in seconds.
+
+    Args:
+        bare: A number without a unit means seconds; otherwise it is refused, since it could mean anything.
+    """
+
+    name = "duration"
+
+    def __init__(self, *, bare: bool = False) -> None:
+        self._bare = bare
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = _WRITTEN.fullmatch(str(value).strip())
+        if found is None or not (found[2] or self._bare):
+            seconds = "seconds, or " if self._bare else ""
+            self.fail(f"{value!r} is not a span of time: write {seconds}a number and s, m, h, d or w, as in 7d", param, ctx)
+        return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def written(seconds: float) -> str:
+    """Write a span as it can be typed again, in the largest unit that keeps it whole."""
+    for unit in ("w", "d", "h", "m"):
+        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0 and unit != "w":
+            return f"{seconds / _UNITS[unit]:.0f}{unit}"
+    return f"{seconds:g}s"

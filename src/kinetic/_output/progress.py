@@ -1,0 +1,133 @@
+"""Naming the phase that takes long: live on a terminal, as plain lines elsewhere; nothing for what takes a moment.
+
+On a terminal a phase that goes on for more than a second is shown in a line that counts its seconds. Elsewhere one line
+says what is waited for. In both, a line at its end says how long it took. No colours are used anywhere here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kinetic._output import lines, live
+
+SLOW_SECONDS = 1.0
+_MINUTE, _HOUR = 60, 3600
+Clock = Callable[[], float]
+
+
+class Progress:
+    """The phases of one piece of work, one after the other.
+
+    Args:
+        clock: Gives seconds; tests bring their own.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._is_live = live.is_possible() and lines.wanted(lines.INFO)
+        self._phase = ""
+        self._detail = ""
+        self._since = 0.0
+        self._told = ""  # what a log file has been told, or the terminal shows
+        self._mid_line = False
+
+    def enter(self, phase: str, detail: str = "", *, since: float | None = None) -> None:
+        """Say what goes on now; the phase before it, if it is another one, has ended.
+
+        Args:
+            phase: E.g. "waiting for a slot".
+            detail: More about it, e.g. how many are before us.
+            since: When it began, by the clock; now by default.
+        """
+        if phase != self._phase:
+            self.end()
+            self._phase, self._told = phase, ""
+            self._since = self._clock() if since is None else since
+        self._detail = detail
+        self.show()
+
+    def show(self) -> None:
+        """Bring what is shown up to date."""
+        seconds = self._clock() - self._since
+        if not self._phase or seconds < SLOW_SECONDS:
+            return
+        about = f": {self._detail}" if self._detail else ""
+        if self._is_live and not self._mid_line:
+            text = f"{lines.PREFIX}{self._phase}, {lasting(seconds)}{about}"
+            if text != self._told:
+                self._told = text
+                live.show(text)
+        elif not self._is_live and about and not self._told:
+            self._told = about
+            lines.say(f"{self._phase}{about}")
+
+    def wrote(self, text: str) -> None:
+        """Take note of text that others wrote to the terminal: the line is shown again only where a line begins."""
+        if text:
+            self._mid_line = not text.endswith("\n")
+            self._told = "" if self._is_live else self._told
+
+    def end(self) -> None:
+        """Say how long the phase took, if it was long."""
+        seconds = self._clock() - self._since
+        if self._phase and seconds >= SLOW_SECONDS:
+            if self._mid_line and self._is_live:
+                live.end_line()
+            lines.say(f"{self._phase} took {lasting(seconds)}")
+        self._phase, self._mid_line = "", False
+
+
+@contextmanager
+def phase(name: str, *, summary: bool = True) -> Iterator[None]:
+    """Name what happens inside, if it takes long.
+
+    Args:
+        name: E.g. "packing".
+        summary: Say at the end how long it took; False where the caller says it in better words.
+    """
+    progress = Progress()
+    progress.enter(name)
+    stop = _keep_showing(progress) if live.is_possible() else _nothing
+    try:
+        yield
+    finally:
+        stop()
+        if summary:
+            progress.end()
+        else:
+            live.clear()
+
+
+def lasting(seconds: float) -> str:
+    """Say how long something takes."""
+    if seconds < _MINUTE:
+        return f"{int(seconds)} s"
+    if seconds < _HOUR:
+        return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
+    return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE:02d} min"
+
+
+def _keep_showing(progress: Progress) -> Callable[[], None]:
+    """Show a phase from a thread while the caller works; return what stops it."""
+    import threading
+
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(SLOW_SECONDS):
+            progress.show()
+
+    thread = threading.Thread(target=tick, name="kinetic-progress", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        over.set()
+        thread.join()
+
+    return stop
+
+
+def _nothing() -> None:
+    return
