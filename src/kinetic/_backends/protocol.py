@@ -26,6 +26,7 @@ class Launch:
         key_id: Name of the namespace's key it was derived from.
         captured: Values of the captured environment variables.
         group: The batch this job belongs to, or "".
+        interpreter: The Python that it runs in; "" for the client's own.
     """
 
     order: Order
@@ -36,6 +37,7 @@ class Launch:
     key_id: str
     captured: Mapping[str, str] = field(repr=False, default_factory=dict)
     group: str = ""
+    interpreter: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ class Duration(click.ParamType):
         found = _WRITTEN.fullmatch(str(value).strip())
         if found is None or not (found[2] or self._bare):
             seconds = "seconds, or " if self._bare else ""
-            self.fail(f"{value!r} is not a span of time: write {seconds}a number and s, m, h, d or w, as in 7d", param, ctx)
+            self.fail(
+                f"{value!r} is not a span of time: write {seconds}a number and s, m, h, d or w, as in 7d", param, ctx
+            )
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 

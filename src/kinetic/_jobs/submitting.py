@@ -12,7 +12,7 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends.protocol import Launch
-from kinetic._jobs import defaults, places, record
+from kinetic._jobs import defaults, interpreting, places, record
 from kinetic._jobs import ground as grounds
 from kinetic._jobs import options as options_
 from kinetic._jobs.handle import JobHandle
@@ -53,6 +53,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     if options.placement() != ground.placement:
         ground = grounds.prepare(options)  # the place had been told before the project was read
     captured = environment.capture(options.capture_env_vars or (), os.environ)
+    interpreter = interpreting.interpreter_for(call, plan, ground)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
     step("client:begun")
@@ -62,7 +63,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
         step("client:packed")
         with output.phase("uploading"):
             handle = _write(order, call, options, ground)
-        _launch(order, ground, captured.values)
+        _launch(order, ground, captured.values, interpreter)
         step("client:launched")
     except BaseException:
         _undo(ground, job_id)
@@ -132,7 +133,7 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
     return handle
 
 
-def _launch(order: Order, ground: Ground, captured: dict[str, str]) -> None:
+def _launch(order: Order, ground: Ground, captured: dict[str, str], interpreter: str) -> None:
     launch = Launch(
         order=order,
         order_sha256=digests.of_bytes(order.to_bytes()),
@@ -141,6 +142,7 @@ def _launch(order: Order, ground: Ground, captured: dict[str, str]) -> None:
         key=seal.job_key(ground.key, order.job_id),
         key_id=ground.key_id,
         captured=captured,
+        interpreter=interpreter,
     )
     ground.backend.launch([launch])
 

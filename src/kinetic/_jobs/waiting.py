@@ -31,7 +31,7 @@ def wait(
     timeout: float | None = None,
     on_change: OnChange | None = None,
     follow: Callable[[str], object] | None = None,
-    name_phases: bool | None = None,
+    progress: output.Progress | None = None,
 ) -> Look:
     """Wait until a job has its verdict.
 
@@ -40,7 +40,8 @@ def wait(
         timeout: Seconds; None waits for ever, 0 looks once.
         on_change: Told of the first status, of each change, and of the last; what it raises is logged and swallowed.
         follow: Receives the text of the job's log as it comes.
-        name_phases: Tell the user what goes on, once it takes long; None does so where the log is followed.
+        progress: Tells the user what goes on, once it takes long; whoever brings it ends it. Where the log is followed
+            there is always one.
 
     Raises:
         JobTimeoutError: The time is over; the job goes on.
@@ -49,7 +50,8 @@ def wait(
     told: JobStatus | None = None
     attempt = _Attempt()
     follower = make_follower(handle, attempt=attempt) if follow is not None else None
-    progress = output.Progress() if (follow is not None if name_phases is None else name_phases) else None
+    own = output.Progress() if follow is not None and progress is None else None
+    progress = progress or own
     try:
         while True:
             seen = looking.look(handle)
@@ -63,10 +65,12 @@ def wait(
                     follow(text)
                     if progress is not None:
                         progress.wrote(text)
+            if told.is_final:
+                if own is not None:
+                    own.end()
+                return seen
             if progress is not None:
                 progress.enter(*_phase(seen))
-            if told.is_final:
-                return seen
             left = None if limit is None else limit - time.monotonic()
             if left is not None and left <= 0:
                 raise _too_late(handle, timeout or 0.0, told)
@@ -78,9 +82,7 @@ def wait(
 
 
 def _phase(seen: Look) -> tuple[str, str]:
-    """Say in which phase a job is ("" at its end), and more about it where there is more."""
-    if seen.status.is_final:
-        return "", ""
+    """Say in which phase a job is, and more about it where there is more."""
     if seen.status is JobStatus.RUNNING:
         return "running", ""
     return "waiting for a slot", seen.sighting.reason if seen.sighting is not None else ""

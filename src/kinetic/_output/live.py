@@ -7,6 +7,7 @@ import sys
 import threading
 
 _CLEAR = "\r\x1b[K"
+_USUAL_WIDTH = 80  # of a terminal that does not say how wide it is
 _lock = threading.RLock()
 _shown = False
 
@@ -45,9 +46,9 @@ def end_line() -> None:
 
 def _width() -> int:
     try:
-        return max(os.get_terminal_size(sys.stderr.fileno()).columns, 20)
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_WIDTH
     except (OSError, ValueError):
-        return 80
+        return _USUAL_WIDTH
 
 
 def _write(text: str) -> None:

@@ -51,6 +51,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_MACHINE_ID", "this machine", "what tells hosts that share a home apart", "the system's own id"),
     Variable("KINETIC_LOCAL_SLOTS", "this machine", "how many jobs run here at once", "the cores allowed here"),
     Variable("KINETIC_LOCAL_GPUS", "this machine", "the GPUs that jobs here may use", "all that are found"),
+    Variable("KINETIC_LOCAL_ENV", "this machine", "same, or isolated: an environment built for the project", "same"),
     Variable("KINETIC_LOCAL_MAX_HOSTS", "this machine", "the largest slice, in hosts, that is emulated here", "8"),
     Variable("KINETIC_PORTABLE", "this machine", "1 switches off what only some systems can do", "unset"),
     Variable("KINETIC_JOB_ID", "inside a job", "the id of the job; kinetic sets it", "unset elsewhere"),

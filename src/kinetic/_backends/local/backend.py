@@ -52,7 +52,7 @@ class LocalBackend:
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._pulses: dict[str, pulse.Pulse] = {}
         self._queue: Queue | None = None
-        self._soil: tuple[str, str] | None = None
+        self._soils: dict[str, tuple[str, str]] = {}  # by interpreter
         self._advanced = 0.0
         self._launched = 0.0
         self._lock = threading.Lock()
@@ -78,7 +78,9 @@ class LocalBackend:
         return ()
 
     def prepare(self) -> None:
-        """Have a keeper getting ready while the client packs."""
+        """Have a keeper getting ready while the client packs; not where it is not known yet in which Python."""
+        if self.environ.get("KINETIC_LOCAL_ENV") == "isolated":
+            return
         if time.monotonic() - self._launched > _WARM_SECONDS:  # else a keeper of ours idles, or is at work
             name, _ = self._our_soil()
             spawning.advance(self.paths, self.queue, self.limits, ready=name, soil=name)
@@ -94,7 +96,12 @@ class LocalBackend:
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Queue jobs and see to it that somebody carries them out; see the protocol."""
-        name, recipe = self._our_soil()
+        for interpreter in dict.fromkeys(launch.interpreter for launch in launches):
+            self._launch_in(interpreter, [launch for launch in launches if launch.interpreter == interpreter])
+        return [launch.order.job_id for launch in launches]
+
+    def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:
+        name, recipe = self._our_soil(interpreter)
         rows = []
         for launch in launches:
             job_id = launch.order.job_id
@@ -109,7 +116,6 @@ class LocalBackend:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
         spawning.advance(self.paths, self.queue, self.limits, soil=name)
-        return [launch.order.job_id for launch in launches]
 
     def finish_submitting(self, job_id: str) -> None:
         """Take the mark of ``begin`` away: the job is launched, or will never be."""
@@ -225,14 +231,15 @@ class LocalBackend:
         if self.paths.queue.exists():
             sweeping.sweep(self.paths, self.queue, scratch)
 
-    def _our_soil(self) -> tuple[str, str]:
-        if self._soil is None:
+    def _our_soil(self, interpreter: str = "") -> tuple[str, str]:
+        """Return the name and the recipe of the keepers that this client's jobs need."""
+        if interpreter not in self._soils:
             self.paths.make()
-            made = soil.recipe(runner.folder(self.paths.runners), self.environ)
-            self._soil = soil.name(made), pages.write(made).decode()
+            made = soil.recipe(runner.folder(self.paths.runners), self.environ, interpreter)
+            self._soils[interpreter] = soil.name(made), pages.write(made).decode()
             with self.queue.change() as db:
-                db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", self._soil)
-        return self._soil
+                db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", self._soils[interpreter])
+        return self._soils[interpreter]
 
     def _page(self, launch: Launch) -> launching.LaunchPage:
         mask = os.umask(0o077)
@@ -244,7 +251,9 @@ class LocalBackend:
             key_id=launch.key_id,
             umask=mask & _MODES,
             deadline=launch.order.deadline,
-            environment=environment.of_job(launch.order, launch.placement, launch.captured, self.environ),
+            environment=environment.of_job(
+                launch.order, launch.placement, launch.captured, self.environ, launch.interpreter
+            ),
             hosts=launch.placement.hosts,
         )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from kinetic._backends.local.soil import OF_ONE_INTERPRETER
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
@@ -18,10 +21,24 @@ _PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", "KINET
 
 
 def of_job(
-    order: Order, placement: Placement, captured: Mapping[str, str], environ: Mapping[str, str]
+    order: Order,
+    placement: Placement,
+    captured: Mapping[str, str],
+    environ: Mapping[str, str],
+    interpreter: str = "",
 ) -> dict[str, str]:
-    """Return everything that a job's process will have in its environment; what the user captured wins."""
+    """Return everything that a job's process will have in its environment; what the user captured wins.
+
+    Args:
+        order: The job.
+        placement: Its hardware.
+        captured: The variables that the user wants along.
+        environ: This client's environment.
+        interpreter: The Python of an isolated environment, or "" for this client's own.
+    """
     chosen = {name: value for name, value in environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    if interpreter:
+        chosen = _inside(chosen, interpreter)
     frameworks = {"KERAS_BACKEND": "jax"}  # as on a cluster
     if placement.kind != "gpu":
         frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
@@ -32,3 +49,17 @@ def of_job(
         "KINETIC_HOST_COUNT": str(order.hosts),
     }
     return chosen | frameworks | dict(captured) | own
+
+
+def _inside(chosen: Mapping[str, str], interpreter: str) -> dict[str, str]:
+    """Make variables of this client's environment fit another one: as if it had been activated."""
+    binaries = os.path.dirname(interpreter)
+    kept = {
+        name: value
+        for name, value in chosen.items()
+        if name not in OF_ONE_INTERPRETER and not name.startswith("CONDA_")
+    }
+    return kept | {
+        "VIRTUAL_ENV": os.path.dirname(binaries),
+        "PATH": os.pathsep.join(filter(None, (binaries, chosen.get("PATH", "")))),
+    }

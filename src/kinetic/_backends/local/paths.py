@@ -32,6 +32,11 @@ class Paths:
         return self.runtime / "runners"
 
     @property
+    def environments(self) -> Path:
+        """Isolated environments, built by uv."""
+        return self.runtime / "environments"
+
+    @property
     def keepers(self) -> Path:
         """Locks, wake-up pipes and logs of keepers."""
         return self.runtime / "keepers"

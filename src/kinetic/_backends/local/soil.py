@@ -16,6 +16,7 @@ from typing import Any
 from kinetic._wire import digests, pages
 
 _PREFIXES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_", "KINETIC_PORTABLE")
+OF_ONE_INTERPRETER = frozenset({"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE"})  # would lead out of another one
 _LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "MEMLOCK", "NOFILE", "NPROC", "STACK")
 _FLAGS = {
     "optimize": "O",
@@ -27,8 +28,13 @@ _FLAGS = {
 }
 
 
-def recipe(runner: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+def recipe(runner: Path, environ: Mapping[str, str], interpreter: str = "") -> dict[str, Any]:
     """Say how a keeper for this client's jobs is started.
+
+    Args:
+        runner: The folder with the runner's code.
+        environ: This client's environment.
+        interpreter: The Python of an isolated environment, or "" for this client's own.
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits and affinity (which
@@ -38,8 +44,12 @@ def recipe(runner: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
     limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in _LIMITS if _has(resource, name)}
     return {
-        "arguments": [sys.executable, *_flags(), str(runner / "keeper.py")],
-        "environment": {name: value for name, value in environ.items() if name.startswith(_PREFIXES)},
+        "arguments": [interpreter or sys.executable, *_flags(), str(runner / "keeper.py")],
+        "environment": {
+            name: value
+            for name, value in environ.items()
+            if name.startswith(_PREFIXES) and not (interpreter and name in OF_ONE_INTERPRETER)
+        },
         "limits": limits,
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
     }

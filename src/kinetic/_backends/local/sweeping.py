@@ -8,6 +8,7 @@
 | the log of a keeper that is gone | after a day |
 | what is left of a job that was being removed when the remover was killed | at once |
 | what is left in the store of a submission that was killed before its record was written | after a day |
+| an isolated environment | 30 days after its last use, once no row needs it |
 | the runner's code of another version of kinetic | 30 days after it was made, once no row needs it |
 
 Results, logs and outputs of jobs that nobody removed are never swept.
@@ -25,6 +26,7 @@ from pathlib import Path
 from kinetic._backends.local import life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
+from kinetic._images import environments
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, pages
@@ -100,8 +102,9 @@ def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
             "SELECT recipe FROM soils WHERE soil IN (SELECT soil FROM jobs WHERE state != 'ended')"
             " OR soil IN (SELECT soil FROM keepers)"
         ).fetchall()
-    for folder in _listed(paths.runners):
-        if _age(folder, now) > MONTH and not any(folder.name in recipe for (recipe,) in needed):
+    old = [folder for folder in _listed(paths.runners) if _age(folder, now) > MONTH]
+    for folder in [*old, *environments.stale(paths.environments, now)]:
+        if not any(folder.name in recipe for (recipe,) in needed):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import completing, durations, failures, interrupting, options, showing, tables
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from kinetic._jobs.looking import Look
     from kinetic._remote.callable import RemoteCallable
 
-_NEXT = (("follow", "kinetic jobs logs {} --follow"), ("result", "kinetic jobs result {}"), ("cancel", "kinetic jobs cancel {}"))
+_NEXT = (
+    ("follow", "kinetic jobs logs {} --follow"),
+    ("result", "kinetic jobs result {}"),
+    ("cancel", "kinetic jobs cancel {}"),
+)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -37,7 +42,11 @@ _NEXT = (("follow", "kinetic jobs logs {} --follow"), ("result", "kinetic jobs r
 @click.option("--spot/--no-spot", default=None, help="Take capacity that may be taken away at short notice; or do not.")
 @click.option("--output-dir", metavar="PLACE", help="Where its files are kept; it sees this as KINETIC_OUTPUT_DIR.")
 @click.option(
-    "--env", "names", multiple=True, metavar="NAME", help="Take this variable along, or NAME* for many; may be repeated."
+    "--env",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Take this variable along, or NAME* for many; may be repeated.",
 )
 @click.option(
     "--deadline", type=durations.Duration(bare=True), metavar="TIME", help="End it after so many seconds, or 10m, 2h."
@@ -104,10 +113,12 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     """Follow a job to its end, and print its value."""
     from kinetic._jobs import places, waiting
 
-    log = _Log(sys.stderr if as_json else sys.stdout)
+    log, progress = _Log(sys.stderr if as_json else sys.stdout), output.Progress()
     with interrupting.job_goes_on(handle):
-        seen = waiting.wait(handle, follow=log.write)
+        seen = waiting.wait(handle, follow=log.write, progress=progress)
     log.end_line()
+    progress.wrote("\n")
+    progress.end()
     if seen.outcome is None or not seen.outcome.succeeded:
         raise _failure(handle, seen, as_json=as_json)
     places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is unpickled unverified

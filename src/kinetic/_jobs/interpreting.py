@@ -1,0 +1,52 @@
+"""Which Python a job on this machine runs in: the client's own, or one that was built for the project."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kinetic import _output as output
+from kinetic._settings import project_file
+from kinetic._wire import fingerprint
+
+if TYPE_CHECKING:
+    from kinetic._jobs.ground import Ground
+    from kinetic._packing.call import Call
+    from kinetic._packing.root import Plan
+
+_NATIVE = {"gpu": "jax[cuda12]"}  # what a base image of that kind would carry
+
+
+def interpreter_for(call: Call, plan: Plan, ground: Ground) -> str:
+    """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
+
+    Raises:
+        OptionError: KINETIC_LOCAL_ENV is not known, or a dependency cannot be installed elsewhere.
+        ImageBuildError: uv could not build the environment.
+    """
+    from kinetic._images import environments
+
+    if environments.wanted(os.environ) == "same":
+        return ""
+    from kinetic._images import uv
+    from kinetic._packing import dependencies, root
+
+    found = dependencies.find(
+        plan,
+        script=root.source_file(root.innermost(call.function)),
+        extras=project_file.read_project_options(plan.root).extras,
+        export=uv.export,
+    )
+    for note in found.notes:
+        output.once(note)
+    native = _NATIVE.get(ground.placement.kind, "jax")
+    with output.phase("building the environment"):
+        built = environments.ready(
+            found.lines,
+            cache=ground.backend.paths.environments,
+            python=fingerprint.python(),
+            say=output.say,
+            base=(native,) if found.filtered else (),
+            source=found.source,
+        )
+    return str(built)

@@ -1,0 +1,286 @@
+"""Job options that the decorator leaves open: who fills them in, and what a bad value is answered with."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic._jobs import defaults
+from kinetic._jobs.options import Options
+from kinetic._settings.profiles import Profile
+from kinetic.errors import OptionError, SettingsError
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"KINETIC_HOME": str(tmp_path / "home")}
+
+
+def project(root: Path, text: str) -> None:
+    (root / "pyproject.toml").write_text(f"[project]\nname = 'theirs'\n\n[tool.kinetic]\n{text}\n")
+
+
+def team(**options: object) -> Profile:
+    return Profile("team", options=options)
+
+
+# What "not given" looks like.
+
+
+def test_the_defaults_look_like_what_they_stand_for():
+    found = inspect.signature(kinetic.run).parameters
+
+    assert found["accelerator"].default == "tpu-v5e-1"
+    assert isinstance(found["accelerator"].default, str)
+    assert str(found["accelerator"]) == "accelerator: 'str' = 'tpu-v5e-1'"
+    assert found["spot"].default == False  # noqa: E712 - equal to it, and not it
+    assert not found["spot"].default
+    assert str(found["spot"]) == "spot: 'bool' = False"
+
+
+def test_not_given_is_known_from_the_same_value_given():
+    assert not defaults.is_given(Options.checked(), "accelerator")
+    assert not defaults.is_given(Options.checked(), "spot")
+    assert defaults.is_given(Options.checked(accelerator="tpu-v5e-1"), "accelerator")
+    assert defaults.is_given(Options.checked(spot=False), "spot")
+
+
+def test_not_given_stays_so_through_with_options_and_through_a_pickle():
+    changed = pickle.loads(pickle.dumps(Options.checked().changed(deadline=5)))
+
+    assert not defaults.is_given(changed, "accelerator")
+    assert not defaults.is_given(changed, "spot")
+    assert defaults.is_given(changed.changed(accelerator="tpu-v5e-1"), "accelerator")
+
+
+# Who wins.
+
+
+@pytest.mark.parametrize(
+    ("given", "profile", "written", "expected"),
+    [
+        ({}, None, "", "tpu-v5e-1"),
+        ({}, None, 'accelerator = "gpu-t4"', "gpu-t4"),
+        ({}, team(accelerator="gpu-l4"), 'accelerator = "gpu-t4"', "gpu-l4"),
+        ({"accelerator": "cpu"}, team(accelerator="gpu-l4"), 'accelerator = "gpu-t4"', "cpu"),
+        ({"accelerator": "tpu-v5e-1"}, team(accelerator="gpu-l4"), 'accelerator = "gpu-t4"', "tpu-v5e-1"),
+    ],
+)
+def test_an_accelerator_that_is_given_beats_the_profile_beats_the_project(
+    given, profile, written, expected, root, environ
+):
+    project(root, written)
+
+    found = defaults.applied(Options.checked(**given), root, profile, environ)
+
+    assert found.accelerator == expected
+    assert type(found.accelerator) is str
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "profile", "written", "expected"),
+    [
+        ({}, "", None, "", None),
+        ({}, "", None, "deadline = 40", 40),
+        ({}, "", team(deadline=30), "deadline = 40", 30),
+        ({}, "20", team(deadline=30), "deadline = 40", 20),
+        ({"deadline": 10}, "20", team(deadline=30), "deadline = 40", 10),
+        ({}, "", None, 'deadline = "40.5"', 40.5),
+    ],
+)
+def test_a_deadline_that_is_given_beats_the_variable_beats_the_profile_beats_the_project(
+    given, variable, profile, written, expected, root, environ
+):
+    project(root, written)
+
+    found = defaults.applied(Options.checked(**given), root, profile, {**environ, "KINETIC_DEADLINE": variable})
+
+    assert found.deadline == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "profile", "written", "expected"),
+    [
+        ({}, None, "", False),
+        ({}, None, "spot = true", True),
+        ({}, team(spot=False), "spot = true", False),
+        ({"spot": False}, team(spot=True), "spot = true", False),
+        ({"spot": True}, team(spot=False), "", True),
+    ],
+)
+def test_a_flag_that_is_given_as_false_is_given(given, profile, written, expected, root, environ):
+    project(root, written)
+
+    assert defaults.applied(Options.checked(**given), root, profile, environ).spot is expected
+
+
+def test_an_image_comes_from_the_profile_or_the_project(root, environ):
+    project(root, 'container_image = "prebuilt"')
+
+    assert defaults.applied(Options.checked(), root, None, environ).container_image == "prebuilt"
+    assert defaults.applied(Options.checked(), root, team(container_image="a/b"), environ).container_image == "a/b"
+    assert defaults.applied(Options.checked(container_image="c/d"), root, None, environ).container_image == "c/d"
+
+
+def test_filling_in_twice_changes_nothing(root, environ):
+    project(root, 'accelerator = "gpu-t4"')
+    once = defaults.applied(Options.checked(), root, None, environ)
+    project(root, 'accelerator = "gpu-l4"')
+
+    assert defaults.applied(once, root, None, environ).accelerator == "gpu-t4"
+
+
+def test_every_option_tells_who_set_it(root, environ):
+    project(root, 'accelerator = "gpu-t4"')
+
+    found = defaults.look_up(root, team(spot=True), {**environ, "KINETIC_DEADLINE": "20"}).options
+
+    assert found == {
+        "accelerator": ("gpu-t4", f"[tool.kinetic] in {root / 'pyproject.toml'}"),
+        "container_image": (None, "default"),
+        "deadline": (20.0, "KINETIC_DEADLINE"),
+        "spot": (True, "profile team"),
+    }
+
+
+# What cannot work.
+
+
+def test_a_bad_value_of_the_project_names_file_line_and_key(root, environ):
+    project(root, '# a remark\naccelerator = "gpu-l5"')
+
+    with pytest.raises(SettingsError) as caught:
+        defaults.applied(Options.checked(), root, None, environ)
+
+    assert caught.value.what == (
+        f"accelerator in [tool.kinetic] of {root / 'pyproject.toml'}, line 6, cannot be used: "
+        'unknown GPU "gpu-l5"'
+    )
+    assert caught.value.next == 'write accelerator="gpu-l4"'
+
+
+def test_the_line_is_that_of_our_table_and_not_of_another(root, environ):
+    (root / "pyproject.toml").write_text(
+        '[tool.other]\ndeadline = 1\n[tool.kinetic] # ours\n"deadline" = -1\n[tool.more]\ndeadline = 2\n'
+    )
+
+    with pytest.raises(SettingsError, match="line 4,"):
+        defaults.applied(Options.checked(), root, None, environ)
+
+
+def test_a_value_in_a_place_where_no_line_can_be_named_is_told_without(root, environ):
+    (root / "pyproject.toml").write_text("[tool]\nkinetic = { deadline = -1 }\n")
+
+    with pytest.raises(SettingsError, match=r"pyproject.toml cannot be used: deadline=-1 is not a positive"):
+        defaults.applied(Options.checked(), root, None, environ)
+
+
+def test_a_bad_value_of_a_profile_names_file_and_profile(root, environ, tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        defaults.applied(Options.checked(), root, team(deadline="soon"), environ)
+
+    assert caught.value.what.startswith(
+        f"deadline in profile team of {tmp_path / 'home' / 'profiles.json'} cannot be used: deadline=soon"
+    )
+
+
+def test_a_bad_value_that_the_decorator_overrules_hurts_nobody(root, environ):
+    project(root, 'accelerator = "gpu-l5"')
+
+    assert defaults.applied(Options.checked(accelerator="cpu"), root, None, environ).accelerator == "cpu"
+
+
+def test_what_has_no_effect_yet_is_told(root, environ):
+    project(root, "retries = 3")
+
+    found = defaults.look_up(root, team(queue="high"), environ)
+
+    assert found.notes == (
+        f"queue in profile team of {environ['KINETIC_HOME']}/profiles.json has no effect in this release of kinetic",
+        f"retries in [tool.kinetic] of {root / 'pyproject.toml'} has no effect in this release of kinetic",
+    )
+
+
+# What is typed into a terminal.
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("accelerator", "gpu-l4", "gpu-l4"),
+        ("container_image", "a/b:1", "a/b:1"),
+        ("deadline", "3600", 3600),
+        ("deadline", "0.5", 0.5),
+        ("spot", "true", True),
+        ("spot", "No", False),
+    ],
+)
+def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
+    found = defaults.from_text(name, text)
+
+    assert found == value
+    assert json.loads(json.dumps(found)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("acelerator", "cpu", "write accelerator="),
+        ("project", "acme", "options: accelerator"),
+        ("accelerator", "gpu-l5", "gpu-l4"),
+        ("deadline", "soon", "deadline=3600"),
+        ("deadline", "-1", "positive"),
+        ("spot", "maybe", "spot=true"),
+    ],
+)
+def test_a_typed_value_that_cannot_work_is_refused(name, text, words):
+    with pytest.raises(OptionError) as caught:
+        defaults.from_text(name, text)
+
+    assert words in str(caught.value)
+
+
+# A real submission.
+
+
+def test_a_job_gets_the_accelerator_of_the_profile_the_project_or_the_decorator(root, environ):
+    project(root, 'accelerator = "gpu-t4"')
+    (root / "train.py").write_text(
+        "import kinetic\n"
+        "@kinetic.run()\n"
+        "def open_(): return 1\n"
+        "@kinetic.run(accelerator='cpu')\n"
+        "def given(): return 2\n"
+        "for function in (open_, given):\n"
+        "    handle = function.run_async()\n"
+        "    print(handle.accelerator, handle.job_id.split('-')[0], handle.result())\n"
+    )
+    saved = {"current": None, "profiles": {"team": {"backend": "local", "options": {"accelerator": "tpu-v6e-4"}}}}
+    Path(environ["KINETIC_HOME"]).mkdir()
+    (Path(environ["KINETIC_HOME"]) / "profiles.json").write_text(json.dumps(saved))
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "GOOGLE_"))}
+    ours |= {**environ, "PYTHONPATH": str(SOURCE), "KINETIC_LOCAL_SLOTS": "1", "KINETIC_LOCAL_GPUS": "none"}
+
+    def run(**more: str) -> list[str]:
+        command = [sys.executable, "train.py"]
+        done = subprocess.run(command, cwd=root, env=ours | more, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert run() == ["gpu-t4 t4 1", "cpu cpu 2"]
+    assert run(KINETIC_PROFILE="team") == ["tpu-v6e-4 v6e4 1", "cpu cpu 2"]
