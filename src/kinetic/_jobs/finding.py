@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
 from kinetic._backends import choosing
-from kinetic._jobs import places, record, tombstones
+from kinetic._jobs import places, record, retention, tombstones
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
@@ -103,6 +103,7 @@ def _live(store: Store) -> Iterator[JobHandle]:
     here = {seen.name for seen in backend.find()}
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
+    retention.sweep_if_due(store, places.home(), places.runtime())
     for job_id in _ids(store):
         try:
             handle = _load(store, job_id)

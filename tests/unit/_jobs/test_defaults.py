@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
 import pickle
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -169,8 +172,7 @@ def test_a_bad_value_of_the_project_names_file_line_and_key(root, environ):
         defaults.applied(Options.checked(), root, None, environ)
 
     assert caught.value.what == (
-        f"accelerator in [tool.kinetic] of {root / 'pyproject.toml'}, line 6, cannot be used: "
-        'unknown GPU "gpu-l5"'
+        f'accelerator in [tool.kinetic] of {root / "pyproject.toml"}, line 6, cannot be used: unknown GPU "gpu-l5"'
     )
     assert caught.value.next == 'write accelerator="gpu-l4"'
 
@@ -282,5 +284,18 @@ def test_a_job_gets_the_accelerator_of_the_profile_the_project_or_the_decorator(
         done = subprocess.run(command, cwd=root, env=ours | more, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
-    assert run() == ["gpu-t4 t4 1", "cpu cpu 2"]
-    assert run(KINETIC_PROFILE="team") == ["tpu-v6e-4 v6e4 1", "cpu cpu 2"]
+    try:
+        assert run() == ["gpu-t4 t4 1", "cpu cpu 2"]
+        assert run(KINETIC_PROFILE="team") == ["tpu-v6e-4 v6e4 1", "cpu cpu 2"]
+    finally:
+        end_keepers(Path(environ["KINETIC_HOME"]))
+
+
+def end_keepers(home: Path) -> None:
+    """End the keepers that idle now that their jobs are done; each leads a session of its own."""
+    for queue in home.glob("run/*/queue.db"):
+        with contextlib.closing(sqlite3.connect(queue)) as db:
+            pids = [pid for (pid,) in db.execute("SELECT pid FROM keepers") if pid]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,13 +1,13 @@
-"""``kinetic jobs``: the group, and the two commands that only look: list and status."""
+"""``kinetic jobs``: the group, and the commands that only look: list, show and status."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli import options, tables
+from kinetic._cli import durations, options, tables
 from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.looking import Look
 
 _HERE = "kinetic._cli.commands"
+STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED")
 COLUMNS = (
     Column("JOB ID"),
     Column("FUNCTION", spare=2),
@@ -32,11 +33,14 @@ COLUMNS = (
     cls=LazyGroup,
     later={
         "list": Later(f"{_HERE}.jobs:list_", "List jobs, newest first."),
+        "show": Later(f"{_HERE}.jobs:show", "Show everything that is known of a job."),
         "status": Later(f"{_HERE}.jobs:status", "Print the status of a job."),
+        "explain": Later(f"{_HERE}.explain:explain", "Say why a job waits or failed, and what to do."),
+        "wait": Later(f"{_HERE}.wait:wait", "Wait until jobs have ended."),
         "logs": Later(f"{_HERE}.logs:logs", "Print the log of a job."),
         "result": Later(f"{_HERE}.result:result", "Wait for a job and print its value, or save it."),
         "cancel": Later(f"{_HERE}.ending:cancel", "Cancel a job; its log stays."),
-        "cleanup": Later(f"{_HERE}.ending:cleanup", "Remove a job and what is stored of it."),
+        "cleanup": Later(f"{_HERE}.ending:cleanup", "Remove a job and what is stored of it, or many."),
     },
     aliases={"ls": "list"},
     epilog="JOB_ID is a job's id, the beginning of it if only one job begins so, or @last or - for the newest job.",
@@ -50,20 +54,68 @@ def jobs(ctx: click.Context) -> None:
     show_help_alone(ctx)
 
 
+class Filters(NamedTuple):
+    """Which jobs are meant; all of these must hold.
+
+    Attributes:
+        statuses: One of these; none means any.
+        function: The name of the function.
+        since: Seconds: made no longer ago than this.
+        older_than: Seconds: made longer ago than this.
+    """
+
+    statuses: frozenset[str] = frozenset()
+    function: str | None = None
+    since: float | None = None
+    older_than: float | None = None
+
+    def may_hold(self, function: str, created_at: str, now: float) -> bool:
+        """Say whether a job passes, as far as can be said without looking at it."""
+        age = now - (_moment(created_at) or 0.0)
+        return (
+            self.function in {None, function}
+            and (self.since is None or age <= self.since)
+            and (self.older_than is None or age > self.older_than)
+        )
+
+
 @click.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that were removed in the last 30 days.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(STATUSES, case_sensitive=False),
+    metavar="STATUS",
+    help=f"Only jobs with this status; may be repeated. {', '.join(STATUSES[:-1])}; with --all also {STATUSES[-1]}.",
+)
+@click.option("--function", metavar="NAME", help="Only jobs of this function.")
+@click.option(
+    "--since", type=durations.Duration(), metavar="AGE", help="Only jobs made since then, as in 10m, 12h, 7d."
+)
+@click.option("--older-than", type=durations.Duration(), metavar="AGE", help="Only jobs made before then.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
 @options.where
 @options.as_json
-def list_(everything: bool, limit: int | None, as_json: bool, **place: str | None) -> None:
+def list_(
+    everything: bool,
+    statuses: tuple[str, ...],
+    function: str | None,
+    since: float | None,
+    older_than: float | None,
+    limit: int | None,
+    as_json: bool,
+    **place: str | None,
+) -> None:
     """List jobs, newest first.
 
     Jobs of this machine and, where the home is shared with other machines, theirs.
 
-    Example: kinetic jobs list --all --limit 20
+    Example: kinetic jobs list --status failed --since 7d
     """
-    pages = _pages(place, everything=everything, limit=limit)
+    filters = Filters(frozenset(statuses), function, since, older_than)
+    pages = _pages(place, filters, everything=everything, limit=limit)
     if as_json:
         tables.document(jobs=pages)
         return
@@ -71,9 +123,33 @@ def list_(everything: bool, limit: int | None, as_json: bool, **place: str | Non
         now = time.time()
         tables.show(COLUMNS, [_cells(page, now) for page in pages])
     else:
+        which = "There are no jobs" if filters == Filters() else "There are no such jobs"
         more = "" if everything else "; those that were removed: kinetic jobs list --all"
-        click.echo(f"There are no jobs{more}", err=True)
+        click.echo(f"{which}{more}", err=True)
     _say_if_nobody_keeps(pages)
+
+
+@click.command
+@options.on_a_job
+@options.as_json
+def show(handle: JobHandle, as_json: bool) -> None:
+    """Show everything that is known of a job.
+
+    What it is, where it runs, how it stands, how long each phase took, and where its outputs are.
+
+    Example: kinetic jobs show @last
+    """
+    from kinetic._jobs import looking
+
+    seen = looking.look(handle)
+    page = page_of(handle, seen) | _more(handle, seen)
+    if as_json:
+        tables.document(job=page)
+        return
+    known = {name: text for name, value in page.items() if (text := _text(value))}
+    width = max(map(len, known))
+    for name, text in known.items():
+        print(f"{name:<{width}}  {text}")
 
 
 @click.command
@@ -90,7 +166,7 @@ def status(handle: JobHandle, as_json: bool) -> None:
     from kinetic._jobs import listing, looking
 
     seen = looking.look(handle)
-    page = _page(handle, seen)
+    page = page_of(handle, seen)
     if as_json:
         tables.document(job=page)
         return
@@ -100,21 +176,28 @@ def status(handle: JobHandle, as_json: bool) -> None:
     _say_if_nobody_keeps([page])
 
 
-def _pages(place: dict[str, str | None], *, everything: bool, limit: int | None) -> list[dict[str, Any]]:
+def _pages(
+    place: dict[str, str | None], filters: Filters, *, everything: bool, limit: int | None
+) -> list[dict[str, Any]]:
     """Return what is told of each job, newest first."""
     from kinetic._jobs import finding, listing
 
-    live = listing.newest_first(finding.list_jobs(**place))
+    now = time.time()
+    every = finding.list_jobs(**place)
+    live = listing.newest_first([job for job in every if filters.may_hold(job.func_name, job.created_at, now)])
     past: list[dict[str, Any]] = []
     if everything:
-        alive = {handle.job_id for handle in live}
+        alive = {handle.job_id for handle in every}
         past = [_past(page) for page in finding.known().past if page.get("job_id") not in alive]
-    pages = [_page(handle, seen) for handle, seen in zip(live[:limit], listing.rows(live[:limit]), strict=True)]
+        past = [page for page in past if filters.may_hold(page["function"], page["created_at"], now)]
+    live = live if filters.statuses else live[:limit]  # the status of a job costs a look at it
+    pages = [page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
+    shown = [page for page in (*pages, *past) if not filters.statuses or page["status"] in filters.statuses]
     # sorted() leaves those of one second as they are: live ones first, in the queue's order
-    return sorted([*pages, *past], key=lambda page: str(page["created_at"]), reverse=True)[:limit]
+    return sorted(shown, key=lambda page: str(page["created_at"]), reverse=True)[:limit]
 
 
-def _page(handle: JobHandle, seen: Look) -> dict[str, Any]:
+def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
     """Put what was seen of a job into JSON values."""
     from kinetic._jobs import listing
 
@@ -133,6 +216,35 @@ def _page(handle: JobHandle, seen: Look) -> dict[str, Any]:
         "removed_at": None,
         **_times(started, ended, running=seen.status.value == "RUNNING"),
     }
+
+
+def _more(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Return what only ``show`` tells: the rest of the handle, the verdict's details, the log."""
+    from kinetic._jobs import logs, places
+    from kinetic._wire import keys
+
+    backend, store, outcome = places.backend_of(handle), places.store_of(handle), seen.outcome
+    log = logs.open_log(backend, store, handle.job_id, attempt=None, host=0)
+    about: dict[str, Any] = {
+        "cause": outcome.cause if outcome else None,
+        "phase": outcome.phase if outcome else None,
+        "phases_seconds": dict(outcome.phases) if outcome else {},
+        "value_type": (outcome.value_type or None) if outcome else None,
+        "result_bytes": store.size(keys.result(handle.job_id)),
+        "log_bytes": log.size() if log is not None else 0,
+        "files_left": list(outcome.files) if outcome else [],
+    }
+    told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
+    return {**about, **{name: value for name, value in handle.to_dict().items() if name not in told}}
+
+
+def _text(value: object) -> str:
+    """Return a value of a page for a person; "" when there is none."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {seconds:.3f}" for name, seconds in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None or value is False else tables.plain(str(value))
 
 
 def _past(page: dict[str, Any]) -> dict[str, Any]:
@@ -184,12 +296,18 @@ def _cells(page: dict[str, Any], now: float) -> list[str]:
 
 def _age(written: str, now: float) -> str:
     """Say how long ago a time was that is written as everything durable writes it."""
+    moment = _moment(written)
+    return written if moment is None else tables.age(now - moment)
+
+
+def _moment(written: str) -> float | None:
+    """Return the Unix time of a written time, or None when it is none."""
     from datetime import datetime  # click has it loaded already; strptime would cost 2 ms more
 
     try:
-        return tables.age(now - datetime.fromisoformat(written).timestamp())
+        return datetime.fromisoformat(written).timestamp()
     except ValueError:
-        return written
+        return None
 
 
 def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:

@@ -8,12 +8,14 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from kinetic._cli import failures, interrupting, options, tables
+from kinetic._cli.prefixed import Prefixed
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
 
+Out = IO[bytes] | Prefixed
 _BLOCK_BYTES = 1 << 20
 _LOOK_SECONDS = 0.1  # a job flushes its output this often
 
@@ -23,8 +25,8 @@ _LOOK_SECONDS = 0.1  # a job flushes its output this often
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; 125 is the exit code if it failed.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of attempt N, from 0; the newest without it.")
-@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Of host N of a slice; 0 without it.")
-def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None, host: int) -> None:
+@click.option("--host", default="0", metavar="N|all", help="Of host N of a slice, or of all of them; 0 without it.")
+def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
     """Print the log of a job.
 
     Without an option: everything up to now. Ctrl-C stops the printing, never the job.
@@ -32,13 +34,21 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
     Example: kinetic jobs logs @last --follow
     """
     _check(handle, follow=follow, tail=tail, attempt=attempt)
-    out = sys.stdout.buffer
+    hosts = _hosts(handle, host)
+    outs: dict[int, Out] = dict.fromkeys(hosts, sys.stdout.buffer)
+    if host == "all":
+        outs = {number: Prefixed(sys.stdout.buffer, number) for number in hosts}
     if follow:
         with interrupting.job_goes_on(handle):
-            seen = _follow(handle, out, attempt=attempt, host=host)
+            seen = _follow(handle, outs, attempt=attempt)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
             raise failures.of_job(handle, seen, log_is_shown=True)
         return
+    for number, out in outs.items():
+        _print(handle, out, attempt=attempt, host=number, tail=tail)
+
+
+def _print(handle: JobHandle, out: Out, *, attempt: int | None, host: int, tail: int | None) -> None:
     log = _open(handle, attempt=attempt, host=host)
     if log is None:
         _say_why_there_is_none(handle, host)
@@ -48,6 +58,33 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
         from kinetic._jobs import logs as logs_
 
         out.write(logs_.tail_bytes(log, tail))
+    _finish(out)
+
+
+def _finish(out: Out) -> None:
+    if isinstance(out, Prefixed):
+        out.finish()
+
+
+def _hosts(handle: JobHandle, wanted: str) -> list[int]:
+    """Return the hosts whose logs are wanted.
+
+    Raises:
+        OptionError: The slice has no such host.
+    """
+    from kinetic import _hardware as hardware
+    from kinetic.errors import OptionError
+
+    count = hardware.place(handle.accelerator, multi_host=handle.backend == "pathways").hosts
+    if wanted == "all":
+        return list(range(count))
+    if wanted.isdigit() and int(wanted) < count:
+        return [int(wanted)]
+    raise OptionError(
+        f"{handle.job_id} has no host {wanted}",
+        why="it runs on one host, 0" if count == 1 else f"{handle.accelerator} has {count} hosts, 0 to {count - 1}",
+        next=f"kinetic jobs logs {handle.job_id} --host all",
+    )
 
 
 def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | None) -> None:
@@ -76,21 +113,25 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
             )
 
 
-def _follow(handle: JobHandle, out: IO[bytes], *, attempt: int | None, host: int) -> Look:
+def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> Look:
     """Print a log as it grows, until the job ends or a later attempt begins than the one that was asked for."""
     from kinetic._jobs import looking, places, waiting
 
     backend, number, told = places.backend_of(handle), attempt or 0, ""
-    follower = waiting.make_follower(handle, attempt=lambda: number, host=host)
+    followers = [(waiting.make_follower(handle, attempt=lambda: number, host=host), out) for host, out in outs.items()]
     try:
         while True:
             seen = looking.look(handle)
             newest = _attempt_of(seen, number)
             number = newest if attempt is None else attempt
-            for data in follower.new_bytes():
-                out.write(data)
-            out.flush()
+            for follower, out in followers:
+                for data in follower.new_bytes():
+                    out.write(data)
+            sys.stdout.flush()
             if seen.status.is_final or newest > number:
+                for out in outs.values():
+                    _finish(out)
+                sys.stdout.flush()
                 return seen
             told = _say_what_it_waits_for(seen, told)
             backend.watch(handle.job_id, seconds=_LOOK_SECONDS)
@@ -118,7 +159,7 @@ def _open(handle: JobHandle, *, attempt: int | None, host: int) -> LiveLog | Non
     return logs_.open_log(backend, store, handle.job_id, attempt=attempt, host=host)
 
 
-def _copy(log: LiveLog, out: IO[bytes]) -> None:
+def _copy(log: LiveLog, out: Out) -> None:
     """Copy a log up to its present end, in pieces: it may be larger than the memory."""
     position, size = 0, log.size()
     while position < size and (data := log.read(position, min(_BLOCK_BYTES, size - position))):

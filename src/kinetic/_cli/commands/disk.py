@@ -1,0 +1,119 @@
+"""``kinetic disk``: what kinetic's files hold and why, and how what is not needed goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import options, tables
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from kinetic._jobs.disk import Found, Holding, Waiting
+    from kinetic._jobs.retention import Swept
+
+COLUMNS = (
+    Column("WHAT"),
+    Column("COUNT", right=True),
+    Column("SIZE", right=True),
+    Column("OLDEST", spare=1),
+    Column("WHY", flexible=True, spare=2),
+)
+_NAMED = 5  # results named in the warning
+
+
+@click.command
+@click.option("--clean", is_flag=True, help="First remove what nobody needs; never outputs, never a waiting result.")
+@options.as_json
+def disk(clean: bool, as_json: bool) -> None:
+    """Show what kinetic's files hold, and why.
+
+    Every file below the kinetic home and the folder of running jobs is in one of the rows. Most of it goes by itself;
+    results that nobody collected stay until you collect or remove them, and outputs stay in any case.
+
+    Example: kinetic disk --clean
+    """
+    from kinetic import _settings as settings
+    from kinetic._jobs import disk as disk_
+    from kinetic._jobs import places, retention
+    from kinetic._stores import open_store
+
+    home, runtime = places.home(), places.runtime()
+    store = open_store(settings.resolve(backend="local").store.value)
+    swept = retention.sweep(store, home, runtime) if clean else None
+    found, now = disk_.look(home, runtime, store), time.time()
+    if as_json:
+        tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
+    else:
+        tables.show(COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
+        click.echo(f"{_size(found.size_bytes)} in {', '.join(map(os.fspath, found.places))}", err=True)
+    if swept is not None:
+        click.echo(_told(swept), err=True)
+    if overdue := found.overdue(now):
+        _warn(overdue)
+
+
+def _cells(holding: Holding, now: float) -> list[str]:
+    oldest = tables.age(now - holding.oldest) if holding.oldest is not None else ""
+    return [holding.name, str(holding.count), _size(holding.size_bytes), oldest, holding.why]
+
+
+def _page(found: Found, now: float) -> dict[str, Any]:
+    from kinetic._wire import names
+
+    overdue = {result.job_id for result in found.overdue(now)}
+    return {
+        "places": [os.fspath(place) for place in found.places],
+        "size_bytes": found.size_bytes,
+        "holdings": [
+            {
+                "what": holding.name,
+                "count": holding.count,
+                "size_bytes": holding.size_bytes,
+                "oldest_at": names.utc(holding.oldest) if holding.oldest is not None else None,
+                "why": holding.why,
+            }
+            for holding in found.holdings
+        ],
+        "waiting_results": [
+            {
+                "job_id": result.job_id,
+                "size_bytes": result.size_bytes,
+                "ended_at": names.utc(result.ended),
+                "overdue": result.job_id in overdue,
+            }
+            for result in found.waiting
+        ],
+    }
+
+
+def _told(swept: Swept) -> str:
+    if not any(swept):
+        return "nothing was there that nobody needs"
+    kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
+    what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
+    return f"removed: {what}; {_size(swept.size_bytes)}"
+
+
+def _plural(name: str) -> str:
+    return name.replace("page", "pages") if name.startswith("page") else f"{name}s"
+
+
+def _warn(overdue: list[Waiting]) -> None:
+    """Name the results that have waited for long, and the commands that collect and remove them."""
+    names = ", ".join(result.job_id for result in overdue[:_NAMED])
+    more = f" and {len(overdue) - _NAMED} more" if len(overdue) > _NAMED else ""
+    many = f"{len(overdue)} results have" if len(overdue) > 1 else "1 result has"
+    size = _size(sum(result.size_bytes for result in overdue))
+    click.echo(f"warning: {many} waited for more than 30 days, {size}: {names}{more}", err=True)
+    click.echo(f"  collect: kinetic jobs result {overdue[0].job_id}", err=True)
+    click.echo("  remove:  kinetic jobs cleanup --all --older-than 30d", err=True)
+
+
+def _size(size: int) -> str:
+    from kinetic._packing.walking import size_text
+
+    return size_text(size)

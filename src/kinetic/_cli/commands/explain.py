@@ -1,0 +1,125 @@
+"""``kinetic jobs explain``: why a job waits, or why it failed, and what to do now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kinetic._cli import failures, options, tables
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+_LINES = 10  # of the log of a job that failed
+# The runner's phases, as a person would say where a job was.
+_PHASES = {
+    "order": "before anything was fetched: its order was read",
+    "artifact verification": "before the function began: what was sent was fetched and verified",
+    "context extract": "before the function began: the project was unpacked",
+    "environment setup": "before the function began: its environment was set up",
+    "payload unpickle": "before the function began: function and arguments were opened, and modules imported",
+    "execute": "while the function ran",
+    "result serialization": "after the function had returned: its value was pickled",
+}
+
+
+class Explanation(NamedTuple):
+    """Why a job is as it is.
+
+    Attributes:
+        what: One sentence.
+        why: The evidence, or "".
+        phase: Where a failed job was, or "".
+        log: The last lines of a failed job's log.
+        next: What to do now; a command that can be pasted, or "".
+    """
+
+    what: str
+    why: str = ""
+    phase: str = ""
+    log: tuple[str, ...] = ()
+    next: str = ""
+
+
+@click.command
+@options.on_a_job
+@options.as_json
+def explain(handle: JobHandle, as_json: bool) -> None:
+    """Say why a job waits or failed, and what to do.
+
+    Of a job that waits: for what, and which jobs have it. Of one that failed: the cause, the phase it was in, the last
+    lines of its log. The next command comes last.
+
+    Example: kinetic jobs explain @last
+    """
+    from kinetic._jobs import looking
+
+    seen = looking.look(handle)
+    told = explanation(handle, seen)
+    if as_json:
+        head = {"job_id": handle.job_id, "function": handle.func_name, "status": seen.status.value}
+        tables.document(**head, **told._asdict())
+        return
+    print(f"{handle.job_id}: {seen.status.value}")
+    for name, text in (("what", told.what), ("why", told.why), ("phase", told.phase)):
+        _line(name, text)
+    _line("log", "\n".join(told.log))
+    _line("next", told.next)
+
+
+def explanation(handle: JobHandle, seen: Look) -> Explanation:
+    """Explain a job from what was seen of it."""
+    job_id = handle.job_id
+    match seen.status.value:
+        case "PENDING" | "RUNNING":
+            return _of_live(handle, seen)
+        case "FAILED":
+            return _of_failed(handle, seen)
+        case "SUCCEEDED":
+            return Explanation("it ended well, and its result waits for you", next=f"kinetic jobs result {job_id}")
+    if seen.outcome is not None and seen.outcome.status == "cancelled":
+        return Explanation("it was cancelled; its log stays", next=f"kinetic jobs logs {job_id}")
+    return Explanation("kinetic removed it, or it was never launched", next="kinetic jobs list --all")
+
+
+def _of_live(handle: JobHandle, seen: Look) -> Explanation:
+    from kinetic._jobs import listing, places
+
+    if not listing.is_here(handle):
+        what = f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
+        return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
+    told = places.backend_of(handle).explain(handle.job_id)
+    if told is None:  # not in the queue yet, or not any more
+        return Explanation(listing.reason_of(seen) or "it is about to begin", next="kinetic jobs list")
+    what = told.what.removeprefix(f"{handle.job_id} ")
+    why = told.why
+    if seen.status.value == "PENDING" and not listing.is_kept():
+        why = "no keeper is alive that would start it; the next command starts one"
+    return Explanation(what, why, next=told.next)
+
+
+def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
+    failed = failures.of_job(handle, seen, log_is_shown=True)
+    log = _last_lines(handle)
+    phase = ""
+    if seen.outcome is not None:
+        phase = _PHASES.get(seen.outcome.phase, seen.outcome.phase)
+    why = "" if log else failed.why or ""
+    return Explanation(failed.what, why, phase, log, f"kinetic jobs logs {handle.job_id}")
+
+
+def _last_lines(handle: JobHandle) -> tuple[str, ...]:
+    from kinetic._jobs import logs, places
+
+    log = logs.open_log(places.backend_of(handle), places.store_of(handle), handle.job_id, attempt=None, host=0)
+    return tuple(tables.plain(line) for line in logs.tail(log, _LINES).splitlines())
+
+
+def _line(name: str, text: str) -> None:
+    """Print one part; the lines after the first stand below its beginning."""
+    if text:
+        start = f"{name}:"
+        print(f"{start:<7}" + text.replace("\n", "\n       "))
+

@@ -1,0 +1,103 @@
+"""``kinetic jobs wait``: until jobs have ended; the exit code says how."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetic import _output as output
+from kinetic._cli import completing, durations, failures, options, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+
+@click.command
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...", shell_complete=completing.jobs)
+@click.option(
+    "--timeout", type=durations.Duration(bare=True), metavar="TIME", help="Wait no longer, as in 90 (seconds), 10m, 2h."
+)
+@options.where
+@options.as_json
+@click.pass_context
+def wait(
+    ctx: click.Context, job_ids: tuple[str, ...], timeout: float | None, as_json: bool, **place: str | None
+) -> None:
+    """Wait until jobs have ended.
+
+    Prints how each one ended. The exit code is 0 when all succeeded, 125 when one did not, and 124 when the time was
+    over before the last one ended. Nothing is collected and nothing is removed; Ctrl-C ends the waiting only.
+
+    Example: kinetic jobs wait @last --timeout 10m
+    """
+    handles = [options.find(job_id, **place) for job_id in job_ids]
+    handles = list({handle.job_id: handle for handle in handles}.values())
+    seen = _wait(handles, timeout)
+    late = [handle for handle in handles if handle.job_id not in seen]
+    if as_json:
+        tables.document(jobs=[_page(handle, seen.get(handle.job_id)) for handle in handles])
+    bad = [handle for handle in handles if (look := seen.get(handle.job_id)) and look.status.value != "SUCCEEDED"]
+    for handle in handles:
+        if (look := seen.get(handle.job_id)) is not None:
+            _tell(handle, look, as_json=as_json)
+    if late:
+        raise _too_late(late, timeout)
+    ctx.exit(failures.JOB_FAILED if bad else 0)
+
+
+def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Look]:
+    """Wait for one after the other; return how those ended that did in time."""
+    from kinetic._jobs import waiting
+    from kinetic.errors import JobTimeoutError
+
+    limit = None if timeout is None else time.monotonic() + timeout
+    seen: dict[str, Look] = {}
+    progress = output.Progress()
+    try:
+        for handle in handles:
+            left = None if limit is None else max(limit - time.monotonic(), 0.0)
+            try:
+                seen[handle.job_id] = waiting.wait(handle, timeout=left, progress=progress)
+            except JobTimeoutError:
+                continue  # the others are looked at once: they may have ended long ago
+    except KeyboardInterrupt:
+        left_over = [handle.job_id for handle in handles if handle.job_id not in seen]
+        click.echo(f"\nstill there, and unharmed: {', '.join(left_over)}", err=True)
+        raise
+    progress.end()
+    return seen
+
+
+def _tell(handle: JobHandle, seen: Look, *, as_json: bool) -> None:
+    from kinetic._jobs import listing
+
+    if not as_json:
+        print(f"{handle.job_id}: {seen.status.value}")
+    if seen.status.value != "SUCCEEDED":
+        click.echo(f"why:   {tables.plain(listing.reason_of(seen)) or 'it left no result'}", err=True)
+        click.echo(f"next:  kinetic jobs explain {handle.job_id}", err=True)
+
+
+def _page(handle: JobHandle, seen: Look | None) -> dict[str, object]:
+    """Return how a job ended, or how it stands now."""
+    from kinetic._cli.commands import jobs
+    from kinetic._jobs import looking
+
+    return jobs.page_of(handle, seen or looking.look(handle))
+
+
+def _too_late(late: Sequence[JobHandle], timeout: float | None) -> Exception:
+    from kinetic.errors import JobTimeoutError
+
+    what = late[0].job_id if len(late) == 1 else f"{len(late)} jobs"
+    goes = "it goes on" if len(late) == 1 else "they go on: " + ", ".join(handle.job_id for handle in late)
+    return JobTimeoutError(
+        f"{what} {'has' if len(late) == 1 else 'have'} not ended within {durations.written(timeout or 0.0)}",
+        why=goes,
+        next=f"kinetic jobs explain {late[0].job_id}",
+    )

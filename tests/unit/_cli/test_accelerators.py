@@ -1,0 +1,117 @@
+"""`kinetic accelerators`: the catalogue as tables, and what one name means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kinetic import _hardware as hardware
+
+
+def rows(told) -> list[list[str]]:
+    return [line.split() for line in told.stdout.splitlines()]
+
+
+def test_every_gpu_and_every_tpu_is_listed(kinetic) -> None:
+    told = kinetic("accelerators")
+
+    assert (told.exit_code, told.stderr) == (0, "")
+    shown = {row[0] for row in rows(told) if row}
+    assert {f"gpu-{name}" for name in hardware.GPUS} <= shown
+    assert {tpu.canonical("").rstrip("-") for tpu in hardware.TPUS.values()} <= shown
+
+
+def test_a_row_of_a_gpu_has_its_counts_and_machines(kinetic) -> None:
+    found = next(row for row in rows(kinetic("accelerators")) if row[:1] == ["gpu-t4"])
+
+    assert found == "gpu-t4 1, 2, 4 n1-standard-4, n1-standard-8, n1-standard-16".split()
+
+
+def test_a_row_of_a_tpu_has_chips_topology_hosts_and_chips_per_host(kinetic) -> None:
+    found = rows(kinetic("accelerators"))
+
+    assert "tpu-v5litepod v5e 16 4x4 4 4 ct5lp-hightpu-4t".split() in found
+    assert "tpu-v5p 8 2x2x2 2 4 ct5p-hightpu-4t v5p-16".split() in found
+
+
+def test_plain_words_say_where_a_number_means_something_else_at_google(kinetic) -> None:
+    told = kinetic("accelerators").stdout
+
+    assert "v5p-8 means 8 chips here (2x2x2); Google's v5p-8 counts TensorCores and is 4 chips" in told
+
+
+def test_every_name_in_the_document_means_what_stands_beside_it(kinetic) -> None:
+    page = json.loads(kinetic("accelerators", "--json").stdout)
+
+    assert page["schema_version"] == 1
+    assert [gpu["name"] for gpu in page["gpus"]] == [*hardware.GPUS]
+    for gpu in page["gpus"]:
+        for size in gpu["sizes"]:
+            found = hardware.place(size["accelerator"])
+            assert (found.chips, found.machine_type) == (size["count"], size["machine_type"])
+    for tpu in page["tpus"]:
+        for size in tpu["sizes"]:
+            found = hardware.place(size["by_number"])
+            assert found.name == size["accelerator"]
+            assert (found.chips, found.topology, found.hosts) == (size["chips"], size["topology"], size["hosts"])
+            assert size["notes"] == [*found.notes]
+
+
+def test_one_name_is_explained_with_its_note(kinetic) -> None:
+    told = kinetic("accelerators", "tpu-v5p-8")
+    found = dict(line.split("  ", 1) for line in told.stdout.splitlines())
+
+    assert told.exit_code == 0
+    assert found["name"].strip() == "tpu-v5p-2x2x2"
+    assert found["hosts"].strip() == "2"
+    assert found["chips per host"].strip() == "4"
+    assert found["machine type"].strip() == "ct5p-hightpu-4t"
+    assert "Google's v5p-8 counts TensorCores" in found["note"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("cpu", "it runs on the CPU"), ("gpu-l4", "not here: the job runs on the CPU"), ("tpu-v5e-4", "is emulated: ")],
+)
+def test_what_it_becomes_on_this_machine_is_said(name, words, kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_GPUS", "none")
+
+    assert words in kinetic("accelerators", name).stdout
+    assert json.loads(kinetic("accelerators", name, "--json").stdout)["accelerator"]["here"]["possible"] is True
+
+
+def test_a_gpu_that_is_here_is_said_to_be(kinetic, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_GPUS", "0")
+
+    assert "it runs on the GPU that is here" in kinetic("accelerators", "gpu-l4").stdout
+
+
+def test_what_this_machine_cannot_be_is_said_and_is_no_error(kinetic) -> None:
+    told = kinetic("accelerators", "tpu-v5p-6144")
+
+    assert told.exit_code == 0
+    assert "on this machine  not possible: " in told.stdout
+    assert (
+        json.loads(kinetic("accelerators", "tpu-v5p-6144", "--json").stdout)["accelerator"]["here"]["possible"] is False
+    )
+
+
+def test_one_name_as_json_is_what_a_cluster_has_to_provide(kinetic) -> None:
+    page = json.loads(kinetic("accelerators", "gpu-l4x4:spot", "--json").stdout)["accelerator"]
+
+    assert (page["name"], page["chips"], page["spot"]) == ("gpu-l4x4", 4, True)
+    assert page["node_selector"]["cloud.google.com/gke-accelerator"] == "nvidia-l4"
+
+
+def test_an_unknown_name_is_a_mistake_with_the_nearest(kinetic) -> None:
+    told = kinetic("accelerators", "gpu-l5")
+
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "gpu-l4" in told.stderr
+
+
+def test_looking_makes_nothing(kinetic, home) -> None:
+    kinetic("accelerators", "cpu")
+
+    assert not home.exists()

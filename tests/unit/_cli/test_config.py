@@ -1,0 +1,146 @@
+"""`kinetic config`: every setting with its value and who set it, and nothing that is secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kinetic._settings import VARIABLES, keyring
+
+PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in the folder of a project."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "pyproject.toml").write_text("[project]\nname = 'theirs'\n")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def settings(kinetic, folder):
+    """Return a function that gives value and source of every setting, by name."""
+
+    def read() -> dict[str, tuple[object, str]]:
+        page = json.loads(kinetic("config", "--json").stdout)
+        assert page["schema_version"] == 1
+        return {each["name"]: (each["value"], each["source"]) for each in page["settings"]}
+
+    return read
+
+
+def test_every_variable_that_a_user_may_set_has_a_row(settings) -> None:
+    wanted = {v.name.removeprefix("KINETIC_").lower() for v in VARIABLES if v.topic != "inside a job"}
+
+    assert wanted - {"google_cloud_project"} <= set(settings())
+
+
+def test_without_any_configuration_all_is_a_default_and_means_this_machine(settings, home) -> None:
+    found = settings()
+
+    assert found["backend"] == ("local", "default")
+    assert found["profile"] == (None, "default")
+    assert found["store"] == (f"file://{home}/store", "default")
+    assert found["accelerator"] == ("tpu-v5e-1", "default")
+    assert {source for _, source in found.values()} == {"default", "KINETIC_HOME"}
+
+
+def test_each_source_is_named(settings, kinetic, folder, monkeypatch) -> None:
+    kinetic("profile", "create", "team", *PLACE, "--option", "spot=true")
+    (folder / "pyproject.toml").write_text('[tool.kinetic]\naccelerator = "gpu-l4"\nby_value = ["plugins"]\n')
+    monkeypatch.setenv("KINETIC_ZONE", "us-east5-b")
+    monkeypatch.setenv("KINETIC_DEADLINE", "60")
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "3")
+    monkeypatch.setenv("KINETIC_LOG_LEVEL", "WARNING")
+
+    found = settings()
+
+    assert found["profile"] == ("team", "the current one")
+    assert found["backend"] == ("gke", "profile team")
+    assert found["project"] == ("acme", "profile team")
+    assert found["zone"] == ("us-east5-b", "KINETIC_ZONE")
+    assert found["store"] == ("gs://acme-kn-main-jobs", "default")
+    assert found["deadline"] == (60.0, "KINETIC_DEADLINE")
+    assert found["spot"] == (True, "profile team")
+    assert found["accelerator"] == ("gpu-l4", f"[tool.kinetic] in {folder / 'pyproject.toml'}")
+    assert found["by_value"] == (["plugins"], f"[tool.kinetic] in {folder / 'pyproject.toml'}")
+    assert found["local_slots"] == (3, "KINETIC_LOCAL_SLOTS")
+    assert found["log_level"] == ("WARNING", "KINETIC_LOG_LEVEL")
+
+
+def test_a_profile_that_the_environment_chose_says_so(settings, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_PROFILE", "local")
+
+    assert settings()["profile"] == ("local", "KINETIC_PROFILE")
+
+
+def test_config_and_config_show_are_the_same_table(kinetic, folder) -> None:
+    told = kinetic("config", "show")
+
+    assert told.exit_code == 0
+    assert told.stdout == kinetic("config").stdout
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert lines[0] == ["SETTING", "VALUE", "SOURCE"]
+    assert ["backend", "local", "default"] in lines
+    assert ["context_size_warn_mb", "100", "default"] in lines
+
+
+def test_what_is_written_for_nothing_is_told(kinetic, folder) -> None:
+    (folder / "pyproject.toml").write_text("[tool.kinetic]\nretries = 3\n")
+
+    assert "retries in [tool.kinetic]" in kinetic("config").stderr
+
+
+def test_looking_makes_nothing(kinetic, folder, home) -> None:
+    kinetic("config")
+
+    assert not home.exists()
+
+
+def test_a_setting_that_cannot_be_read_hides_no_other(kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "many")
+
+    told = kinetic("config", "--json")
+    page = json.loads(told.stdout)
+
+    assert told.exit_code == 2
+    assert "KINETIC_LOCAL_SLOTS='many' is not a number of jobs" in told.stderr
+    assert page["problems"] == ["KINETIC_LOCAL_SLOTS='many' is not a number of jobs"]
+    assert {"backend", "local_slots", "accelerator"} <= {each["name"] for each in page["settings"]}
+
+
+def test_a_broken_file_of_profiles_is_told_once_and_hides_no_other_setting(kinetic, folder, home) -> None:
+    home.mkdir()
+    (home / "profiles.json").write_text("{")
+
+    told = kinetic("config")
+
+    assert told.exit_code == 1
+    assert told.stderr.count("cannot be read") == 1
+    assert "local_slots" in told.stdout
+
+
+def test_a_place_that_no_project_may_set_is_told(kinetic, folder) -> None:
+    (folder / "pyproject.toml").write_text('[tool.kinetic]\nstore = "gs://thief"\n')
+
+    told = kinetic("config")
+
+    assert told.exit_code == 1
+    assert "'store' may not be set in [tool.kinetic]" in told.stderr
+    assert "gs://thief" not in told.stdout
+
+
+def test_no_secret_is_shown(kinetic, folder, home, monkeypatch) -> None:
+    home.mkdir()
+    keyring.add(home, "cd" * 32)
+    monkeypatch.setenv("KINETIC_STORE", "s3://me:hunter2@bucket/x?sig=hunter2")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+
+    for told in (kinetic("config"), kinetic("config", "--json")):
+        assert "hunter2" not in told.output
+        assert "cd" * 32 not in told.output
+        assert "s3://***@bucket/x?***" in told.output
