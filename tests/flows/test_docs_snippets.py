@@ -7,22 +7,28 @@ How a page is read, from top to bottom, in a project folder and a kinetic home o
 * In a console block, each `$ kinetic …` and `$ python …` runs and must succeed, and the lines below it must be printed.
 * A script runs where it ends, unless the block that follows is a console block that runs it.
 * An id such as cpu-train-20261120-134402-1f0c9ab stands for the newest job of that function; JOB for the newest of all.
+* `<!-- needs: jax -->` on the line above a block: it runs only where jax can be imported, or is a command. The blocks of
+  a page that need the same are a project of their own; where something is missing they are skipped, and say what.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:<!-- needs: ([\w ]+) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CAN_BE_MISSING = {"jax", "keras", "uv"}  # whatever else a page needs is a misspelling that would be skipped for ever
 NAME = re.compile(r"# (\S+)\n")
 JOB = re.compile(r"\b([a-z0-9]+-[a-z-]+)-\d{8}-\d{6}-[0-9a-f]{7}\b|\bJOB\b")
 NOT_RUN = {"make", "pip"}  # they make environments; `make demo` and `make test` are run by whoever releases
@@ -39,6 +45,7 @@ class Block:
     language: str
     name: str
     text: str
+    needs: tuple[str, ...] = ()
 
     @property
     def commands(self) -> list[tuple[str, list[str]]]:
@@ -55,16 +62,24 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks of a page, those that go on joined to the one they continue."""
     found: list[Block] = []
-    for language, text in FENCE.findall(page.read_text()):
+    for words, language, text in FENCE.findall(page.read_text()):
+        needs = tuple(words.split())
         named = NAME.match(text) if language != "console" else None
         goes_on = language == "python" and named is None and found and found[-1].language == "python"
-        if goes_on:
+        if goes_on and found[-1].needs == needs:
             before = found.pop()
-            found.append(Block("python", before.name, f"{before.text}\n{text}"))
+            found.append(Block("python", before.name, f"{before.text}\n{text}", needs))
         else:
             name = named[1] if named else f"snippet_{len(found)}.py"
-            found.append(Block(language, name, text))
+            found.append(Block(language, name, text, needs))
     return found
+
+
+def cases() -> Iterator[object]:
+    """Yield each page, once for what always runs and once for each set of things that some blocks need."""
+    for page in PAGES:
+        for needs in sorted({(), *(block.needs for block in blocks_of(page))}):
+            yield pytest.param(page, needs, id="-".join([page.stem, *needs]))
 
 
 class Reader:
@@ -116,10 +131,11 @@ class Reader:
         return newest.parent.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path):
+@pytest.mark.parametrize(("page", "needs"), cases())
+def test_a_page_does_what_it_says(page: Path, needs: tuple[str, ...], home: Path, tmp_path: Path):
+    _skip_without(needs)
     reader = Reader(tmp_path, home)
-    blocks = blocks_of(page)
+    blocks = [block for block in blocks_of(page) if block.needs == needs]
 
     for block, following in zip(blocks, [*blocks, None][1:], strict=True):
         if block.language == "console":
@@ -128,6 +144,13 @@ def test_a_page_does_what_it_says(page: Path, home: Path, tmp_path: Path):
             reader.write(block)
         if block.language == "python" and not (following and _runs(following, block.name)):
             reader.run(f"python {block.name}")
+
+
+def _skip_without(needs: tuple[str, ...]) -> None:
+    assert set(needs) <= CAN_BE_MISSING
+    missing = [name for name in needs if find_spec(name) is None and shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)}: needed by this page, and not installed here")
 
 
 def _runs(block: Block, script: str) -> bool:

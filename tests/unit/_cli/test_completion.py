@@ -48,7 +48,7 @@ def complete(environ):
         asked["COMP_CWORD"] = str(len(words))
         done = subprocess.run(["kinetic"], env=environ | asked | more, capture_output=True, text=True, check=False)
         assert done.stderr == ""
-        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
     return ask
 
@@ -84,6 +84,19 @@ def test_a_real_bash_completes_the_id_of_a_job(environ) -> None:
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     assert done.stdout == f"{OTHER}\n"
+
+
+def test_a_bash_that_is_too_old_for_our_order_completes_all_the_same(environ) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    script = (
+        'complete() { [ "$2" = nosort ] && return 2; builtin complete "$@"; }; '  # as bash 3.2 of macOS does
+        'eval "$(kinetic completion bash)"; complete -p kinetic'
+    )
+
+    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "complete -F _kinetic_completion kinetic\n"
 
 
 def test_ids_of_jobs_are_offered_newest_first(complete) -> None:

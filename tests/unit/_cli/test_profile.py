@@ -104,8 +104,10 @@ def test_without_a_terminal_the_missing_flags_are_named(kinetic, saved) -> None:
     assert told.stderr.splitlines() == [
         "error: --project and --cluster are missing [option]",
         "why:   there is no terminal to ask in",
-        "next:  kinetic profile create team --project YOUR-PROJECT --zone z --cluster kinetic-cluster"
-        "     or, for this machine, --backend local",
+        (
+            "next:  kinetic profile create team --project YOUR-PROJECT --zone z --cluster kinetic-cluster"
+            "     or, for this machine, --backend local"
+        ),
     ]
     assert saved().saved == {}
 

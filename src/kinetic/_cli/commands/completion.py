@@ -7,6 +7,8 @@ import sys
 import click
 
 _VARIABLE = "_KINETIC_COMPLETE"  # click's own name for it: the script sets it, and click answers
+_NEW_BASH = "complete -o nosort -F _kinetic_completion kinetic"
+_ANY_BASH = "complete -F _kinetic_completion kinetic"  # bash before 4.4, such as that of macOS, sorts what is offered
 _HOW = {
     "bash": 'put this into ~/.bashrc: eval "$(kinetic completion bash)"',
     "zsh": 'put this into ~/.zshrc, below compinit: eval "$(kinetic completion zsh)"',
@@ -30,6 +32,7 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, f"click does not know {shell}"  # noqa: S101 - it knows the three that are offered
     # Not kind.source(): for bash, that starts one to ask for its version, and it need not even be installed here.
-    print(ShellComplete.source(kind(cli, {}, "kinetic", _VARIABLE)))
+    script = ShellComplete.source(kind(cli, {}, "kinetic", _VARIABLE))
+    print(script.replace(_NEW_BASH, f"{_NEW_BASH} 2>/dev/null || {_ANY_BASH}"))
     if sys.stdout.isatty():
         click.echo(f"To use it, {_HOW[shell]}", err=True)

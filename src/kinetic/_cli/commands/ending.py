@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kinetic._cli import options
+from kinetic._cli import completing, durations, options, tables
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -32,34 +32,89 @@ def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: flo
 
 
 @click.command
-@options.on_a_job
+@click.argument("job_id", required=False, metavar="[JOB_ID]", shell_complete=completing.jobs)
+@click.option("--all", "everything", is_flag=True, help="All jobs that have ended, instead of one.")
+@click.option(
+    "--older-than", type=durations.Duration(), metavar="AGE", help="With --all: those that ended before then, as in 7d."
+)
+@click.option("--dry-run", is_flag=True, help="With --all: show which, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
 @click.option("--k8s/--no-k8s", default=True, help="The resource: here the queue's row, processes, working folder.")
 @click.option("--gcs/--no-gcs", default=True, help="The stored artifacts: result, log and record.")
 @options.confirmation
+@options.where
+@options.as_json
 def cleanup(
-    handle: JobHandle,
+    job_id: str | None,
+    everything: bool,
+    older_than: float | None,
+    dry_run: bool,
+    yes: bool,
     k8s: bool,
     gcs: bool,
     cleanup_timeout: float,
     cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is told, not polled
+    as_json: bool,
+    **place: str | None,
 ) -> None:
-    """Remove a job and what is stored of it.
+    """Remove a job and what is stored of it, or many.
 
-    A job that still runs is ended first. The files that it wrote into KINETIC_OUTPUT_DIR always stay.
+    A job that still runs is ended first. With --all instead of an id: every job that has ended; those that wait or run
+    are left alone. The files that a job wrote into KINETIC_OUTPUT_DIR always stay.
 
-    Example: kinetic jobs cleanup @last --no-gcs
+    Example: kinetic jobs cleanup --all --older-than 7d
     """
-    from kinetic._jobs import looking, removing
-    from kinetic.errors import OptionError
+    wishes = Wishes(k8s, gcs, cleanup_timeout)
+    if everything and job_id is None:
+        from kinetic._cli import clearing
 
-    if not (k8s or gcs):
-        raise OptionError(
-            "there is nothing to remove",
-            why="--no-k8s and --no-gcs together leave everything as it is",
-            next=f"kinetic jobs cleanup {handle.job_id}",
-        )
+        clearing.clear(wishes, older_than=older_than, dry_run=dry_run, yes=yes, as_json=as_json, place=place)
+        return
+    if job_id is None:
+        raise click.UsageError("name a job, or add --all for every job that has ended")
+    if everything or older_than is not None or dry_run:
+        raise click.UsageError("--all, --older-than and --dry-run do not go together with the id of one job")
+    _cleanup_one(options.find(job_id, **place), wishes, as_json=as_json)
+
+
+class Wishes(NamedTuple):
+    """What is to be removed of a job.
+
+    Attributes:
+        resource: The queue's row, the processes, the working folder.
+        artifacts: Result, log and record.
+        timeout: Seconds to wait until processes are gone.
+    """
+
+    resource: bool
+    artifacts: bool
+    timeout: float
+
+    def check(self, command: str) -> None:
+        """Refuse to remove nothing.
+
+        Raises:
+            OptionError: Neither of the two is wanted.
+        """
+        from kinetic.errors import OptionError
+
+        if not (self.resource or self.artifacts):
+            raise OptionError(
+                "there is nothing to remove",
+                why="--no-k8s and --no-gcs together leave everything as it is",
+                next=command,
+            )
+
+
+def _cleanup_one(handle: JobHandle, wishes: Wishes, *, as_json: bool) -> None:
+    from kinetic._jobs import looking, removing
+
+    wishes.check(f"kinetic jobs cleanup {handle.job_id}")
     seen = looking.look(handle)
-    removing.remove(handle, seen, resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+    removing.remove(handle, seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was ended; "
-    kept = "" if k8s and gcs else "its stored artifacts stay; " if k8s else "its resource stays; "
+    both = wishes.resource and wishes.artifacts
+    kept = "" if both else "its stored artifacts stay; " if wishes.resource else "its resource stays; "
     click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
+    if as_json:
+        tables.document(removed=[handle.job_id])

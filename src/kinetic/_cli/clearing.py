@@ -1,0 +1,166 @@
+"""Removing many jobs at once: which have ended, the question, and what became of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kinetic._cli import durations, tables
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kinetic._cli.commands.ending import Wishes
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+COLUMNS = (
+    Column("JOB ID"),
+    Column("FUNCTION", spare=2),
+    Column("STATUS"),
+    Column("ENDED", spare=1),
+    Column("SIZE", right=True),
+)
+
+
+class Ended(NamedTuple):
+    """A job that has ended, and what removing it frees."""
+
+    handle: JobHandle
+    seen: Look
+    when: float
+    size_bytes: int
+
+
+def clear(
+    wishes: Wishes,
+    *,
+    older_than: float | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    place: Mapping[str, str | None],
+) -> None:
+    """Remove every job that has ended.
+
+    Args:
+        wishes: What of each.
+        older_than: Seconds: only those that ended longer ago.
+        dry_run: Show them, and remove nothing.
+        yes: Do not ask.
+        as_json: Print a document instead of a table.
+        place: Where to look.
+
+    Raises:
+        OptionError: There is nobody to ask, and no --yes.
+    """
+    command = "kinetic jobs cleanup --all" + (f" --older-than {durations.written(older_than)}" if older_than else "")
+    wishes.check(command)
+    found = _ended(place, older_than)
+    if found and not as_json:
+        tables.show(COLUMNS, [_cells(job) for job in found])
+        sys.stdout.flush()
+    if not found or dry_run:
+        click.echo(_sentence(found, "would be removed", "there is nothing to remove: "), err=True)
+        removed: list[Ended] = []
+    else:
+        if not yes:
+            _ask(found, f"{command} --yes")
+        removed = [job for job in found if _remove(job, wishes)]
+        click.echo(f"{_sentence(removed, 'removed')}; their history: kinetic jobs list --all", err=True)
+    if as_json:
+        tables.document(jobs=[_page(job, removed=job in removed) for job in found])
+
+
+def _ended(place: Mapping[str, str | None], older_than: float | None) -> list[Ended]:
+    """Find the jobs that have ended, newest first, and long enough ago."""
+    from kinetic._jobs import finding, listing, places
+
+    handles = listing.newest_first(finding.list_jobs(**place))
+    now, found = time.time(), []
+    for handle, seen in zip(handles, listing.rows(handles), strict=True):
+        outcome = seen.outcome
+        if not seen.status.is_final:
+            continue
+        when = (outcome.ended if outcome else None) or (seen.sighting.ended if seen.sighting else None)
+        when = when or _made(handle)
+        if older_than is None or now - when > older_than:
+            size = sum(entry.size for entry in places.store_of(handle).entries(f"{handle.job_id}/"))
+            found.append(Ended(handle, seen, when, size))
+    return found
+
+
+def _made(handle: JobHandle) -> float:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(handle.created_at).timestamp()
+    except ValueError:
+        return time.time()  # unknown: certainly not too old
+
+
+def _ask(found: Sequence[Ended], command: str) -> None:
+    """Ask a person; where there is none, nothing is removed.
+
+    Raises:
+        OptionError: Standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        from kinetic.errors import OptionError
+
+        raise OptionError(
+            f"nothing was removed: {_count(found)} would go, and nobody is there to ask",
+            why="standard input is not a terminal",
+            next=command,
+            code="not-confirmed",
+        )
+    waiting = sum(job.seen.status.value == "SUCCEEDED" for job in found)
+    results = f", with {'1 result' if waiting == 1 else f'{waiting} results'} that nobody collected" if waiting else ""
+    click.confirm(f"Remove {_count(found)}{results}?", err=True, abort=True)
+
+
+def _remove(job: Ended, wishes: Wishes) -> bool:
+    """Remove one job; one that cannot be removed does not keep the others."""
+    from kinetic._jobs import removing
+    from kinetic.errors import KineticError
+
+    try:
+        removing.remove(job.handle, job.seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
+    except KineticError as error:
+        click.echo(f"warning: {job.handle.job_id} could not be removed: {error.what}", err=True)
+        return False
+    return True
+
+
+def _sentence(jobs: Sequence[Ended], verb: str, start: str = "") -> str:
+    from kinetic._packing.walking import size_text
+
+    return f"{start if not jobs else ''}{_count(jobs)} {verb}, {size_text(sum(job.size_bytes for job in jobs))}"
+
+
+def _count(jobs: Sequence[Ended]) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+
+
+def _cells(job: Ended) -> list[str]:
+    from kinetic._packing.walking import size_text
+
+    ended = tables.age(time.time() - job.when)
+    return [job.handle.job_id, job.handle.func_name, job.seen.status.value, ended, size_text(job.size_bytes)]
+
+
+def _page(job: Ended, *, removed: bool) -> dict[str, Any]:
+    from kinetic._wire import names
+
+    return {
+        "job_id": job.handle.job_id,
+        "function": job.handle.func_name,
+        "status": job.seen.status.value,
+        "ended_at": names.utc(job.when),
+        "size_bytes": job.size_bytes,
+        "removed": removed,
+    }
