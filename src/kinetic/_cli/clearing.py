@@ -56,7 +56,7 @@ def clear(
         place: Where to look.
 
     Raises:
-        OptionError: There is nobody to ask, and no --yes.
+        OptionError: There is no terminal to ask in, and no --yes.
     """
     command = "kinetic jobs cleanup --all" + (f" --older-than {durations.written(older_than)}" if older_than else "")
     wishes.check(command)
@@ -68,8 +68,9 @@ def clear(
         click.echo(_sentence(found, "would be removed", "there is nothing to remove: "), err=True)
         removed: list[Ended] = []
     else:
-        if not yes:
-            _ask(found, f"{command} --yes")
+        if not yes and not _is_agreed(found, f"{command} --yes"):
+            click.echo("nothing was removed", err=True)
+            return
         removed = [job for job in found if _remove(job, wishes)]
         click.echo(f"{_sentence(removed, 'removed')}; their history: kinetic jobs list --all", err=True)
     if as_json:
@@ -103,24 +104,26 @@ def _made(handle: JobHandle) -> float:
         return time.time()  # unknown: certainly not too old
 
 
-def _ask(found: Sequence[Ended], command: str) -> None:
+def _is_agreed(found: Sequence[Ended], command: str) -> bool:
     """Ask a person; where there is none, nothing is removed.
 
     Raises:
-        OptionError: Standard input is no terminal.
+        OptionError: There is no terminal.
     """
-    if not sys.stdin.isatty():
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         from kinetic.errors import OptionError
 
         raise OptionError(
-            f"nothing was removed: {_count(found)} would go, and nobody is there to ask",
-            why="standard input is not a terminal",
+            f"nothing was removed: {_count(found)} would go",
+            why="there is no terminal to ask in whether that is meant",
             next=command,
-            code="not-confirmed",
         )
     waiting = sum(job.seen.status.value == "SUCCEEDED" for job in found)
     results = f", with {'1 result' if waiting == 1 else f'{waiting} results'} that nobody collected" if waiting else ""
-    click.confirm(f"Remove {_count(found)}{results}?", err=True, abort=True)
+    try:
+        return click.confirm(f"Remove {_count(found)}{results}?", err=True)
+    except click.Abort:  # Ctrl-C, or the end of the input
+        raise KeyboardInterrupt from None
 
 
 def _remove(job: Ended, wishes: Wishes) -> bool:

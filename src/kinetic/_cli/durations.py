@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[float]
+else:
+    _Type = click.ParamType  # not generic before click 8.3
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
-class Duration(click.ParamType):
+class Duration(_Type):
     """A span of time, in seconds.
 
     Args:

@@ -146,7 +146,7 @@ def _only_one(module: ModuleType, place: str) -> Target:
     known = decorated or _plain(module)
     raise OptionError(
         f"which function of {place} is meant?",
-        why=f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: it has {_listed(known)}",
+        why=f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: {_listed(known)}",
         next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
     )
 
@@ -179,7 +179,10 @@ def _told(error: BaseException, file: Path, real: str) -> KineticError:
     """Return what stands for an error of the user's file, with the user's part of the traceback as its note."""
     page = traceback.TracebackException.from_exception(error)
     _trim(page)
-    told = error if isinstance(error, KineticError) else _in_words(error, file, page, real)
+    if isinstance(error, KineticError):  # of a decorator, for example: what it says stands in its own three parts
+        error.add_note("Traceback (most recent call last):\n" + "".join(page.stack.format()))
+        return error
+    told = _in_words(error, file, page, real)
     told.add_note("".join(page.format()))
     return told
 

@@ -36,6 +36,7 @@ class Ground(NamedTuple):
         placement: The hardware.
         key_id: Name of the sealing key.
         key: The sealing key.
+        notes: What the user should know about this place and this hardware; told by ``announce``.
     """
 
     target: Target
@@ -44,6 +45,7 @@ class Ground(NamedTuple):
     placement: Placement
     key_id: str
     key: bytes
+    notes: tuple[str, ...]
 
 
 def prepare(options: Options) -> Ground:
@@ -59,23 +61,25 @@ def prepare(options: Options) -> Ground:
     )
     strict = target.backend.source == "argument"
     backend = choosing.choose(target.backend.value, places.runtime(), strict=strict)
-    notes = backend.check(placement)
-    _announce(target, options, (*target.notes, *placement.notes, *notes))
+    notes = (*target.notes, *placement.notes, *backend.check(placement))
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
     store = open_store(target.store.value)
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
-    return Ground(target, backend, store, placement, key_id, key)
+    return Ground(target, backend, store, placement, key_id, key, notes)
 
 
-def _announce(target: Target, options: Options, notes: tuple[str, ...]) -> None:
-    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here."""
-    if target.backend.value == "local":
+def announce(ground: Ground, options: Options) -> None:
+    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here.
+
+    Only once the options are final: the project may have said what the decorator did not.
+    """
+    if ground.target.backend.value == "local":
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
         output.once(f"jobs run on this machine{told}")
-    for note in notes:
+    for note in ground.notes:
         output.once(note)

@@ -7,8 +7,8 @@
 | an isolated environment | 30 days after it was used last |
 | what remains of a removed job (its tombstone) | after 30 days; see ``tombstones`` |
 
-Never outputs. Never a result that nobody collected, nor what its job's order names: those go by ``kinetic jobs cleanup``
-only. What belongs to running jobs is swept by the backend; see ``_backends/local/sweeping``.
+Never outputs. Never a result that nobody collected, nor what its job's order names: those go by ``kinetic jobs
+cleanup`` only. What belongs to running jobs is swept by the backend; see ``_backends/local/sweeping``.
 
 A pack may be needed by a job that is being submitted at this moment: its client has seen the pack in a listing, and its
 order is not written yet. So packs are first taken out of the listing, then everybody is asked once more, then they go.
@@ -120,8 +120,7 @@ def _drop(store: FileStore, spare: list[Entry], home: Path, runtime: Path, now: 
     gone, freed = 0, 0
     needed: frozenset[str] | None = None
     try:
-        for entry in spare:
-            hidden.append((entry, _hide(store, entry)))
+        hidden.extend((entry, _hide(store, entry)) for entry in spare)
         if not _is_anybody_submitting(home, runtime, now):
             needed = named_packs(store)
     finally:

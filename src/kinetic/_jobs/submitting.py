@@ -52,6 +52,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     options = defaults.applied(options, plan.root, ground.target.profile, os.environ)
     if options.placement() != ground.placement:
         ground = grounds.prepare(options)  # the place had been told before the project was read
+    grounds.announce(ground, options)
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     interpreter = interpreting.interpreter_for(call, plan, ground)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)

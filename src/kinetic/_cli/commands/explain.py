@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
 
+_CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
 _LINES = 10  # of the log of a job that failed
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
@@ -106,7 +107,8 @@ def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
     phase = ""
     if seen.outcome is not None:
         phase = _PHASES.get(seen.outcome.phase, seen.outcome.phase)
-    why = "" if log else failed.why or ""
+    speaks = not log or (seen.outcome is not None and seen.outcome.cause in _CAUSES_WITH_A_REASON)
+    why = (failed.why or "") if speaks else ""
     return Explanation(failed.what, why, phase, log, f"kinetic jobs logs {handle.job_id}")
 
 
@@ -122,4 +124,3 @@ def _line(name: str, text: str) -> None:
     if text:
         start = f"{name}:"
         print(f"{start:<7}" + text.replace("\n", "\n       "))
-

@@ -91,9 +91,8 @@ def create(name: str | None, written: tuple[str, ...], force: bool, **fields: st
     is_current = profile_store.save(os.environ, new, replace=force)
     click.echo(f"Saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
     if is_current:
-        click.echo(
-            f"It is the first one, so it is the current one now; undo with: kinetic profile unset{_masked()}", err=True
-        )
+        click.echo("It is the first one, so it is the current one now; undo with: kinetic profile unset", err=True)
+        _tell_if_masked(name)
     else:
         click.echo(f"Make it the current one with: kinetic profile use {name}", err=True)
 
@@ -133,7 +132,8 @@ def use(name: str) -> None:
     """
     found = profile_store.use(os.environ, name)
     _show(found)
-    click.echo(f"{name} is the current profile now{_masked(name)}", err=True)
+    click.echo(f"{name} is the current profile now", err=True)
+    _tell_if_masked(name)
 
 
 @click.command
@@ -146,7 +146,8 @@ def unset() -> None:
     """
     before = profile_store.unset(os.environ)
     told = f"No profile is the current one any more; it was {before}" if before else "No profile was the current one"
-    click.echo(f"{told}{_masked()}", err=True)
+    click.echo(told, err=True)
+    _tell_if_masked()
 
 
 @click.command
@@ -200,7 +201,8 @@ def remove(name: str, yes: bool) -> None:
             return
     was_current = profile_store.remove(os.environ, name)
     told = "; it was the current one, and none is now" if was_current else ""
-    click.echo(f"The profile {name} is removed{told}{_masked()}", err=True)
+    click.echo(f"The profile {name} is removed{told}", err=True)
+    _tell_if_masked()
 
 
 def _job_options(written: tuple[str, ...]) -> dict[str, object]:
@@ -290,10 +292,11 @@ def _agreed(question: str) -> bool:
         raise KeyboardInterrupt from None
 
 
-def _masked(name: str = "") -> str:
-    """Say that the environment names a profile, which holds whatever is the current one."""
+def _tell_if_masked(name: str = "") -> None:
+    """Say so if the environment names another profile: that one holds, whatever is the current one."""
     wanted = os.environ.get(_VARIABLE, "")
-    return "" if wanted in {"", name} else f"\n{_VARIABLE}={wanted} is set and holds all the same: unset {_VARIABLE}"
+    if wanted not in {"", name}:
+        click.echo(f"{_VARIABLE}={wanted} is set and holds all the same: unset {_VARIABLE}", err=True)
 
 
 def _all(saved: Profiles) -> list[Profile]:

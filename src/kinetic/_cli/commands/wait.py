@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @options.as_json
 @click.pass_context
 def wait(
-    ctx: click.Context, job_ids: tuple[str, ...], timeout: float | None, as_json: bool, **place: str | None
+    ctx: click.Context, /, job_ids: tuple[str, ...], timeout: float | None, as_json: bool, **place: str | None
 ) -> None:
     """Wait until jobs have ended.
 
