@@ -1,6 +1,8 @@
-"""Write docs/api.md from the docstrings: python docs/generate_api.py
+"""Write docs/api.md from the docstrings.
 
-The page is committed, and tests/architecture compares it with what this makes. It needs the standard library and kinetic.
+    python docs/generate_api.py
+
+The page is committed, and tests/architecture compares it with what this makes. It needs nothing but kinetic itself.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ PAGE = Path(__file__).with_name("api.md")
 sys.path.insert(0, str(PAGE.parents[1] / "src"))
 
 import kinetic  # noqa: E402 - the sources beside this file, whatever is installed
+from kinetic._stores.protocol import Store  # noqa: E402 - the same
 
 HEAD = """\
 # Reference
@@ -28,14 +31,17 @@ Every public name, from the docstrings. Do not edit this page; edit those, and r
 CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Running a function", "", ("run", "RemoteCallable")),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
-    ("Modules", "", ("jobs", "job_status", "debug")),
-    ("Testing", "For tests of your own code.", ("testing",)),
+    ("Modules", "", ("jobs", "job_status", "debug", "__version__")),
+    ("Testing", "", ("testing",)),
     ("For later releases", "These names are there, and say so when they are used.", ("Data", "attach_batch")),
 )
-ELSEWHERE = {"__version__": "the version, as text", "BatchError": "below", "errors": "below"}
+ABOUT = {"kinetic.__version__": "The version, as text."}  # its value would change this page with each release
+# What an object of a class is called where a signature needs one.
+CALLED = {"kinetic.RemoteCallable": "f", "kinetic.JobHandle": "job", "kinetic.testing.MemoryStore": "store"}
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Source):\s*(.*)")
 ITEM = re.compile(r"(\*{0,2}[\w.]+): (.*)")
 TITLES = {"Args": "Arguments", "Yields": "Gives"}
+CODE = ("    ", "def ")  # how lines of code in a docstring begin
 # Not "python": a signature is no script, and the test of the snippets runs those.
 SIGNATURE = "py"
 
@@ -56,7 +62,9 @@ def _chapter(title: str, words: str, names: Sequence[str]) -> Iterator[str]:
 def _thing(name: str, found: object, level: int = 3) -> Iterator[str]:
     """Describe one public thing, and what is public in it."""
     yield f"{'#' * level} `{name}`"
-    if isinstance(found, ModuleType):
+    if name in ABOUT:
+        yield ABOUT[name]
+    elif isinstance(found, ModuleType):
         yield _text(found)
         for inner in _public_of_module(found):
             yield from _thing(f"{name}.{inner}", getattr(found, inner), level + 1)
@@ -97,16 +105,25 @@ def _method(name: str, inner: str, member: object, found: object, level: int) ->
         yield f"{'#' * level} `{name}.{inner}`"
         yield f"Another name of `{found.__name__}`."  # type: ignore[attr-defined] # as above
         return
-    words = f"{name}.{inner}" if isinstance(member, classmethod) else f"{inner}"
-    yield f"{'#' * level} `{name}.{inner}`" if inner != "__call__" else f"{'#' * level} Calling it"
+    called = name if isinstance(member, classmethod) else CALLED[name]
+    words = called if inner == "__call__" else f"{called}.{inner}"
+    yield f"{'#' * level} {'Calling it' if inner == '__call__' else f'`{name}.{inner}`'}"
     yield _fenced(f"{words}{_signature(found, skip_first=True)}", SIGNATURE)
-    yield _text(found)
+    yield _text(_explained(inner, found))
+
+
+def _explained(inner: str, found: object) -> object:
+    """Return what has the explanation: a method of a store refers to the protocol that all stores follow."""
+    return getattr(Store, inner) if "see the protocol" in (inspect.getdoc(found) or "") else found
 
 
 def _errors() -> Iterator[str]:
     """Tell the classes as a tree; [Errors] has the codes."""
     yield "## Errors"
-    yield "All of them are in `kinetic.errors`. [Errors](errors.md) says what each code means and what to do."
+    yield (
+        "All of them are in `kinetic.errors`; `kinetic.BatchError` is the one that is there as well. "
+        "[Errors](errors.md) says what each code means and what to do."
+    )
     errors = kinetic.errors
     known = [getattr(errors, name) for name in errors.__all__]
     roots = [kind for kind in known if not set(kind.__mro__[1:]) & set(known)]
@@ -191,8 +208,9 @@ def _text(thing: object) -> str:
             lines.pop(0)
             body = [section[2]] if section[2] else []
             parts.append(_section(section[1], body + _taken(lines, indented=True)))
-        elif lines[0].startswith("    "):
-            parts.append(_fenced(inspect.cleandoc("\n".join(["", *_taken(lines, indented=True)])), "text"))
+        elif lines[0].startswith(CODE):
+            code = [lines.pop(0), *_taken(lines, indented=True)]
+            parts.append(_fenced(inspect.cleandoc("\n".join(["", *code])), SIGNATURE))
         else:
             parts.append(_prose(_taken(lines, indented=False)))
     return "\n\n".join(part for part in parts if part.strip())
@@ -202,7 +220,7 @@ def _taken(lines: list[str], *, indented: bool) -> list[str]:
     """Take the lines of one part off the front: those that are indented, or those up to the next other part."""
     taken: list[str] = []
     while lines and (not lines[0].strip() or lines[0].startswith("    ") == indented):
-        if not indented and taken and SECTION.fullmatch(lines[0]):
+        if not indented and taken and (SECTION.fullmatch(lines[0]) or lines[0].startswith(CODE)):
             break
         taken.append(lines.pop(0))
     return taken

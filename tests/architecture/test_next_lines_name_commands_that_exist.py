@@ -113,7 +113,7 @@ def test_a_next_line_names_a_command_that_exists(text: str) -> None:
     ("text", "expected"),
     [
         ("kinetic doctor --only store", "there is no command 'doctor'"),
-        ("try: kinetic jobs show 1", "there is no command 'show'"),
+        ("try: kinetic jobs events 1", "there is no command 'events'"),
         (f"kinetic jobs logs {BLANK} --folow", "there is no option --folow"),
         (f"kinetic jobs result {BLANK} --save=x     keeps it", ""),
         ("kinetic jobs", "names a group and no command"),

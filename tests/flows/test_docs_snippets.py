@@ -7,8 +7,8 @@ How a page is read, from top to bottom, in a project folder and a kinetic home o
 * In a console block, each `$ kinetic …` and `$ python …` runs and must succeed, and the lines below it must be printed.
 * A script runs where it ends, unless the block that follows is a console block that runs it.
 * An id such as cpu-train-20261120-134402-1f0c9ab stands for the newest job of that function; JOB for the newest of all.
-* `<!-- needs: jax -->` on the line above a block: it runs only where jax can be imported, or is a command. The blocks of
-  a page that need the same are a project of their own; where something is missing they are skipped, and say what.
+* `<!-- needs: jax -->` on the line above a block: it runs only where jax can be imported, or is a command. The blocks
+  of a page that need the same are a project of their own; where something is missing they are skipped, and say what.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,11 +74,13 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-def cases() -> Iterator[object]:
-    """Yield each page, once for what always runs and once for each set of things that some blocks need."""
-    for page in PAGES:
-        for needs in sorted({(), *(block.needs for block in blocks_of(page))}):
-            yield pytest.param(page, needs, id="-".join([page.stem, *needs]))
+def cases() -> list[object]:
+    """Return each page, once for what always runs and once for each set of things that some blocks need."""
+    return [
+        pytest.param(page, needs, id="-".join([page.stem, *needs]))
+        for page in PAGES
+        for needs in sorted({(), *(block.needs for block in blocks_of(page))})
+    ]
 
 
 class Reader:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import platform
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +143,7 @@ class LocalBackend:
     def _being_submitted(self, name: str) -> Sighting | None:
         """Look at a job that has no row: not yet, or not any more."""
         if life.is_held(self.paths.submitting(name)):
-            return Sighting(name, JobStatus.PENDING, reason="is being submitted", where=platform.node())
+            return Sighting(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
         row = self.queue.jobs([name]).get(name)  # the submission may have come to its end between our two looks
         return self._sighting(row) if row is not None else None
 
@@ -175,7 +173,7 @@ class LocalBackend:
         if row is None or row.state == "ended":
             return None
         if row.state != "queued":
-            return Diagnosis(f"{name} runs on {platform.node()}", next=f"kinetic jobs logs {name} --follow")
+            return Diagnosis(f"{name} runs on {os.uname().nodename}", next=f"kinetic jobs logs {name} --follow")
         return Diagnosis(f"{name} {self._waits_for(row)}", why=self._holders(row), next="kinetic jobs list")
 
     def live_log(self, name: str, *, host: int, attempt: int) -> FileLog | None:
@@ -205,7 +203,7 @@ class LocalBackend:
         self._clear_scratch(name)
         self.queue.forget(name)
         step("client:row-forgotten")
-        shutil.rmtree(self.paths.job(name), ignore_errors=True)
+        burying.remove_folder(self.paths.job(name))
         step("client:folder-removed")
 
     def _clear_scratch(self, name: str) -> None:
@@ -280,7 +278,7 @@ class LocalBackend:
             status=status,
             attempt=row.attempt,
             reason=self._waits_for(row) if row.state == "queued" else _reason(row),
-            where=platform.node(),
+            where=os.uname().nodename,
             submitted=row.submitted,
             started=row.started,
             ended=row.ended,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
@@ -163,7 +162,7 @@ def forsake(paths: Paths, store: Store, job_id: str) -> None:
     """Leave nothing behind of a job that somebody else removed while we had it in hands."""
     if store.size(keys.record(job_id)) is None:
         store.delete(keys.job(job_id))
-    shutil.rmtree(paths.job(job_id), ignore_errors=True)
+    remove_folder(paths.job(job_id))
 
 
 def _clear_attempt(paths: Paths, row: Row) -> None:
@@ -242,3 +241,10 @@ def _marked_by_ps(wanted: bytes) -> list[int]:
 
     listing = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, check=False).stdout  # noqa: S607
     return [int(line.split(None, 1)[0]) for line in listing.splitlines() if wanted in line.split()]
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and everything in it; what is gone already is no error."""
+    import shutil  # 3 ms, for archives that nobody here makes; by now the job has ended
+
+    shutil.rmtree(folder, ignore_errors=True)

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._backends.local import life
+from kinetic._backends.local import burying, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
-from kinetic._images import environments
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, pages
@@ -57,10 +55,10 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
     for folder in _listed(paths.jobs):
         row = rows.get(folder.name)
         if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
-            shutil.rmtree(folder, ignore_errors=True)
+            burying.remove_folder(folder)
         elif row is not None and row.ended is not None and now - row.ended > DAY:
             for work in folder.glob("work-*"):
-                shutil.rmtree(work, ignore_errors=True)
+                burying.remove_folder(work)
     keepers = {keeper.keeper for keeper in queue.keepers()}
     for file in _listed(paths.keepers):
         if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
@@ -81,7 +79,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
             continue
         if name in ended:
             queue.forget(name)
-            shutil.rmtree(paths.job(name), ignore_errors=True)
+            burying.remove_folder(paths.job(name))
         with contextlib.suppress(KineticError):
             if pages.read(store.get(keys.tombstone(name)), name).get("artifacts_removed"):
                 store.delete(keys.job(name))
@@ -102,10 +100,12 @@ def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
             "SELECT recipe FROM soils WHERE soil IN (SELECT soil FROM jobs WHERE state != 'ended')"
             " OR soil IN (SELECT soil FROM keepers)"
         ).fetchall()
+    from kinetic._images import environments  # 10 ms, subprocess among them; once an hour
+
     old = [folder for folder in _listed(paths.runners) if _age(folder, now) > MONTH]
     for folder in [*old, *environments.stale(paths.environments, now)]:
         if not any(folder.name in recipe for (recipe,) in needed):
-            shutil.rmtree(folder, ignore_errors=True)
+            burying.remove_folder(folder)
 
 
 def _is_due(mark: Path, now: float) -> bool:

@@ -1,0 +1,331 @@
+"""From the words behind `FILE.py::func` to arguments: by position and by name, read by annotation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional
+
+import pytest
+
+from kinetic._cli import arguments, words
+from kinetic.errors import OptionError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+UNREAD = object()
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = "b"
+
+
+Rate = NewType("Rate", float)
+
+
+def read(function, *typed: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    found = arguments.read(function, typed, "train.py::train")
+    return found.args, found.kwargs
+
+
+def called(function, *typed: str) -> Any:
+    """Call the function as it would be called, so that what counts is what arrives."""
+    args, kwargs = read(function, *typed)
+    return function(*args, **kwargs)
+
+
+def refusal(function, *typed: str) -> OptionError:
+    with pytest.raises(OptionError) as raised:
+        read(function, *typed)
+    return raised.value
+
+
+# ---------------------------------------------------------------------------------------------------------- one by one
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "value"),
+    [
+        (int, "7", 7),
+        (int, "-7", -7),
+        (int, "1_000", 1000),
+        (int, "0x10", 16),
+        (int, "007", 7),
+        (float, "1e-3", 0.001),
+        (float, "3", 3.0),
+        (complex, "1+2j", 1 + 2j),
+        (str, "7", "7"),
+        (str, "[1]", "[1]"),
+        (str, "None", "None"),
+        (bool, "true", True),
+        (bool, "No", False),
+        (Path, "a/b", Path("a/b")),
+        (list[int], "1,2,3", [1, 2, 3]),
+        (list[int], "[1, 2]", [1, 2]),
+        (list[int], "", []),
+        (list[str], "1,b", ["1", "b"]),
+        (list[str], "['a,b', 'c']", ["a,b", "c"]),
+        (list[str], "[a, b]", ["a", "b"]),
+        (list[Path], "a,b", [Path("a"), Path("b")]),
+        (list[list[int]], "[[1, 2], [3]]", [[1, 2], [3]]),
+        (list, "1,x", [1, "x"]),
+        (Sequence[float], "1,2", [1.0, 2.0]),
+        (tuple[int, str], "1,2", (1, "2")),
+        (tuple[int, ...], "1,2,3", (1, 2, 3)),
+        (set[int], "1,1,2", {1, 2}),
+        (frozenset[int], "3", frozenset({3})),
+        (dict, "{'a': 1}", {"a": 1}),
+        (dict[str, bool], '{"a": true}', {"a": True}),
+        (int | None, "None", None),
+        (int | None, "3", 3),
+        (Optional[str], "None", None),  # noqa: UP045 - both spellings are written
+        (str | int, "3", 3),
+        (str | int, "x", "x"),
+        (list[int] | None, "1,2", [1, 2]),
+        (Literal["sgd", "adam"], "adam", "adam"),
+        (Literal["sgd", "adam"], "ADAM", "adam"),
+        (Literal[1, 2], "2", 2),
+        (Colour, "RED", Colour.RED),
+        (Colour, "blue", Colour.BLUE),
+        (Annotated[int, "a note"], "3", 3),
+        (Annotated[int, "a note"] | None, "3", 3),
+        (Rate, "3", 3.0),
+        (Any, "[1, 'a']", [1, "a"]),
+        (object, "x", "x"),
+        (words.ANY, "1e3", 1000.0),
+        (words.ANY, "None", None),
+        (words.ANY, "2024-01-01", "2024-01-01"),
+        (words.ANY, "a b", "a b"),
+        (words.ANY, r"\d", r"\d"),
+        ([int], "5", 5),  # no type at all: it says nothing
+    ],
+    ids=str,
+)
+def test_a_word_is_read_by_the_type(kind, word, value) -> None:
+    found = words.read(word, kind)
+
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "told"),
+    [
+        (int, "1.5", "is not an int"),
+        (float, "abc", "is not a float"),
+        (bool, "maybe", "is neither true nor false"),
+        (list[int], "1,x", "is not an int"),
+        (tuple[int, int], "1", "has 1 values, and tuple[int, int] takes 2"),
+        (dict, "[1]", "is not a dict: write it as Python or as JSON does"),
+        (Literal["sgd", "adam"], "adm", "is none of sgd, adam"),
+        (Colour, "GREEN", "is none of RED, BLUE"),
+        (int | None, "x", "is not an int"),
+        (int | Path | bool, "x", None),
+        (int | bool, "x", "is none of int, bool"),
+        (None, "x", "is not None"),
+    ],
+    ids=str,
+)
+def test_a_word_that_is_not_of_the_type_is_told(kind, word, told) -> None:
+    if told is None:
+        assert words.read(word, kind) == Path(word)
+        return
+    with pytest.raises(words.WordError) as raised:
+        words.read(word, kind)
+
+    assert str(raised.value) == told
+
+
+# ----------------------------------------------------------------------------------------------------- the whole line
+
+
+def train(lr: float, steps: int = 10, *, verbose: bool = False, tags: list[str] | None = None) -> Any:
+    """Train a small model.
+
+    And more of it.
+    """
+    return lr, steps, verbose, tags
+
+
+@pytest.mark.parametrize(
+    ("typed", "result"),
+    [
+        (["0.1"], (0.1, 10, False, None)),
+        (["0.1", "5"], (0.1, 5, False, None)),
+        (["--lr", "0.1", "--steps=5"], (0.1, 5, False, None)),
+        (["--lr", "0.1", "5"], (0.1, 5, False, None)),
+        (["5", "--lr", "0.1"], (0.1, 5, False, None)),
+        (["0.1", "--verbose"], (0.1, 10, True, None)),
+        (["--verbose", "0.1"], (0.1, 10, True, None)),
+        (["0.1", "--verbose", "--no-verbose"], None),
+        (["0.1", "--no-verbose"], (0.1, 10, False, None)),
+        (["0.1", "--verbose=false"], (0.1, 10, False, None)),
+        (["0.1", "--verbose", "false"], (0.1, 10, False, None)),
+        (["0.1", "--tags", "a,b", "--tags", "c"], (0.1, 10, False, ["a", "b", "c"])),
+        (["-1e-3", "-5"], (-0.001, -5, False, None)),
+        (["--lr", "-1"], (-1.0, 10, False, None)),
+        (["--", "0.1"], (0.1, 10, False, None)),
+        (["--lr=0.1", "--steps=1=1"], None),
+    ],
+    ids=str,
+)
+def test_words_become_arguments(typed, result) -> None:
+    if result is None:
+        refusal(train, *typed)
+    else:
+        assert called(train, *typed) == result
+
+
+def test_names_may_be_written_with_dashes_or_underscores() -> None:
+    def function(learning_rate: float):
+        return learning_rate
+
+    assert called(function, "--learning-rate", "1") == called(function, "--learning_rate", "1") == 1.0
+
+
+def test_any_number_of_words_goes_to_a_starred_parameter() -> None:
+    def function(first: int, second: int = 2, *rest: float):
+        return first, second, rest
+
+    assert called(function, "1") == (1, 2, ())
+    assert called(function, "1", "5", "6", "7") == (1, 5, (6.0, 7.0))
+    assert called(function, "--second", "5", "1", "6") == (1, 5, (6.0,))
+
+
+def test_unknown_names_go_to_a_double_starred_parameter() -> None:
+    def function(a, **others):
+        return a, others
+
+    assert called(function, "1", "--b", "2", "--c=x", "--d") == (1, {"b": 2, "c": "x", "d": True})
+
+
+def test_positional_only_parameters_may_be_named_all_the_same() -> None:
+    def function(a, b=2, /, c=3):
+        return a, b, c
+
+    assert called(function, "--a", "1", "--c", "5") == (1, 2, 5)
+
+
+def test_behind_two_dashes_everything_is_a_value() -> None:
+    def function(*texts: str):
+        return texts
+
+    assert called(function, "a", "--", "--b", "-c") == ("a", "--b", "-c")
+
+
+def test_a_default_that_is_a_bool_makes_a_flag() -> None:
+    def function(fast=False):
+        return fast
+
+    assert called(function, "--fast") is True
+    assert called(function, "--no-fast") is False
+
+
+def test_a_parameter_may_be_called_no_something() -> None:
+    def function(no_cache: bool = False, cache: bool = True):
+        return no_cache, cache
+
+    assert called(function, "--no-cache") == (True, True)  # its own name comes first
+
+
+def test_an_annotation_that_exists_for_type_checkers_only_hides_no_other() -> None:
+    def function(amount: Decimal, count: int):
+        return amount, count
+
+    assert called(function, "1.5", "2") == (1.5, 2)
+
+
+def test_a_function_without_a_signature_takes_anything() -> None:
+    args, kwargs = read(max, "1", "2")
+
+    assert (args, kwargs) == ((1, 2), {})
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ([], "lr is missing"),
+        (["abc"], "lr='abc' is not a float"),
+        (["1", "2", "3"], "'3' is one argument too many"),
+        (["1", "--speed", "2"], "there is no argument --speed"),
+        (["1", "-v"], "there is no argument -v"),
+        (["--lr"], "--lr has no value"),
+        (["--lr", "--verbose"], "--lr has no value"),
+        (["1", "--lr", "1", "--lr", "2"], "--lr is given twice"),
+        (["1", "--no-steps"], "there is no argument --no-steps"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_told_in_one_sentence(typed, told) -> None:
+    assert refusal(train, *typed).what == told
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    assert refusal(train, "1", "--step", "3").why == "nearest: --steps"
+
+
+def test_every_missing_argument_is_named() -> None:
+    def function(a, b, *, c):
+        return None
+
+    assert refusal(function).what == "a, b, c are missing"
+
+
+def test_a_refusal_carries_the_usage_and_the_way_to_it() -> None:
+    refused = refusal(train, "abc")
+
+    assert refused.code == "arguments"
+    assert refused.next == "kinetic run train.py::train --help"
+    assert refused.__notes__ == [arguments.usage(train, "train.py::train")]
+
+
+# -------------------------------------------------------------------------------------------------------------- usage
+
+
+def test_the_usage_shows_signature_types_defaults_and_the_first_line_of_the_docstring() -> None:
+    assert arguments.usage(train, "train.py::train").splitlines() == [
+        "Usage: kinetic run [OPTIONS] train.py::train [ARGUMENTS]",
+        "",
+        "  train(lr: float, steps: int = 10, *, verbose: bool = False, tags: list[str] | None = None)",
+        "  Train a small model.",
+        "",
+        "Arguments, by position or by name:",
+        "  --lr                     float             needed",
+        "  --steps                  int               10 without it",
+        "  --verbose, --no-verbose  bool              False without it",
+        "  --tags                   list[str] | None  None without it",
+    ]
+
+
+def test_the_usage_of_choices_names_them() -> None:
+    def function(colour: Colour, way: Literal["up", "down"] = "up", *more: int, **others):
+        return None
+
+    told = arguments.usage(function, "f.py::function")
+
+    assert "RED|BLUE" in told
+    assert "up|down" in told
+    assert "[more ...]" in told
+    assert "--ANY-NAME VALUE" in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        (("--help",), True),
+        (("-h",), True),
+        (("--", "--help"), True),
+        (("1", "--help"), True),
+        (("1", "--", "--help"), False),
+        ((), False),
+        (("help",), False),
+    ],
+)
+def test_help_is_asked_for_before_or_behind_the_first_two_dashes(typed, wanted) -> None:
+    assert arguments.wants_help(typed) is wanted
