@@ -155,7 +155,11 @@ def _skip_without(needs: tuple[str, ...]) -> None:
 
 
 def _runs(block: Block, script: str) -> bool:
-    return block.language == "console" and any(command == f"python {script}" for command, _ in block.commands)
+    """Say whether a block is a console that runs a script, with or without variables in front."""
+    if block.language != "console":
+        return False
+    run = [[word for word in command.split() if "=" not in word] for command, _ in block.commands]
+    return ["python", script] in run
 
 
 def _type_in(block: Block, reader: Reader) -> None:

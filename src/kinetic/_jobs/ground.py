@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends import choosing
+from kinetic._backends.local import session
 from kinetic._jobs import places
 from kinetic._settings import keyring
 from kinetic._stores import open_store
@@ -81,5 +82,7 @@ def announce(ground: Ground, options: Options) -> None:
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
         output.once(f"jobs run on this machine{told}")
+        if bound := session.bound_to(os.environ):
+            output.once(bound)
     for note in ground.notes:
         output.once(note)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.looking import Look
 
 _CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
+_INDENT = " " * len("phase: ")
 _LINES = 10  # of the log of a job that failed
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
@@ -120,7 +121,8 @@ def _last_lines(handle: JobHandle) -> tuple[str, ...]:
 
 
 def _line(name: str, text: str) -> None:
-    """Print one part; the lines after the first stand below its beginning."""
+    """Print one part; the lines after the first stand below its beginning, also those that an error indented already."""
     if text:
-        start = f"{name}:"
-        print(f"{start:<7}" + text.replace("\n", "\n       "))
+        first, *others = text.splitlines()
+        print(f"{f'{name}:':<{len(_INDENT)}}{first}")
+        print("".join(f"{_INDENT}{line.removeprefix(_INDENT)}\n" for line in others), end="")

@@ -1,0 +1,149 @@
+"""`kinetic jobs cleanup --all`: finished jobs only, never without being asked, and it says what went."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from kinetic._cli import clearing
+from kinetic._jobs import finding, removing
+from kinetic.errors import BackendError
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> None:
+    """Make the code under test believe that a person sits there; CliRunner replaces the streams themselves."""
+    monkeypatch.setattr(clearing, "sys", type("", (), {"stdin": _Terminal, "stderr": _Terminal, "stdout": sys.stdout}))
+
+
+class _Terminal:
+    @staticmethod
+    def isatty() -> bool:
+        return True
+
+
+def live() -> set[str]:
+    return {handle.job_id for handle in finding.list_jobs()}
+
+
+def test_only_jobs_that_ended_long_enough_ago_are_removed(kinetic, made_job, home) -> None:
+    old, bad, new = made_job(days=8), made_job("failed", days=9), made_job(days=6)
+
+    told = kinetic("jobs", "cleanup", "--all", "--older-than", "7d", "--yes")
+
+    assert told.exit_code == 0
+    assert live() == {new}
+    assert [line.split()[0] for line in told.stdout.splitlines()[1:]] == [old, bad]
+    assert told.stderr.startswith("2 jobs removed, ")
+    assert not (home / "store" / old).exists()
+
+
+def test_a_job_that_has_not_ended_stays(kinetic, made_job, monkeypatch) -> None:
+    from kinetic._jobs import listing
+    from kinetic._jobs.looking import Look
+    from kinetic.job_status import JobStatus
+
+    running = made_job("", days=30)
+    monkeypatch.setattr(listing, "rows", lambda handles: [Look(JobStatus.RUNNING) for _ in handles])
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert told.stderr.startswith("there is nothing to remove: 0 jobs")
+    assert live() == {running}
+
+
+def test_without_a_terminal_nothing_is_removed_unless_yes_is_said(kinetic, made_job) -> None:
+    job_id = made_job(days=8)
+
+    told = kinetic("jobs", "cleanup", "--all", "--older-than", "7d")
+
+    assert told.exit_code == 2
+    assert live() == {job_id}
+    assert told.stderr.startswith("error: nothing was removed: 1 job would go")
+    assert told.stderr.endswith("next:  kinetic jobs cleanup --all --older-than 7d --yes\n")
+
+
+@pytest.mark.parametrize(("answer", "stays"), [("y\n", False), ("n\n", True), ("\n", True)])
+def test_a_person_is_asked_and_told_how_many_results_would_be_lost(answer, stays, kinetic, made_job, terminal) -> None:
+    job_id = made_job()
+    made_job("failed")
+
+    told = kinetic("jobs", "cleanup", "--all", input=answer)
+
+    assert "Remove 2 jobs, with 1 result that nobody collected? [y/N]" in told.stderr
+    assert (job_id in live()) is stays
+    assert told.exit_code == 0
+
+
+def test_an_end_of_the_input_is_no_consent(kinetic, made_job, terminal) -> None:
+    job_id = made_job()
+
+    assert kinetic("jobs", "cleanup", "--all", input="").exit_code == 130
+    assert live() == {job_id}
+
+
+def test_a_dry_run_removes_nothing_and_asks_nobody(kinetic, made_job) -> None:
+    job_id = made_job(days=8)
+
+    told = kinetic("jobs", "cleanup", "--all", "--dry-run")
+
+    assert told.exit_code == 0
+    assert job_id in told.stdout
+    assert told.stderr.startswith("1 job would be removed, ")
+    assert live() == {job_id}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_as_json_each_job_says_whether_it_was_removed(dry, kinetic, made_job) -> None:
+    job_id = made_job(days=8)
+
+    told = kinetic("jobs", "cleanup", "--all", "--json", *(["--dry-run"] if dry else ["--yes"]))
+
+    page = json.loads(told.stdout)
+    assert [(job["job_id"], job["removed"]) for job in page["jobs"]] == [(job_id, not dry)]
+
+
+def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, monkeypatch) -> None:
+    stuck, other = made_job(), made_job()
+    real = removing.remove
+
+    def remove(handle, *more, **named):
+        if handle.job_id == stuck:
+            raise BackendError("it holds on")
+        real(handle, *more, **named)
+
+    monkeypatch.setattr(removing, "remove", remove)
+
+    told = kinetic("jobs", "cleanup", "--all", "-y")
+
+    assert live() == {stuck}
+    assert f"warning: {stuck} could not be removed: it holds on" in told.stderr
+    assert "1 job removed" in told.stderr
+    assert other not in live()
+
+
+def test_outputs_stay(kinetic, made_job, home) -> None:
+    job_id = made_job()
+    output = home / "store" / "outputs" / job_id / "model.bin"
+    output.parent.mkdir(parents=True)
+    output.write_bytes(b"weights")
+
+    kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert output.read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--older-than", "7d"), ("a-job", "--all"), ("a-job", "--older-than", "7d"), ("a-job", "--dry-run")]
+)
+def test_it_must_be_clear_whether_one_or_all_are_meant(words, kinetic) -> None:
+    assert kinetic("jobs", "cleanup", *words).exit_code == 2
+
+
+def test_removing_neither_resource_nor_artifacts_is_refused(kinetic, made_job) -> None:
+    job_id = made_job()
+
+    assert kinetic("jobs", "cleanup", "--all", "--yes", "--no-k8s", "--no-gcs").exit_code == 2
+    assert live() == {job_id}

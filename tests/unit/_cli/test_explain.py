@@ -1,0 +1,221 @@
+"""`kinetic jobs explain`: a cause in words, the phase, the end of the log, the next command. And `show`, with all fields."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._backends.protocol import Diagnosis, Sighting
+from kinetic._cli.commands import explain
+from kinetic._jobs import finding, listing, places
+from kinetic._jobs.looking import Look
+from kinetic.job_status import JobStatus
+
+
+def parts(stdout: str) -> dict[str, str]:
+    """Return the parts of what was printed, by name."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in stdout.splitlines()[1:]:
+        if not line.startswith(" "):
+            name = line.partition(":")[0]
+            found[name] = line[7:]
+        else:
+            found[name] += f"\n{line[7:]}"
+    return found
+
+
+def test_a_failed_job_is_explained_by_its_exception_its_phase_and_the_end_of_its_log(kinetic, made_job) -> None:
+    log = "".join(f"line {number}\n" for number in range(30))
+    job_id = made_job("failed", cause="exception", error={"type": "ValueError", "message": "no\nmore"}, log=log)
+
+    told = kinetic("jobs", "explain", job_id)
+
+    assert told.exit_code == 0
+    assert told.stdout.startswith(f"{job_id}: FAILED\n")
+    assert parts(told.stdout) == {
+        "what": "train raised ValueError: no",
+        "phase": "while the function ran",
+        "log": "\n".join(f"line {number}" for number in range(20, 30)),
+        "next": f"kinetic jobs logs {job_id}",
+    }
+
+
+def test_a_job_that_was_killed_is_explained_by_the_signal(kinetic, made_job) -> None:
+    job_id = made_job("failed", cause="signal", error={"message": "the job's process was ended by SIGSEGV", "log": "x"})
+
+    told = parts(kinetic("jobs", "explain", job_id).stdout)
+
+    assert told["what"] == "train failed: the job's process was ended by SIGSEGV"
+    assert told["why"] == "the last lines of its log:\nx"  # kept in the verdict, where the log itself is gone
+
+
+def test_a_job_that_never_began_is_explained_by_the_phase_and_its_reason(kinetic, made_job) -> None:
+    error = {"what": "the project cannot be unpacked", "why": "no space", "type": "StoreError", "message": "x"}
+    job_id = made_job("failed", cause="runner", phase="context extract", error=error, log="something\n")
+
+    told = parts(kinetic("jobs", "explain", job_id).stdout)
+
+    assert told["what"] == "the project cannot be unpacked"
+    assert told["why"] == "no space"
+    assert told["phase"] == "before the function began: the project was unpacked"
+
+
+@pytest.mark.parametrize(
+    ("status", "what", "next_"),
+    [
+        ("succeeded", "it ended well, and its result waits for you", "kinetic jobs result {}"),
+        ("cancelled", "it was cancelled; its log stays", "kinetic jobs logs {}"),
+        ("", "kinetic removed it, or it was never launched", "kinetic jobs list --all"),
+    ],
+)
+def test_every_end_has_its_next_command(status, what, next_, kinetic, made_job) -> None:
+    job_id = made_job(status)
+
+    told = parts(kinetic("jobs", "explain", job_id).stdout)
+
+    assert told["what"] == what
+    assert told["next"] == next_.format(job_id)
+
+
+def test_as_json_it_has_the_same_parts(kinetic, made_job) -> None:
+    job_id = made_job("failed", cause="exception", error={"type": "ValueError", "message": "no"}, log="a\nb\n")
+
+    page = json.loads(kinetic("jobs", "explain", job_id, "--json").stdout)
+
+    assert page == {
+        "schema_version": 1,
+        "job_id": job_id,
+        "function": "train",
+        "status": "FAILED",
+        "what": "train raised ValueError: no",
+        "why": "",
+        "phase": "while the function ran",
+        "log": ["a", "b"],
+        "next": f"kinetic jobs logs {job_id}",
+    }
+
+
+@pytest.fixture
+def waiting(made_job, monkeypatch):
+    """Return a function that explains a pending job, with a backend that says why."""
+    handle = finding.attach(made_job(""))
+
+    def run(diagnosis, *, kept=True, reason=""):
+        backend = SimpleNamespace(explain=lambda name: diagnosis and Diagnosis(f"{name} {diagnosis}", "running: a", "n"))
+        monkeypatch.setattr(places, "backend_of", lambda _: backend)
+        monkeypatch.setattr(listing, "is_kept", lambda: kept)
+        seen = Look(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
+        return explain.explanation(handle, seen)
+
+    return run
+
+
+def test_a_job_that_waits_says_for_what_and_who_holds_it(waiting) -> None:
+    assert waiting("waits for one of 2 slots") == explain.Explanation("waits for one of 2 slots", "running: a", next="n")
+
+
+def test_a_job_that_nobody_would_start_says_so(waiting) -> None:
+    assert waiting("waits", kept=False).why.startswith("no keeper is alive")
+
+
+def test_a_job_that_is_not_in_the_queue_yet_says_what_was_seen(waiting) -> None:
+    assert waiting(None, reason="is being submitted").what == "is being submitted"
+
+
+def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypatch) -> None:
+    handle = finding.attach(made_job(""))
+    handle.host = "elsewhere"
+
+    told = explain.explanation(handle, Look(JobStatus.RUNNING))
+
+    assert told.what == f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(kinetic, made_job) -> None:
+    job_id = made_job("failed", cause="exception", error={"type": "E", "message": ""}, log="a\x1b[2Jb\n")
+
+    assert parts(kinetic("jobs", "explain", job_id).stdout)["log"] == "a\\x1b[2Jb"
+
+
+# --------------------------------------------------------------------------------------------------------------- show
+
+
+def test_show_tells_every_field_that_there_is(kinetic, made_job) -> None:
+    job_id = made_job(phases={"execute": 1.5}, value_type="builtins.int", log="hello\n")
+
+    page = json.loads(kinetic("jobs", "show", job_id, "--json").stdout)["job"]
+
+    assert page["job_id"] == job_id
+    assert page["status"] == "SUCCEEDED"
+    assert page["phases_seconds"] == {"execute": 1.5}
+    assert page["value_type"] == "builtins.int"
+    assert page["log_bytes"] == 6
+    assert page["result_bytes"] > 0
+    assert page["k8s_name"] == f"kinetic-{job_id}"
+    assert page["duration_seconds"] == 2.0
+
+
+def test_show_as_lines_leaves_out_what_there_is_not(kinetic, made_job) -> None:
+    job_id = made_job(phases={"execute": 1.5})
+
+    lines = dict(line.split(None, 1) for line in kinetic("jobs", "show", job_id).stdout.splitlines())
+
+    assert lines["status"] == "SUCCEEDED"
+    assert lines["phases_seconds"] == "execute 1.500"
+    assert "removed_at" not in lines
+    assert "debug" not in lines
+
+
+# ------------------------------------------------------------------------------------------------------------ filters
+
+
+def listed(told) -> list[str]:
+    return [job["job_id"] for job in json.loads(told.stdout)["jobs"]]
+
+
+def test_jobs_are_listed_by_status_function_and_age(kinetic, made_job) -> None:
+    old = made_job(days=10, function="train")
+    bad = made_job("failed", days=1, function="test")
+    new = made_job(function="train")
+
+    assert listed(kinetic("jobs", "list", "--json")) == [new, bad, old]
+    assert listed(kinetic("jobs", "list", "--json", "--status", "failed")) == [bad]
+    assert listed(kinetic("jobs", "list", "--json", "--status", "FAILED", "--status", "succeeded")) == [new, bad, old]
+    assert listed(kinetic("jobs", "list", "--json", "--function", "train")) == [new, old]
+    assert listed(kinetic("jobs", "list", "--json", "--since", "7d")) == [new, bad]
+    assert listed(kinetic("jobs", "list", "--json", "--older-than", "12h")) == [bad, old]
+    assert listed(kinetic("jobs", "list", "--json", "--since", "7d", "--older-than", "12h")) == [bad]
+
+
+def test_a_limit_counts_what_passes_the_filter(kinetic, made_job) -> None:
+    bad = [made_job("failed", days=days) for days in (3, 4)]
+    made_job()
+
+    assert listed(kinetic("jobs", "list", "--json", "--status", "failed", "--limit", "1")) == bad[:1]
+
+
+def test_history_is_filtered_as_well(kinetic, made_job) -> None:
+    gone = made_job()
+    kinetic("jobs", "cleanup", gone)
+    made_job("failed")
+
+    assert listed(kinetic("jobs", "list", "--json", "--all", "--status", "succeeded")) == [gone]
+
+
+def test_when_nothing_passes_the_filter_that_is_said(kinetic, made_job) -> None:
+    made_job()
+
+    told = kinetic("jobs", "list", "--function", "other")
+
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert told.stderr.startswith("There are no such jobs")
+
+
+def test_an_unknown_status_is_answered_with_those_there_are(kinetic) -> None:
+    told = kinetic("jobs", "list", "--status", "done")
+
+    assert told.exit_code == 2
+    assert "succeeded" in told.stderr.lower()
