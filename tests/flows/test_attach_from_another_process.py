@@ -415,7 +415,7 @@ def _flip(path: Path, place: int) -> None:
 def _wait_for_the_end(pair: Pair, job: str) -> None:
     """Wait until the keeper is done with a job: its log is in the store."""
     limit = time.monotonic() + 10
-    while not [*(pair.store / job / "logs").rglob("*")]:
+    while not [path for path in (pair.store / job / "logs").rglob("*") if path.is_file()]:
         assert time.monotonic() < limit, "the log did not come into the store"
         time.sleep(0.01)
 

@@ -57,11 +57,19 @@ JOBS = """
 SMALL = [
     ("_runner/__init__.py", "", "GENERATION = 2\n"),
     ("_jobs/submitting.py", '"python": fingerprint.python()}\n', '"python": fingerprint.python(), "mood": "good"}\n'),
-    ("_wire/order.py", "    deadline: float | None = None\n", "    deadline: float | None = None\n    mood: str = 'good'\n"),
+    (
+        "_wire/order.py",
+        "    deadline: float | None = None\n",
+        "    deadline: float | None = None\n    mood: str = 'good'\n",
+    ),
     ("_wire/outcome.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
     ("_wire/note.py", '{"schema": pages.SCHEMA,', '{"schema": pages.SCHEMA, "mood": "good",'),
     ("_backends/local/launching.py", "    hosts: int = 1\n\n", '    hosts: int = 1\n    mood: str = "good"\n\n'),
-    ("_jobs/handle.py", "    output_dir: str | None = None\n", '    output_dir: str | None = None\n    mood: str = "good"\n'),
+    (
+        "_jobs/handle.py",
+        "    output_dir: str | None = None\n",
+        '    output_dir: str | None = None\n    mood: str = "good"\n',
+    ),
     ("_jobs/tombstones.py", '{"schema": pages.SCHEMA,', '{"schema": pages.SCHEMA, "mood": "good",'),
 ]
 LARGE = [*SMALL, ("_wire/pages.py", f"\nSCHEMA = {pages.SCHEMA} ", f"\nSCHEMA = {pages.SCHEMA + 1} ")]
@@ -135,10 +143,10 @@ class Site:
     def call(self, *, held: bool) -> str:
         return f"tell.run_async({str(self.notes)!r}, {str(self.until) if held else ''!r})"
 
-    def submit(self, installed: Installed, *held: bool) -> list[str]:
+    def submit(self, installed: Installed, count: int = 1, *, held: bool = True) -> list[str]:
         """Submit jobs from one client, held up or not, and return their ids."""
-        calls = ", ".join(self.call(held=each) for each in held)
-        return list(installed.run(f"print(json.dumps([job.job_id for job in [{calls}]]))"))
+        calls = f"[{self.call(held=held)} for _ in range({count})]"
+        return list(installed.run(f"print(json.dumps([job.job_id for job in {calls}]))"))
 
     def begun(self) -> list[str]:
         return self.notes.read_text().split() if self.notes.exists() else []
@@ -172,7 +180,7 @@ COLLECT = "print(json.dumps([kinetic.attach(job).result(timeout=40, cleanup=Fals
 def test_a_job_that_runs_and_one_that_waits_end_with_the_code_they_were_submitted_with(
     site: Site, installed: Installed, wait_until: Callable[..., None], changes: list[tuple[str, str, str]]
 ) -> None:
-    runs, waits = site.submit(installed, True, True)
+    runs, waits = site.submit(installed, 2)
     wait_until(site.begun, "the first job", 20)
 
     installed.install(NEW, changes)
@@ -180,7 +188,7 @@ def test_a_job_that_runs_and_one_that_waits_end_with_the_code_they_were_submitte
     assert follower.stdout is not None
     assert follower.stdout.readline() == "begun\n"
     seen = installed.run(f"print(json.dumps([kinetic.attach(job).status().value for job in {[runs, waits]!r}]))")
-    (later,) = site.submit(installed, False)
+    (later,) = site.submit(installed, held=False)
     site.until.touch()
     first, second, third = installed.run(COLLECT.format(jobs=[runs, waits, later]))
 
@@ -212,7 +220,7 @@ def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs
 ) -> None:
     newer = Installed(tmp_path / "newer", site.project)
     newer.install(NEW, SMALL)
-    order = [site.submit(each, True)[0] for each in (installed, newer, installed, newer)]
+    order = [site.submit(each)[0] for each in (installed, newer, installed, newer)]
 
     listed = [
         each.run("print(json.dumps(sorted(job.job_id for job in kinetic.list_jobs())))") for each in (installed, newer)
@@ -232,7 +240,7 @@ def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs
 def test_either_version_cancels_and_removes_the_others_jobs(site: Site, installed: Installed, tmp_path: Path) -> None:
     newer = Installed(tmp_path / "newer", site.project)
     newer.install(NEW, SMALL)
-    of_old, of_new = site.submit(installed, True)[0], site.submit(newer, True)[0]
+    of_old, of_new = site.submit(installed)[0], site.submit(newer)[0]
 
     newer.run(f"kinetic.attach({of_old!r}).cancel()\nprint(1)")
     installed.run(f"kinetic.attach({of_new!r}).cleanup()\nprint(1)")
@@ -250,7 +258,7 @@ def test_an_older_version_refuses_a_newer_schema_plainly_and_the_newer_one_still
 ) -> None:
     newer = Installed(tmp_path / "newer", site.project)
     newer.install(NEW, LARGE)
-    of_new, of_old = site.submit(newer, True)[0], site.submit(installed, True)[0]
+    of_new, of_old = site.submit(newer)[0], site.submit(installed)[0]
 
     refused = installed.run(
         f"try:\n    kinetic.attach({of_new!r})\n"
@@ -272,12 +280,12 @@ def test_an_older_version_refuses_a_newer_schema_plainly_and_the_newer_one_still
 def test_a_column_that_a_newer_version_added_to_the_queue_disturbs_nobody(
     site: Site, installed: Installed, wait_until: Callable[..., None]
 ) -> None:
-    runs, waits = site.submit(installed, True, True)
+    runs, waits = site.submit(installed, 2)
     wait_until(site.begun, "the first job", 20)
 
     for table in ("jobs", "keepers", "soils"):
         site.ask(f"ALTER TABLE {table} ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'")
-    (later,) = site.submit(installed, True)
+    (later,) = site.submit(installed)
     site.until.touch()
     values = installed.run(COLLECT.format(jobs=[runs, waits, later]))
 
@@ -288,7 +296,7 @@ def test_a_column_that_a_newer_version_added_to_the_queue_disturbs_nobody(
 def test_a_queue_of_a_newer_version_is_refused_and_what_runs_and_waits_is_not_lost(
     site: Site, installed: Installed, wait_until: Callable[..., None]
 ) -> None:
-    runs, waits = site.submit(installed, True, True)
+    runs, waits = site.submit(installed, 2)
     wait_until(site.begun, "the first job", 20)
     ((version,),) = site.ask("PRAGMA user_version")
 

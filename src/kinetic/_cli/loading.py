@@ -75,16 +75,15 @@ def _check_file(file: Path, name: str) -> None:
 
 def _load(file: Path, words: Sequence[str]) -> ModuleType:
     """Import a file with ``sys.path`` and ``sys.argv`` as ``python FILE.py`` would have them."""
+    import kinetic._jobs.submitting  # noqa: F401 - ours first: the folder may hold a file named like a standard module
+
     real = os.path.realpath(file)
     name, base = _name_of(real)
     _stand_in(os.path.dirname(real), base)
     sys.argv = [str(file), *words]
     sys.modules["__main__"].__dict__.pop("__file__", None)  # the kinetic command is no script of the job's
     try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == real:
-            return importlib.import_module(name)
-        return _load_by_itself(name, real)
+        return importlib.import_module(name) if _is_found_as(name, real) else _load_by_itself(name, real)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the user's file may raise anything, SystemExit too
@@ -100,6 +99,14 @@ def _name_of(file: str) -> tuple[str, str]:
     if parts[-1] == "__init__" and len(parts) > 1:
         parts.pop()
     return ".".join(parts), base
+
+
+def _is_found_as(name: str, file: str) -> bool:
+    """Say whether Python would import this file under this name; packages above it are imported on the way."""
+    if name == "__main__" or "." in Path(file).stem:
+        return False
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == file
 
 
 def _stand_in(folder: str, base: str) -> None:

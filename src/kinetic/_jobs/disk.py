@@ -170,7 +170,8 @@ def _kind(file: _File) -> tuple[str, str]:
     """Return the row that a file belongs to, and which one of that row it is part of."""
     place, parts = file.place, file.parts
     if place == "home" and len(parts) > 2 and parts[0] == "run":  # of another host that shares the home
-        place, parts = "run", parts[2:]
+        name, unit = _kind_in_runtime(parts[2:])
+        return name, f"{parts[1]}/{unit}"
     if place == "store":
         return _kind_in_store(parts)
     if place == "run":

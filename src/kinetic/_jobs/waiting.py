@@ -85,7 +85,8 @@ def _phase(seen: Look) -> tuple[str, str]:
     """Say in which phase a job is, and more about it where there is more."""
     if seen.status is JobStatus.RUNNING:
         return "running", ""
-    return "waiting for a slot", seen.sighting.reason if seen.sighting is not None else ""
+    reason = seen.sighting.reason if seen.sighting is not None else ""
+    return "waiting for a slot", reason.removeprefix("waits for ")
 
 
 class _Attempt:

@@ -54,7 +54,13 @@ def made_job(home: Path) -> Callable[..., str]:
     number = itertools.count()
 
     def make(
-        status: str = "succeeded", *, function: str = "train", days: float = 0.0, value: object = 7, log: str = "", **more
+        status: str = "succeeded",
+        *,
+        function: str = "train",
+        days: float = 0.0,
+        value: object = 7,
+        log: str = "",
+        **more,
     ) -> str:
         when = time.time() - days * DAY
         job_id = names.new_job_id("cpu", f"{function}-{next(number)}", now=when)

@@ -104,7 +104,9 @@ def waiting(made_job, monkeypatch):
     handle = finding.attach(made_job(""))
 
     def run(diagnosis, *, kept=True, reason=""):
-        backend = SimpleNamespace(explain=lambda name: diagnosis and Diagnosis(f"{name} {diagnosis}", "running: a", "n"))
+        backend = SimpleNamespace(
+            explain=lambda name: diagnosis and Diagnosis(f"{name} {diagnosis}", "running: a", "n")
+        )
         monkeypatch.setattr(places, "backend_of", lambda _: backend)
         monkeypatch.setattr(listing, "is_kept", lambda: kept)
         seen = Look(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
@@ -114,7 +116,9 @@ def waiting(made_job, monkeypatch):
 
 
 def test_a_job_that_waits_says_for_what_and_who_holds_it(waiting) -> None:
-    assert waiting("waits for one of 2 slots") == explain.Explanation("waits for one of 2 slots", "running: a", next="n")
+    assert waiting("waits for one of 2 slots") == explain.Explanation(
+        "waits for one of 2 slots", "running: a", next="n"
+    )
 
 
 def test_a_job_that_nobody_would_start_says_so(waiting) -> None:

@@ -128,9 +128,11 @@ def test_a_file_whose_name_means_another_module_is_loaded_by_itself(write) -> No
 def test_a_file_whose_name_is_no_module_s_name_is_loaded_all_the_same(write) -> None:
     write("train.v2.py", "def f(): return 1\n")
     write("my-train.py", "def g(): return 2\n")
+    write("__main__.py", "def h(): return 3\n")
 
     assert loading.find("train.v2.py::f", ()).function() == 1
     assert loading.find("my-train.py::g", ()).function() == 2
+    assert loading.find("__main__.py::h", ()).function() == 3
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_nearest(write) -> None:
@@ -234,7 +236,10 @@ def test_an_error_while_importing_shows_the_user_s_frames_only_and_one_error(wri
 
 
 def test_the_causes_of_an_error_are_trimmed_as_well(write, kinetic) -> None:
-    write("broken.py", "try:\n    import nothing_of_this_name\nexcept ImportError as e:\n    raise ValueError('x') from e\n")
+    write(
+        "broken.py",
+        "try:\n    import nothing_of_this_name\nexcept ImportError as e:\n    raise ValueError('x') from e\n",
+    )
 
     told = kinetic("run", "broken.py::f")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from kinetic._backends.local import burying, environment, launching, life, pulse, slices, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import Queue, Row
+from kinetic._backends.local.queue import NEW_SOIL, Queue, Row
 from kinetic._backends.protocol import Diagnosis, Launch, Sighting
 from kinetic._packing import runner
 from kinetic._wire import pages
@@ -236,7 +236,7 @@ class LocalBackend:
             made = soil.recipe(runner.folder(self.paths.runners), self.environ, interpreter)
             self._soils[interpreter] = soil.name(made), pages.write(made).decode()
             with self.queue.change() as db:
-                db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", self._soils[interpreter])
+                db.execute(NEW_SOIL, self._soils[interpreter])
         return self._soils[interpreter]
 
     def _page(self, launch: Launch) -> launching.LaunchPage:

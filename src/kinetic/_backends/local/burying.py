@@ -156,6 +156,8 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     step("keeper:cleared")
     if not queue.end(job_id, status):
         forsake(paths, store, job_id)
+    else:
+        launching.forget(paths, job_id)
 
 
 def forsake(paths: Paths, store: Store, job_id: str) -> None:

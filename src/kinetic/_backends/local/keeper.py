@@ -20,7 +20,7 @@ from typing import Any
 
 from kinetic._backends.local import burying, launching, life, pulse, soil, spawning
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import Limits, Queue, Row
+from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
 from kinetic._runner import judging, keeping, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
@@ -58,8 +58,7 @@ class Keeper:
         """Keep jobs until there are none for a minute."""
         soil.become(self.queue.recipe(self.soil))
         with self.queue.change() as db:
-            row = (self.name, self.soil, "idle", os.getpid(), time.time())
-            db.execute("INSERT OR REPLACE INTO keepers VALUES (?, ?, ?, ?, ?)", row)
+            db.execute(NEW_KEEPER, (self.name, self.soil, "idle", os.getpid(), time.time()))
         step("keeper:registered")
         while not self.ending:
             row_ = self.queue.claim(self.name, self.soil, self.limits)

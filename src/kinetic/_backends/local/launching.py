@@ -53,6 +53,13 @@ def read(paths: Paths, job_id: str) -> LaunchPage | None:
     return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__ if name in fields})
 
 
+def forget(paths: Paths, job_id: str) -> None:
+    """Remove page and key of a job that has its verdict: captured values are kept no longer than they are needed."""
+    for path in (paths.launch(job_id), paths.key(job_id)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def key_of(paths: Paths, job_id: str) -> bytes:
     """Read the job's key."""
     return paths.key(job_id).read_bytes()

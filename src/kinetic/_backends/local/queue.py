@@ -94,6 +94,14 @@ class Limits(NamedTuple):
     gpus: tuple[str, ...]
 
 
+# Columns by name, never "*": a newer kinetic may add some, and older clients and keepers still work beside it.
+_JOBS = f"SELECT {', '.join(Row._fields)} FROM jobs"  # noqa: S608 - our own words
+_QUEUED = f"{_JOBS} WHERE state = 'queued'"
+KEEPERS = f"SELECT {', '.join(Keeper._fields)} FROM keepers"  # noqa: S608 - our own words
+NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(Keeper._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
+NEW_SOIL = "INSERT OR IGNORE INTO soils (soil, recipe) VALUES (?, ?)"
+
+
 class Queue:
     """The rows of one machine, for any thread of one process."""
 
@@ -121,7 +129,7 @@ class Queue:
 
     def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
         """Return rows in the order in which they were submitted."""
-        return [Row(*row) for row in self._read(f"SELECT * FROM jobs WHERE {where} ORDER BY seq", values)]  # noqa: S608 - ours
+        return [Row(*row) for row in self._read(f"{_JOBS} WHERE {where} ORDER BY seq", values)]
 
     def jobs(self, names: Sequence[str]) -> dict[str, Row]:
         """Return the rows of some jobs."""
@@ -134,7 +142,7 @@ class Queue:
 
     def keepers(self) -> list[Keeper]:
         """Return the keepers that are starting, idle or busy, as far as the rows say."""
-        return [Keeper(*row) for row in self._read("SELECT * FROM keepers ORDER BY since")]
+        return [Keeper(*row) for row in self._read(f"{KEEPERS} ORDER BY since")]
 
     def recipe(self, soil: str) -> dict[str, Any]:
         """Return how to start a keeper of this kind."""
@@ -145,7 +153,7 @@ class Queue:
         """Append jobs (job id, group id, GPUs); one that is there already stays as it is."""
         now = time.time()
         with self.change() as db:
-            db.execute("INSERT OR IGNORE INTO soils VALUES (?, ?)", (soil, recipe))
+            db.execute(NEW_SOIL, (soil, recipe))
             db.executemany(
                 "INSERT OR IGNORE INTO jobs (job_id, group_id, soil, gpus, submitted) VALUES (?, ?, ?, ?, ?)",
                 [(job_id, group, soil, gpus, now) for job_id, group, gpus in jobs],
@@ -274,9 +282,6 @@ def free_devices(db: sqlite3.Connection, limits: Limits) -> list[str]:
     return [device for device in limits.gpus if device not in held]
 
 
-_QUEUED = "SELECT * FROM jobs WHERE state = 'queued'"
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -289,7 +294,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         raise _unusable(path, str(error)) from error
     if version > _SCHEMA:
         db.close()
-        raise _unusable(path, f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}")
+        why = f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}"
+        raise _unusable(path, why, next="pip install --upgrade kinetic")
     return db
 
 
@@ -309,7 +315,7 @@ def _version(db: sqlite3.Connection) -> int:
 def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
     """Make the tables; of several makers at once one is first, and the others come back to see."""
     try:
-        db.execute("PRAGMA journal_mode = WAL")  # where a file system refuses it, SQLite keeps its older journal
+        db.execute(f"PRAGMA journal_mode = {'WAL' if _takes_wal(path) else 'DELETE'}")
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > limit:
@@ -323,9 +329,31 @@ def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
     path.chmod(0o600)
 
 
-def _unusable(path: Path, why: str) -> BackendUnavailableError:
+def _takes_wal(path: Path) -> bool:
+    """Say whether the file system of a new queue has what WAL needs: memory that processes share through a file.
+
+    Tried out beside the queue, because SQLite marks a database as WAL first, and only then finds that it cannot map the
+    memory: from there on every statement fails, the one that would lead back included.
+    """
+    beside = f"{path}.{os.getpid():x}-{os.urandom(4).hex()}"
+    db = sqlite3.connect(beside, isolation_level=None)
+    try:
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE tried (number INTEGER)")
+    except sqlite3.OperationalError:
+        return False
+    else:
+        return True
+    finally:
+        db.close()
+        for end in ("", "-wal", "-shm", "-journal"):
+            Path(beside + end).unlink(missing_ok=True)
+
+
+def _unusable(path: Path, why: str, *, next: str = "") -> BackendUnavailableError:  # noqa: A002 - as errors name it
     return BackendUnavailableError(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
-        next="point KINETIC_RUNTIME_DIR at a folder on a local disk",
+        next=next or "point KINETIC_RUNTIME_DIR at a folder on a local disk",
     )

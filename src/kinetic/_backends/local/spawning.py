@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kinetic._backends.local import burying, pulse
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import Keeper, Limits, Queue, startable
+from kinetic._backends.local.queue import KEEPERS, NEW_KEEPER, Keeper, Limits, Queue, startable
 from kinetic._wire import steps
 from kinetic.errors import LaunchError
 
@@ -70,7 +70,7 @@ def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tup
     wake: list[str] = []
     spawn: list[tuple[str, str]] = []
     with queue.change() as db:
-        keepers = [Keeper(*row) for row in db.execute("SELECT * FROM keepers")]
+        keepers = [Keeper(*row) for row in db.execute(KEEPERS)]
         at_work = {name for (name,) in db.execute("SELECT keeper FROM jobs WHERE state IN ('claimed', 'running')")}
         wanted = Counter(row.soil for row in startable(db, limits))
         if ready and not wanted[ready] and sum(keeper.state != "idle" for keeper in keepers) < limits.slots:
@@ -80,7 +80,7 @@ def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tup
             coming = sum(_is_coming(keeper, at_work) for keeper in keepers if keeper.soil == soil)
             wake += idle[:count]
             spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - coming)]
-        db.executemany("INSERT INTO keepers VALUES (?, ?, 'starting', 0, ?)", [(*item, time.time()) for item in spawn])
+        db.executemany(NEW_KEEPER, [(*item, "starting", 0, time.time()) for item in spawn])
     return wake, spawn
 
 

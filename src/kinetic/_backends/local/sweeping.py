@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._backends.local import burying, life
+from kinetic._backends.local import burying, launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
 from kinetic._stores import open_store
@@ -57,6 +57,7 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
             burying.remove_folder(folder)
         elif row is not None and row.ended is not None and now - row.ended > DAY:
+            launching.forget(paths, folder.name)  # its keeper died before it could
             for work in folder.glob("work-*"):
                 burying.remove_folder(work)
     keepers = {keeper.keeper for keeper in queue.keepers()}

@@ -206,7 +206,10 @@ def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_s
 
 def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
     grave.die()
+    told = {path: path.read_bytes() for path in (grave.paths.launch(JOB), grave.paths.key(JOB))}
     burying.settle(grave.paths, grave.queue, grave.queue.jobs([JOB])[JOB])
+    for path, content in told.items():  # as if the keeper had died between sealing and ending
+        path.write_bytes(content)
     before = grave.store.get(keys.result(JOB))
     with grave.queue.change() as db:
         db.execute("UPDATE jobs SET state = 'running', keeper = 'dead'")
@@ -216,6 +219,16 @@ def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
 
     assert grave.store.get(keys.result(JOB)) == before
     assert (grave.state, grave.scratch) == ("ended", [])
+
+
+def test_what_was_captured_for_a_job_is_gone_with_its_verdict(grave):
+    grave.die()
+
+    grave.bury()
+
+    assert grave.state == "ended"
+    assert not grave.paths.launch(JOB).exists()
+    assert not grave.paths.key(JOB).exists()
 
 
 def test_a_keeper_that_lives_is_left_alone(grave):

@@ -24,9 +24,7 @@ def test_an_ordinary_shell_is_told_nothing(tmp_path):
 def test_inside_a_slurm_job_the_job_is_named(tmp_path):
     inside = {"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "node07"}
 
-    assert (
-        bound_to(inside, tmp_path) == "jobs end with Slurm job 4711: what still runs when that is over is killed"
-    )
+    assert bound_to(inside, tmp_path) == "jobs end with Slurm job 4711: what still runs when that is over is killed"
 
 
 def test_inside_a_slurm_step_the_step_is_named(tmp_path):

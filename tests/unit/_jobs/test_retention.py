@@ -1,0 +1,283 @@
+"""What nobody needs goes, and nothing else: packs, pages of the cache, tombstones; on real files with real times."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from kinetic._backends.local import life
+from kinetic._backends.local.paths import Paths
+from kinetic._jobs import finding, places, retention
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys, pages
+from kinetic._wire.order import Artifact, Order
+
+DAY = 24 * 3600.0
+NOW = time.time()
+NOTHING = retention.Swept()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    home = tmp_path / "home"
+    for name in [*os.environ]:
+        if name.startswith("KINETIC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_HOME", str(home))
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def store(home) -> FileStore:
+    return FileStore(home / "store")
+
+
+@pytest.fixture
+def runtime(home) -> Path:
+    folder = home / "run" / "here"
+    (folder / "jobs").mkdir(parents=True)
+    return folder
+
+
+def aged(path: Path, days: float) -> Path:
+    os.utime(path, (NOW - days * DAY, NOW - days * DAY))
+    return path
+
+
+def pack(store: FileStore, name: str, days: float) -> Path:
+    store.put(f"packs/{name}", b"x" * 100)
+    return aged(store.root / "packs" / name, days)
+
+
+def order(store: FileStore, job_id: str, *packs: str) -> None:
+    nothing = Artifact.within(b"")
+    store.put(keys.order(job_id), Order(job_id, "train", nothing, nothing, packs=packs).to_bytes())
+
+
+def sweep(store, home, runtime) -> retention.Swept:
+    return retention.sweep(store, home, runtime, now=NOW)
+
+
+# -------------------------------------------------------------------------------------------------------------- packs
+
+
+def test_a_pack_that_no_order_names_goes_after_seven_days(store, home, runtime) -> None:
+    old, young = pack(store, "old", 7.1), pack(store, "young", 6.9)
+
+    swept = sweep(store, home, runtime)
+
+    assert (old.exists(), young.exists()) == (False, True)
+    assert swept == retention.Swept(packs=1, size_bytes=100)
+
+
+def test_a_pack_that_an_order_names_stays_however_old(store, home, runtime) -> None:
+    kept = pack(store, "kept", 400)
+    order(store, "cpu-train-1", "other", "kept")
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert kept.exists()
+
+
+def test_a_pack_of_a_group_of_jobs_stays(store, home, runtime) -> None:
+    kept = pack(store, "kept", 400)
+    nothing = Artifact.within(b"")
+    store.put("_groups/grp-1/order.json", Order("a", "train", nothing, nothing, packs=("kept",)).to_bytes())
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    "page", [b"{", pages.write({"schema": 99, "packs": []})], ids=["damaged", "of a later version"]
+)
+def test_an_order_that_cannot_be_read_keeps_every_pack(page, store, home, runtime) -> None:
+    spare = pack(store, "spare", 400)
+    store.put(keys.order("cpu-train-1"), page)
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert spare.exists()
+
+
+def test_a_job_without_an_order_keeps_no_pack(store, home, runtime) -> None:
+    spare = pack(store, "spare", 400)
+    store.put(keys.record("cpu-train-1"), b"{}")
+
+    assert sweep(store, home, runtime).packs == 1
+    assert not spare.exists()
+
+
+def test_while_somebody_submits_no_pack_goes(store, home, runtime) -> None:
+    spare = pack(store, "spare", 400)
+    (runtime / "jobs" / "cpu-train-1").mkdir()
+    held = life.take(Paths(runtime).submitting("cpu-train-1"))
+    try:
+        assert sweep(store, home, runtime) == NOTHING
+    finally:
+        held.release(remove=True)
+    assert spare.exists()
+
+    assert sweep(store, home, runtime).packs == 1
+
+
+def test_while_another_machine_that_shares_the_home_submits_no_pack_goes(store, home, runtime) -> None:
+    spare = pack(store, "spare", 400)
+    mark = Paths(home / "run" / "there").submitting("cpu-train-1")
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    os.utime(mark, (NOW - 60, NOW - 60))
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert spare.exists()
+
+    aged(mark, 2)  # whoever left it there was killed
+
+    assert sweep(store, home, runtime).packs == 1
+
+
+@pytest.mark.parametrize("how", ["its order is written", "it is still under way"])
+def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home, runtime, monkeypatch) -> None:
+    needed, spare = pack(store, "needed", 400), pack(store, "spare", 400)
+    before = needed.stat().st_mtime
+    real, seen, held = retention._hide, [], []
+
+    def hide(store_, entry):
+        seen.append(sorted(entry.key for entry in store.entries("packs/")))
+        aside = real(store_, entry)
+        if how == "its order is written":
+            order(store, "cpu-train-1", "needed")
+        elif not held:
+            (runtime / "jobs" / "cpu-train-1").mkdir()
+            held.append(life.take(Paths(runtime).submitting("cpu-train-1")))
+        return aside
+
+    monkeypatch.setattr(retention, "_hide", hide)
+
+    swept = sweep(store, home, runtime)
+
+    assert seen == [["packs/needed", "packs/spare"], ["packs/spare"]]  # hidden one by one
+    assert needed.read_bytes() == b"x" * 100
+    assert needed.stat().st_mtime == before
+    assert (swept.packs, spare.exists()) == ((1, False) if how == "its order is written" else (0, True))
+    assert list((store.root / ".tmp").glob("*.spare")) == []
+
+
+def test_when_asking_again_fails_every_pack_comes_back(store, home, runtime, monkeypatch) -> None:
+    spare = pack(store, "spare", 400)
+    answers = iter([frozenset()])
+    monkeypatch.setattr(retention, "named_packs", lambda _: next(answers))  # the second time it raises
+
+    with pytest.raises(StopIteration):
+        sweep(store, home, runtime)
+
+    assert spare.exists()
+
+
+def test_outputs_results_and_logs_stay_however_old(store, home, runtime) -> None:
+    kept = ["outputs/cpu-train-1/model.bin", "cpu-train-1/result.pkl", "cpu-train-1/logs/0/0/000000000000", "data/x"]
+    for key in kept:
+        store.put(key, b"x")
+        aged(store.root / key, 1000)
+
+    assert sweep(store, home, runtime) == NOTHING
+    assert [store.get(key) for key in kept] == [b"x"] * 4
+
+
+# ------------------------------------------------------------------------------------------------- cache and history
+
+
+def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store, home, runtime) -> None:
+    (home / "cache" / "packs").mkdir(parents=True)
+    old = [home / "cache" / "a.json", home / "cache" / "packs" / "b"]
+    for page in (*old, home / "cache" / "c.json", home / "cache" / "d.json"):
+        page.write_text("12345")
+    aged(old[0], 91)
+    aged(old[1], 91)
+    aged(home / "cache" / "c.json", 89)
+    os.utime(home / "cache" / "d.json", (NOW - DAY, NOW - 400 * DAY))  # read yesterday, written long ago
+
+    swept = sweep(store, home, runtime)
+
+    assert swept == retention.Swept(pages=2, size_bytes=10)
+    assert sorted(page.name for page in (home / "cache").glob("*.json")) == ["c.json", "d.json"]
+
+
+def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home, runtime) -> None:
+    for name, days in (("old", 31), ("new", 29)):
+        folder = home / "cache" / "environments" / name
+        folder.mkdir(parents=True)
+        (folder / "big.so").write_bytes(b"x" * 50)
+        (folder / "used").touch()
+        for path in (folder / "big.so", folder / "used", folder):
+            aged(path, days)
+
+    swept = sweep(store, home, runtime)
+
+    assert (swept.environments, swept.size_bytes) == (1, 50)
+    assert [path.name for path in (home / "cache" / "environments").iterdir()] == ["new"]
+
+
+def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
+    for name, days in (("old", 31), ("new", 0)):
+        store.put(keys.tombstone(name), pages.write({"schema": 1, "job_id": name}))
+        aged(store.root / keys.tombstone(name), days)
+
+    sweep(store, home, runtime)
+
+    assert [entry.key for entry in store.entries("history/")] == ["history/new.json"]
+
+
+# ----------------------------------------------------------------------------------------------------------- how often
+
+
+def test_it_happens_at_most_once_a_day(store, home, runtime) -> None:
+    first = pack(store, "first", 400)
+    retention.sweep_if_due(store, home, runtime, now=NOW)
+    assert not first.exists()
+
+    second = pack(store, "second", 400)
+    retention.sweep_if_due(store, home, runtime, now=NOW + 0.9 * DAY)
+    assert second.exists()
+
+    retention.sweep_if_due(store, home, runtime, now=NOW + 1.1 * DAY)
+    assert not second.exists()
+
+
+def test_a_clock_that_was_set_back_does_not_stop_it_for_ever(store, home, runtime) -> None:
+    retention.sweep_if_due(store, home, runtime, now=NOW + 1000 * DAY)
+    spare = pack(store, "spare", 400)
+
+    retention.sweep_if_due(store, home, runtime, now=NOW)
+
+    assert not spare.exists()
+
+
+def test_listing_jobs_sweeps(store, home) -> None:
+    spare = pack(store, "spare", 400)
+    places.runtime().mkdir(parents=True)
+
+    finding.list_jobs()
+
+    assert not spare.exists()
+
+
+def test_a_sweep_that_fails_does_not_break_the_listing(store, home, monkeypatch) -> None:
+    def fail(*_, **__):
+        raise OSError("the disk is gone")
+
+    places.runtime().mkdir(parents=True)
+    monkeypatch.setattr(retention, "sweep", fail)
+
+    assert finding.list_jobs() == []
+
+
+def test_without_a_runtime_folder_nothing_is_made_and_nothing_goes(store, home) -> None:
+    spare = pack(store, "spare", 400)
+
+    retention.sweep_if_due(store, home, home / "run" / "nowhere", now=NOW)
+
+    assert spare.exists()
+    assert not (home / "run").exists()
