@@ -364,4 +364,4 @@ class BatchError(Exception):
 
 
 class Preempted(Exception):  # noqa: N818 - a state that user code announces, not a mistake
-    """Raised by user code that saved its work because its machine is taken away; on this machine, a failure as any other."""
+    """Raised by user code that saved its work because its machine is taken away; on this machine a plain failure."""

@@ -79,7 +79,13 @@ def kinetic(project) -> Callable[..., Told]:
 
     def run(*words: str, cwd: Path | None = None) -> Told:
         done = subprocess.run(
-            command(*words), capture_output=True, text=True, env=environment(), cwd=cwd or project.root, timeout=60
+            command(*words),
+            capture_output=True,
+            text=True,
+            env=environment(),
+            cwd=cwd or project.root,
+            timeout=60,
+            check=False,
         )
         return Told(done.returncode, done.stdout, done.stderr)
 

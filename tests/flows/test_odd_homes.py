@@ -1,4 +1,4 @@
-"""Homes as they are found: shared by two machines, on odd file systems, full, read-only, oddly named, in dying sessions."""
+"""Homes as they are found: shared by machines, on odd file systems, full, read-only, oddly named, in dying sessions."""
 
 from __future__ import annotations
 
@@ -204,11 +204,11 @@ def test_a_job_of_another_machine_is_cancelled_at_once_and_its_process_ends_when
     clients: Clients, running_there: str, wait_until: Callable[..., None]
 ) -> None:
     told = clients.kinetic("jobs", "cancel", running_there, **HERE)
-    refused = clients.refused(f"kinetic.JobHandle.from_dict({_plain(clients, running_there)!r}).result()", **HERE)
+    refused = clients.refused(f"kinetic.attach({running_there!r}).result()", **HERE)
     _ring(clients.home / "run" / "there")  # it looks once a minute by itself
 
     assert told.returncode == 0, told.stderr
-    assert f"its processes on {os.uname().nodename} end within a minute" in told.stderr
+    assert f"runs on host {os.uname().nodename}; its processes there end within a minute" in told.stderr
     assert "JobCancelledError" in refused
     pid = int(clients.sign.read_text())
     wait_until(lambda: not _is_alive(pid), "the end of the worker", 20)
@@ -223,11 +223,27 @@ def test_a_job_of_another_machine_that_is_removed_while_it_runs_leaves_nothing_b
     _ring(clients.home / "run" / "there")
 
     assert told.returncode == 0, told.stderr
+    assert f"runs on host {os.uname().nodename}; its processes there end within a minute" in told.stderr
     pid = int(clients.sign.read_text())
     wait_until(lambda: not _is_alive(pid), "the end of the worker", 20)
     wait_until(lambda: clients.rows("there") == [], "the end of the row")
     wait_until(lambda: not (clients.home / "store" / running_there).exists(), "an empty store")
-    assert not (clients.home / "run" / "there" / "jobs" / running_there).exists()
+    wait_until(lambda: not (clients.home / "run" / "there" / "jobs" / running_there).exists(), "an empty machine")
+
+
+def test_a_job_that_waits_on_another_machine_and_is_removed_never_begins(
+    clients: Clients, running_there: str, wait_until: Callable[..., None]
+) -> None:
+    sign = clients.home.parent / "never"
+    waits = clients.submit(f"work.run_async('', {str(sign)!r})", **THERE, KINETIC_LOCAL_SLOTS="1")
+
+    clients.run(f"kinetic.attach({waits!r}).cleanup()\nprint(1)", **HERE)
+    clients.until.touch()
+
+    assert clients.collect(running_there, **THERE)
+    wait_until(lambda: clients.rows("there") == [(running_there, "ended")], "the end of the row")
+    assert not sign.exists()
+    assert not (clients.home / "store" / waits).exists()
 
 
 # ------------------------------------------------------------------------------------- file systems
@@ -279,11 +295,11 @@ def test_a_file_system_without_shared_memory_has_a_queue_with_the_older_journal(
 ) -> None:
     clients.more = {"LD_PRELOAD": no_shared_memory}  # for clients; keepers and workers have it from their recipe
     clients.until.touch()
-    eight = [clients.start(f"print(json.dumps([{clients.held}.result(timeout=50) for _ in range(2)]))") for _ in "1234"]
+    four = [clients.start(f"print(json.dumps([{clients.held}.result(timeout=50) for _ in range(2)]))") for _ in "1234"]
 
-    told = [client.communicate(timeout=90) for client in eight]
+    told = [client.communicate(timeout=90) for client in four]
 
-    assert [client.returncode for client in eight] == [0] * 4, told
+    assert [client.returncode for client in four] == [0] * 4, told
     (queue,) = clients.home.glob("run/*/queue.db")
     with closing(sqlite3.connect(queue)) as db:
         assert db.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
@@ -314,26 +330,31 @@ def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Clients, tmp_pat
     assert [*disk.iterdir()] == []
 
 
-@pytest.mark.parametrize("free", [0, 4, 16, 48, 160, 640], ids=lambda free: f"{free}k")
+# Kilobytes that are free: for nothing; for the folders; for the key; for part of the code; for the code, not the queue.
+@pytest.mark.parametrize("free", [0, 4, 16, 48, 160, 640, 1500], ids=lambda free: f"{free}k")
+@pytest.mark.parametrize("runtime", ["disk/home/run/here", "home/run/here"], ids=["with its runtime", "store and keys"])
 def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
-    clients: Clients, tmp_path: Path, mount: Any, free: int, request: pytest.FixtureRequest
+    clients: Clients, tmp_path: Path, mount: Any, free: int, runtime: str, request: pytest.FixtureRequest
 ) -> None:
-    disk = mount(tmp_path / "disk", "size=4m")
+    disk = mount(tmp_path / "disk", "size=8m")
     clients.home = disk / "home"
-    clients.more = {"KINETIC_HOME": str(clients.home), "KINETIC_RUNTIME_DIR": str(tmp_path / "home" / "run" / "here")}
+    clients.more = {"KINETIC_HOME": str(clients.home), "KINETIC_RUNTIME_DIR": str(tmp_path / runtime)}
     _fill(disk, free)
 
-    told = clients.refused("work.run_async(sign='x' * 1_000_000)")
+    told = clients.refused("work.run_async(sign='x' * 3_000_000)")
     (disk / "ballast").unlink()
 
     lines = told.splitlines()
     assert [line.split(":")[0] for line in lines[1:]] == ["why", "next"]
-    assert "No space left" in lines[1]
+    assert "No space left" in lines[1] or "disk is full" in lines[1]
+    assert "KINETIC_" in lines[2]
+    assert [path.name for path in tmp_path.glob(f"{runtime}/runners/.*")] == []
     assert [*disk.glob("home/store/*-*")] == []
     assert [path for path in disk.glob("home/store/.tmp/*") if path.stat().st_size] == []
     assert clients.run("print(json.dumps([job.job_id for job in kinetic.list_jobs()]))") == []
     clients.until.touch()
     assert clients.collect(clients.submit())["file"]  # and it works again
+    _end_keepers(request, clients.home)
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
@@ -434,9 +455,7 @@ def test_where_jobs_die_with_their_session_one_sentence_says_so_once(clients: Cl
 
 
 @pytest.mark.parametrize("store_is", [0.0, -400 * DAY, 400 * DAY], ids=["on time", "a year behind", "a year ahead"])
-def test_a_removed_job_is_remembered_for_thirty_days_by_the_stores_own_clock(
-    clients: Clients, store_is: float
-) -> None:
+def test_a_removed_job_is_remembered_for_thirty_days_by_the_stores_own_clock(clients: Clients, store_is: float) -> None:
     store = FileStore(clients.home / "store")
     ages = {"cpu-new-20261120-143000-0000001": 0.0, "cpu-kept-20261120-143000-0000002": 30 * DAY - 60}
     ages["cpu-old-20261120-143000-0000003"] = 30 * DAY + 60
@@ -450,11 +469,6 @@ def test_a_removed_job_is_remembered_for_thirty_days_by_the_stores_own_clock(
     assert told.returncode == 0, told.stderr
     assert [job for job in ages if job in told.stdout] == [*ages][:2]
     assert [entry.key for entry in store.entries(keys.HISTORY)] == sorted(map(keys.tombstone, [*ages][:2]))
-
-
-def _plain(clients: Clients, job: str) -> dict[str, Any]:
-    page = json.loads((clients.home / "store" / job / "handle.json").read_text())
-    return {name: value for name, value in page.items() if name not in {"seal", "schema"}}
 
 
 def _ring(runtime: Path) -> None:
@@ -482,13 +496,20 @@ def _fill(disk: Path, free_kilobytes: int) -> None:
 
 
 def _open_to_others(home: Path) -> list[str]:
-    """Return what lies below a home and lets anybody but its owner in; links have no rights of their own."""
+    """Return what lies below a home and lets anybody but its owner in.
+
+    A job's working and output folders are the user's, and made with the user's own umask; like the unpacked code of the
+    runner they lie in folders that let nobody else through.
+    """
     found = []
-    for path in home.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            about = path.lstat()
-            if about.st_mode & 0o077 and not stat.S_ISLNK(about.st_mode):
-                found.append(f"{stat.filemode(about.st_mode)} {path.relative_to(home)}")
+    for above, folders, files in os.walk(home):
+        folders[:] = [name for name in folders if name != "outputs" and not name.startswith("work-")]
+        for name in (*folders, *files):
+            with contextlib.suppress(FileNotFoundError):
+                about = Path(above, name).lstat()
+                if about.st_mode & 0o077:
+                    found.append(f"{stat.filemode(about.st_mode)} {Path(above, name).relative_to(home)}")
+        folders[:] = [name for name in folders if name != "runners"]
     return found
 
 

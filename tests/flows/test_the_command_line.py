@@ -80,7 +80,9 @@ def submit(project) -> Callable[..., str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1"}
+    # A worker of xdist carries COLUMNS, which would overrule the width of a test's own terminal.
+    ours = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    return {**ours, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1"}
 
 
 def command(*words: str) -> list[str]:

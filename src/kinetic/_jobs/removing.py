@@ -30,13 +30,15 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     """
     backend, store = places.backend_of(handle), places.store_of(handle)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
-        tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts})
+        tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts, "resource_removed": resource})
     step("client:tombstone-written")
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if not ended and not backend.stop(handle.job_id, wait=wait):
             _log().warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
         backend.remove(handle.job_id)
+        if not seen.status.is_final:
+            _tell_of_another_host(handle)
     if artifacts:
         store.delete(keys.job(handle.job_id))
         _drop_empty_outputs(handle)
@@ -109,6 +111,16 @@ def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
     tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
     step("canceller:tombstone-written")
     backend.remove(handle.job_id)
+    _tell_of_another_host(handle)
+
+
+def _tell_of_another_host(handle: JobHandle) -> None:
+    """Say that a job elsewhere ends a little later: only its own keeper can end it, and looks once a minute."""
+    from kinetic import _output as output
+    from kinetic._jobs import listing
+
+    if not listing.is_here(handle):
+        output.say(f"{handle.job_id} runs on {listing.place_of(handle)}; its processes there end within a minute")
 
 
 def _log() -> logging.Logger:

@@ -180,7 +180,7 @@ def _is_due(mark: Path, now: float) -> bool:
     if 0 <= now - _modified(mark, -DAY) < DAY:
         return False
     try:
-        mark.touch()
+        mark.touch(0o600)
         os.utime(mark, (now, now))
     except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
         return False

@@ -33,12 +33,19 @@ def exists(store: Store, job_id: str) -> bool:
 
 
 def listed(store: Store) -> Iterator[dict[str, Any]]:
-    """Yield every tombstone, and drop those that are older than 30 days by the store's own clock."""
+    """Yield every tombstone, and drop those that are older than 30 days by the store's own clock.
+
+    One whose job still has artifacts stays: without it, a job that was cancelled would look like one that was not.
+    """
     entries = list(store.entries(keys.HISTORY))
     newest = max((entry.modified for entry in entries), default=0.0)
     for entry in entries:
-        if entry.modified < newest - KEEP_SECONDS:
+        if entry.modified < newest - KEEP_SECONDS and store.size(keys.record(_job_of(entry.key))) is None:
             store.delete(entry.key)
             continue
         with contextlib.suppress(KeyMissingError, IntegrityError):
             yield pages.read(store.get(entry.key), entry.key)
+
+
+def _job_of(key: str) -> str:
+    return key.removeprefix(keys.HISTORY).removesuffix(".json")

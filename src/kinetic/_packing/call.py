@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +17,7 @@ from kinetic._packing.root import Plan, below
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests
 from kinetic._wire.order import INLINE_BYTES, Artifact
-from kinetic.errors import ArgumentNotPicklableError, CallableError
+from kinetic.errors import ArgumentNotPicklableError, CallableError, StoreError
 
 _WARN_MB = 50.0
 _MB = 1_000_000
@@ -128,18 +129,20 @@ class _Spool:
     def write(self, data: bytes | memoryview) -> int:
         """Write, and move to a file when it is no longer small."""
         size = memoryview(data).nbytes
-        if self.small is not None and self.small.tell() + size > INLINE_BYTES:
-            self._file = self._open()
-            self._file.write(self.small.getbuffer())
-            self.small = None
-        (self._file or self.small).write(data)  # type: ignore[union-attr] # one of the two is there
+        with self._ours():
+            if self.small is not None and self.small.tell() + size > INLINE_BYTES:
+                self._file = self._open()
+                self._file.write(self.small.getbuffer())
+                self.small = None
+            (self._file or self.small).write(data)  # type: ignore[union-attr] # one of the two is there
         return size
 
     def put(self, key: str) -> None:
         """Hand the file to the store: by a rename where that is possible."""
         if self._file is None or self._path is None:
             return
-        self._file.close()
+        with self._ours():
+            self._file.close()
         adopt = getattr(self._store, "adopt", None)
         if adopt is not None:
             adopt(key, self._path)
@@ -149,9 +152,24 @@ class _Spool:
     def discard(self) -> None:
         """Remove what is left of the file."""
         if self._file is not None and self._path is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
+                self._file.close()
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Translate what the disk says; what the user's own pickling raises passes beside this."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            raise StoreError(
+                f"the disk that holds the store {'is full' if full else 'refused the arguments'}",
+                why=f"writing the pickled function and its arguments: {error}",
+                next="free some space there, or point KINETIC_HOME at a larger disk",
+                code="store-full" if full else None,
+            ) from error
 
     def _open(self) -> IO[bytes]:
         scratch = getattr(self._store, "scratch", None)

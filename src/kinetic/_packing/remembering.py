@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinetic._wire import trees
+from kinetic._wire import folders, trees
 
 VERSION = 1
 # A file that changed this shortly before it was read may change again without another time stamp. Linux stamps every
@@ -132,16 +132,12 @@ def _is_sound(page: dict[str, Any]) -> bool:
 def write_whole(path: str, data: bytes) -> None:
     """Write a file whole or not at all; not forced to the disk, since a damaged cache is only slow."""
     beside = f"{path}.{os.getpid():x}.{os.urandom(4).hex()}.part"
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    folders.make(os.path.dirname(path))
     try:
-        with open(beside, "xb", opener=_private) as file:
+        with open(beside, "xb", opener=folders.opener) as file:
             file.write(data)
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -74,18 +74,32 @@ def _digest(files: dict[str, Path]) -> str:
 
 
 def _make(files: dict[str, Path], target: Path) -> None:
-    import compileall  # 10 ms; once for each version of kinetic
-    import shutil
+    import shutil  # here and below: 10 ms; once for each version of kinetic
 
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
+    try:
+        _fill(files, beside, target)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise PackingError(
+            f"the code that carries out jobs could not be put into {target.parent}",
+            why=str(error),
+            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
+        ) from error
+    try:
+        beside.rename(target)
+    except OSError:  # another client was faster
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
+    import compileall
+    import shutil
+
     for name, path in files.items():
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, beside / name)
     (beside / "keeper.py").write_text(_START)
     compileall.compile_dir(beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target))
     (beside / "complete").write_text("")
-    try:
-        beside.rename(target)
-    except OSError:  # another client was faster
-        shutil.rmtree(beside, ignore_errors=True)

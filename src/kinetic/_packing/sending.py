@@ -12,7 +12,7 @@ from typing import cast
 from kinetic._packing.packs import Finished, PackWriter
 from kinetic._packing.reading import Read
 from kinetic._stores.protocol import Store
-from kinetic._wire import trees
+from kinetic._wire import folders, trees
 
 _LEFT_BEHIND_SECONDS = 24 * 3600  # a scratch file this old belongs to a process that was killed
 
@@ -99,7 +99,7 @@ class Sender:
 
     def _prepare(self) -> None:
         """Make the scratch folder, and sweep what killed processes left in it."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        folders.make(self._folder)
         before = time.time() - _LEFT_BEHIND_SECONDS
         with os.scandir(self._folder) as entries:
             for entry in entries:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._runner import calling, pickling
-from kinetic._wire import digests, outcome
+from kinetic._wire import digests, folders, outcome
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -65,7 +65,7 @@ def _undeliverable(value: object, error: Exception) -> dict[str, Any]:
 
 
 def _write(value: object, body: Path) -> tuple[int, str]:
-    with body.open("wb", buffering=1 << 16) as file:
+    with open(body, "wb", buffering=1 << 16, opener=folders.opener) as file:
         writer = digests.HashingWriter(file)
         pickling.dump(value, writer)  # type: ignore[arg-type] # a pickler needs write() only
         file.flush()

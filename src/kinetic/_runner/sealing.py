@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
+from kinetic._wire import folders, keys
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.steps import step
 from kinetic.errors import KeyMissingError, StoreError
@@ -21,7 +21,7 @@ _TRIES = 3
 
 def reserve(path: Path) -> None:
     """Keep space on the store's disk, so that a full disk can still be told."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=folders.opener) as file:
         os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES) if hasattr(os, "posix_fallocate") else file.write(
             bytes(RESERVE_BYTES)
         )

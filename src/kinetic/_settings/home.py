@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetic._settings.variables import read
+from kinetic._wire import folders
 from kinetic.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def ensure_home(environ: Mapping[str, str]) -> Path:
     """
     home = kinetic_home(environ)
     try:
-        home.mkdir(_PRIVATE, parents=True, exist_ok=True)
+        folders.make(home)
     except OSError as error:
         raise SettingsError(
             f"the kinetic home {home} cannot be made",

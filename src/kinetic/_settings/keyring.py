@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from kinetic._wire import seal
+from kinetic._wire import folders, seal
 from kinetic.errors import SettingsError
 
 _CURRENT = "this-home"
@@ -72,14 +72,14 @@ def add(home: Path, text: str) -> str:
         key = b""
     if len(key) != seal.KEY_BYTES:
         raise SettingsError("this is not a key of kinetic", why=f"a key is {2 * seal.KEY_BYTES} hexadecimal digits")
-    (home / "keys").mkdir(mode=0o700, parents=True, exist_ok=True)
+    folders.make(home / "keys")
     _create(home / "keys" / seal.key_id(key), key.hex())
     return seal.key_id(key)
 
 
 def _named(folder: Path, pointer: Path) -> str:
     """Return the id of the current key, after making one if there is none yet."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folders.make(folder)
     if not pointer.exists():
         key = os.urandom(seal.KEY_BYTES)
         _create(folder / seal.key_id(key), key.hex())

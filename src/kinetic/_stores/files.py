@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kinetic._stores.protocol import Entry, Source
+from kinetic._wire import folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 SCRATCH = ".tmp"
@@ -57,7 +58,7 @@ class FileStore:
         """Return a folder of this store's file system for files that will be adopted."""
         folder = self.root / SCRATCH
         with _ours(SCRATCH, writing=True):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.make(folder)
         return folder
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -227,7 +228,7 @@ class FileStore:
         if folder in self._known_folders:
             return
         if not os.path.isdir(folder):
-            os.makedirs(folder, mode=0o700, exist_ok=True)  # hot path
+            folders.make(folder)
             _sync(folder.rpartition("/")[0])  # the new folder's own name must outlive a power cut, too
         self._known_folders.add(folder)
 

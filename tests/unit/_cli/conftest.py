@@ -49,7 +49,7 @@ def kinetic(home: Path) -> Kinetic:
 def made_job(home: Path) -> Callable[..., str]:
     """Return a function that puts a job into the store as it lies there once it has ended; it returns the id.
 
-    ``status`` is "succeeded", "failed" or "cancelled", or "" for a job without a verdict; ``days`` how long ago it ended.
+    ``status`` is "succeeded", "failed", "cancelled", or "" for a job without a verdict; ``days`` how long ago it ended.
     """
     number = itertools.count()
 

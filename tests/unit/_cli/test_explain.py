@@ -1,4 +1,4 @@
-"""`kinetic jobs explain`: a cause in words, the phase, the end of the log, the next command. And `show`, with all fields."""
+"""`kinetic jobs explain`: the cause in words, the phase, the log's end, the next command. And `show` and `list`."""
 
 from __future__ import annotations
 

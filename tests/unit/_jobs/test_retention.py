@@ -82,6 +82,18 @@ def test_a_pack_that_an_order_names_stays_however_old(store, home, runtime) -> N
     assert kept.exists()
 
 
+def test_a_pack_that_is_needed_is_not_even_hidden_for_a_moment(store, home, runtime, monkeypatch) -> None:
+    pack(store, "kept", 400)
+    pack(store, "spare", 400)
+    order(store, "cpu-train-1", "kept")
+    real, hidden = retention._hide, []
+    monkeypatch.setattr(retention, "_hide", lambda store_, entry: (hidden.append(entry.key), real(store_, entry))[1])
+
+    sweep(store, home, runtime)
+
+    assert hidden == ["packs/spare"]
+
+
 def test_a_pack_of_a_group_of_jobs_stays(store, home, runtime) -> None:
     kept = pack(store, "kept", 400)
     nothing = Artifact.within(b"")
@@ -110,12 +122,14 @@ def test_a_job_without_an_order_keeps_no_pack(store, home, runtime) -> None:
     assert not spare.exists()
 
 
-def test_while_somebody_submits_no_pack_goes(store, home, runtime) -> None:
+def test_while_somebody_submits_no_pack_goes_or_is_hidden(store, home, runtime, monkeypatch) -> None:
     spare = pack(store, "spare", 400)
     (runtime / "jobs" / "cpu-train-1").mkdir()
     held = life.take(Paths(runtime).submitting("cpu-train-1"))
     try:
-        assert sweep(store, home, runtime) == NOTHING
+        with monkeypatch.context() as patched:
+            patched.setattr(retention, "_hide", lambda *_: pytest.fail("a pack was hidden"))
+            assert sweep(store, home, runtime) == NOTHING
     finally:
         held.release(remove=True)
     assert spare.exists()

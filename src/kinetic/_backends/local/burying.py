@@ -22,7 +22,7 @@ from kinetic._runner import judging, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
+from kinetic._wire import keys, pages
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
@@ -156,8 +156,20 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     step("keeper:cleared")
     if not queue.end(job_id, status):
         forsake(paths, store, job_id)
+    elif was_removed(store, job_id):
+        queue.forget(job_id)
+        forsake(paths, store, job_id)
     else:
         launching.forget(paths, job_id)
+
+
+def was_removed(store: Store, job_id: str) -> bool:
+    """Say whether somebody removed a job: another machine that shares the home cannot reach our row."""
+    if store.size(keys.tombstone(job_id)) is None:
+        return False
+    with contextlib.suppress(KineticError):
+        return bool(pages.read(store.get(keys.tombstone(job_id)), job_id).get("resource_removed"))
+    return False
 
 
 def forsake(paths: Paths, store: Store, job_id: str) -> None:

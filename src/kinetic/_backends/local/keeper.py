@@ -91,6 +91,10 @@ class Keeper:
         if store.size(keys.result(row.job_id)) is not None:
             self.queue.end(row.job_id, "ended")
             return
+        if burying.was_removed(store, row.job_id):
+            self.queue.forget(row.job_id)
+            burying.forsake(self.paths, store, row.job_id)
+            return
         started = time.time()
         attempt = self._claim_attempt(store, row.job_id, started)
         step("keeper:attempt-noted")
@@ -172,7 +176,8 @@ class Keeper:
         """Say whether the job shall end: asked to, removed, or cancelled by somebody who died before telling us."""
         with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
             row = self.queue.jobs([job_id]).get(job_id)
-            return self.ending or row is None or bool(row.stop) or store.size(keys.result(job_id)) is not None
+            asked = self.ending or row is None or bool(row.stop) or store.size(keys.result(job_id)) is not None
+            return asked or burying.was_removed(store, job_id)
         return self.ending
 
     def _help_others(self) -> None:

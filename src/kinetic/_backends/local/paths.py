@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
 
 
@@ -98,7 +98,7 @@ class Paths:
         """
         try:
             for folder in (self.runtime, self.keepers, self.jobs, self.runners):
-                os.makedirs(folder, mode=0o700, exist_ok=True)  # on the way of every submission
+                folders.make(folder)
         except OSError as error:
             raise BackendUnavailableError(
                 "the folders for running jobs cannot be made",

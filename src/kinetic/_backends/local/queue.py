@@ -7,6 +7,7 @@ the devices.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
 
 _SCHEMA = 1
@@ -284,8 +286,10 @@ def free_devices(db: sqlite3.Connection, limits: Limits) -> list[str]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     try:
+        with contextlib.suppress(FileExistsError):  # what lies beside it takes on its rights
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, folders.PRIVATE_FILE))
         db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise _unusable(path, str(error)) from error
     try:
         version = _prepared(db, path)
@@ -326,7 +330,6 @@ def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {_SCHEMA}")
     db.execute("COMMIT")
-    path.chmod(0o600)
 
 
 def _takes_wal(path: Path) -> bool:
@@ -352,8 +355,9 @@ def _takes_wal(path: Path) -> bool:
 
 
 def _unusable(path: Path, why: str, *, next: str = "") -> BackendUnavailableError:  # noqa: A002 - as errors name it
+    room = "free some space there, or " if "full" in why else ""
     return BackendUnavailableError(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
-        next=next or "point KINETIC_RUNTIME_DIR at a folder on a local disk",
+        next=next or f"{room}point KINETIC_RUNTIME_DIR at a folder on a local disk",
     )

@@ -115,7 +115,7 @@ def _is_due(mark: Path, now: float) -> bool:
         if 0 <= now - mark.stat().st_mtime < HOUR:
             return False
     try:
-        mark.touch()
+        mark.touch(0o600)
         os.utime(mark, (now, now))
     except OSError:
         return False

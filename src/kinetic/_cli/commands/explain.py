@@ -121,7 +121,7 @@ def _last_lines(handle: JobHandle) -> tuple[str, ...]:
 
 
 def _line(name: str, text: str) -> None:
-    """Print one part; the lines after the first stand below its beginning, also those that an error indented already."""
+    """Print one part; the lines after the first stand below its beginning, also those that were indented already."""
     if text:
         first, *others = text.splitlines()
         print(f"{f'{name}:':<{len(_INDENT)}}{first}")
