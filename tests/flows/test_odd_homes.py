@@ -115,11 +115,6 @@ class Clients:
 
 
 @pytest.fixture
-def clients(project: Any, home: Path) -> Clients:
-    return Clients(project, home)
-
-
-@pytest.fixture
 def mount() -> Iterator[Callable[..., Path]]:
     """Return a function that mounts a file system of its own on a folder, or mounts it anew with other options."""
     mounted: list[Path] = []
@@ -136,6 +131,13 @@ def mount() -> Iterator[Callable[..., Path]]:
     yield mount_
     for folder in mounted:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def clients(project: Any, home: Path, mount: object, request: pytest.FixtureRequest) -> Iterator[Clients]:
+    found = Clients(project, home)
+    yield found
+    _end_keepers(request, found.home)  # before what it is mounted on goes
 
 
 # ------------------------------------------------------------------------------------- two machines over one home
@@ -318,7 +320,6 @@ def test_where_there_is_shared_memory_the_queue_uses_it(clients: Clients) -> Non
 
 def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Clients, tmp_path: Path, mount: Any) -> None:
     disk = mount(mount(tmp_path / "disk", "size=1m"), "remount,ro")
-    del clients.home
 
     for more in ({"HOME": str(disk), "KINETIC_HOME": ""}, {"KINETIC_HOME": str(disk / "kinetic")}):
         told = clients.refused("work()", **more)
@@ -334,7 +335,7 @@ def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Clients, tmp_pat
 @pytest.mark.parametrize("free", [0, 4, 16, 48, 160, 640, 1500], ids=lambda free: f"{free}k")
 @pytest.mark.parametrize("runtime", ["disk/home/run/here", "home/run/here"], ids=["with its runtime", "store and keys"])
 def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
-    clients: Clients, tmp_path: Path, mount: Any, free: int, runtime: str, request: pytest.FixtureRequest
+    clients: Clients, tmp_path: Path, mount: Any, free: int, runtime: str
 ) -> None:
     disk = mount(tmp_path / "disk", "size=8m")
     clients.home = disk / "home"
@@ -354,23 +355,20 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
     assert clients.run("print(json.dumps([job.job_id for job in kinetic.list_jobs()]))") == []
     clients.until.touch()
     assert clients.collect(clients.submit())["file"]  # and it works again
-    _end_keepers(request, clients.home)
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_a_home_with_spaces_and_letters_of_other_alphabets_in_its_name(
-    clients: Clients, tmp_path: Path, locale: str, request: pytest.FixtureRequest
+    clients: Clients, tmp_path: Path, locale: str
 ) -> None:
     home = tmp_path / "home" / "ein schönes  'Heim' ☃ – 家 #1 %20?"
     clients.home = home
     clients.more = {"KINETIC_HOME": str(home), "LC_ALL": locale}
-    try:
-        job = clients.submit("work.run_async()")
-        value = clients.collect(job)
-        listed = clients.kinetic("jobs", "list")
-        log = clients.kinetic("jobs", "logs", job)
-    finally:
-        _end_keepers(request, home)
+
+    job = clients.submit("work.run_async()")
+    value = clients.collect(job)
+    listed = clients.kinetic("jobs", "list")
+    log = clients.kinetic("jobs", "logs", job)
 
     assert value["file"].startswith(str(home))
     assert (listed.returncode, job in listed.stdout) == (0, True), listed.stderr
