@@ -53,7 +53,8 @@ def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[t
 
 
 def _section(path: tuple[str, ...], command: click.Command) -> str:
-    context = click.Context(command, info_name=path[-1])
+    # A command keeps its help option once it was asked for it: under the names that the terminal gives it.
+    context = click.Context(command, info_name=path[-1], help_option_names=["-h", "--help"])
     words = " ".join((*path, *command.collect_usage_pieces(context)))
     lines = [f"## `{' '.join(path)}`", "", f"`{words}`", ""]
     for paragraph in (command.help or "").replace("\b\n", "").split("\n\n"):

@@ -387,7 +387,7 @@ def test_a_project_on_a_read_only_disk_runs_and_nothing_is_written_there(
 
     value = clients.run("print(json.dumps(work()))")
 
-    assert value["written"] == ["jobs.py", "pyproject.toml"]
+    assert set(value["written"]) - {"__pycache__"} == {"jobs.py", "pyproject.toml"}
     assert sorted(disk.rglob("*")) == before
 
 
