@@ -60,6 +60,34 @@ def test_every_hosts_log_is_kept_and_shown_with_its_prefix(project) -> None:
     assert "host 1 of 4" not in third
 
 
+def test_all_hosts_can_be_followed_at_once_until_the_job_ends(home, project) -> None:
+    project.write(
+        "chatty.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="tpu-v4-2x2x2")
+        def chat():
+            import os
+            import time
+
+            for number in range(3):
+                print("line", number, flush=True)
+                time.sleep(0.1)
+
+        if __name__ == "__main__":
+            print(chat.run_async().job_id)
+        """,
+    )
+    job_id = project.run("chatty.py").stdout.strip()
+
+    followed = project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "logs", job_id, "-f", "--host", "all"])
+
+    assert followed.returncode == 0
+    for host in range(2):
+        assert re.findall(rf"^\[host {host}\] line (\d)$", followed.stdout, re.MULTILINE) == ["0", "1", "2"]
+
+
 FAILING = """
     import kinetic
 
