@@ -522,3 +522,25 @@ def test_objects_belong_to_their_owner_alone(shared):
 
     assert (shared.root / "a" / "b").stat().st_mode & 0o077 == 0
     assert (shared.root / "a").stat().st_mode & 0o077 == 0
+
+
+# ----------------------------------------------------------------------------------------------------- one key, its age
+
+
+def test_an_entry_of_one_key_is_what_the_listing_says(store):
+    store.put("a/b", b"123")
+
+    assert [store.entry("a/b")] == list(store.entries("a/"))
+    assert [store.entry(key) for key in ("a", "a/c", "a/b/c")] == [None] * 3
+
+
+def test_a_touched_object_is_young_again_and_holds_the_same_bytes(store):
+    store.put("a", b"123")
+    before = store.entry("a").modified
+    if isinstance(store, FileStore):
+        os.utime(store.root / "a", (before - 86400, before - 86400))
+
+    assert store.touch("a") is True
+    assert store.entry("a").modified >= before
+    assert store.get("a") == b"123"
+    assert store.touch("missing") is False

@@ -86,12 +86,28 @@ class FileStore:
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None."""
+        found = self.entry(key)
+        return None if found is None else found.size
+
+    def entry(self, key: str) -> Entry | None:
+        """Return size and age of an object, or None."""
         with _ours(key):
             try:
                 about = os.stat(self._path(key))
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return about.st_size if stat.S_ISREG(about.st_mode) else None
+            return Entry(key, about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
+
+    def touch(self, key: str) -> bool:
+        """Make an object young again; see the protocol."""
+        if self.entry(key) is None:
+            return False
+        with _ours(key, writing=True):
+            try:
+                os.utime(self._path(key))
+            except FileNotFoundError:  # deleted between the two
+                return False
+        return True
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""

@@ -54,6 +54,21 @@ class MemoryStore:
             found = self._objects.get(key)
         return None if found is None else len(found[0])
 
+    def entry(self, key: str) -> Entry | None:
+        """Return size and age of an object, or None."""
+        _check(key)
+        with self._lock:
+            found = self._objects.get(key)
+        return None if found is None else Entry(key, len(found[0]), found[1])
+
+    def touch(self, key: str) -> bool:
+        """Make an object young again; see the protocol."""
+        _check(key)
+        with self._lock:
+            if key in self._objects:
+                self._objects[key] = (self._objects[key][0], time.time())
+            return key in self._objects
+
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""
         _check_prefix(prefix)

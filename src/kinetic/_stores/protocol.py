@@ -60,6 +60,15 @@ class Store(Protocol):
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None when there is none."""
 
+    def entry(self, key: str) -> Entry | None:
+        """Return size and age of an object, or None when there is none."""
+
+    def touch(self, key: str) -> bool:
+        """Make an object as young as if it had just been written; False when there is none.
+
+        For what a bucket deletes after a number of days, though it is still needed.
+        """
+
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List everything under a prefix that ends in "/" (or is empty), in key order, keys after ``after`` only."""
 

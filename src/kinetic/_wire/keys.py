@@ -11,6 +11,10 @@
 | packs/{id} | client | files of projects, by content |
 | history/{job_id}.json | client | the tombstone of a job that was removed |
 | outputs/{job_id}/… | the user's code | never deleted by kinetic |
+| data/blobs/{sha256} | client | bytes of shipped data: a pack of small files, or a chunk of a large one |
+| data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
+| data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
+| data/trees-complete/{hash} | client, last | the marker of such a tree |
 """
 
 from __future__ import annotations
@@ -79,3 +83,28 @@ def tombstone(job_id: str) -> str:
 def outputs(job_id: str) -> str:
     """Return the prefix of a job's own output files."""
     return f"outputs/{job_id}/"
+
+
+def data_blob(sha256: str) -> str:
+    """Return the key of a blob of shipped data."""
+    return f"data/blobs/{sha256}"
+
+
+def data_manifests(content_hash: str) -> str:
+    """Return the prefix of the manifests of data with this content."""
+    return f"data/manifests/{content_hash}/"
+
+
+def data_manifest(content_hash: str, sha256: str) -> str:
+    """Return the key of a manifest."""
+    return f"data/manifests/{content_hash}/{sha256}"
+
+
+def data_tree(content_hash: str) -> str:
+    """Return the prefix of data that lies there as plain files."""
+    return f"data/trees/{content_hash}/"
+
+
+def data_tree_marker(content_hash: str) -> str:
+    """Return the key whose presence promises that such a tree is complete."""
+    return f"data/trees-complete/{content_hash}"

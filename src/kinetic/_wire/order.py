@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kinetic._wire import digests, pages
+from kinetic._wire.data import DataRef
 from kinetic.errors import IntegrityError
 
 INLINE_BYTES = 16_384  # what is smaller travels inside the Order: one object less to write and to fetch
@@ -76,6 +77,7 @@ class Order:
         hosts: How many hosts run this order.
         deadline: Seconds the function may run, or None.
         fingerprint: Versions on the client: python, cloudpickle, kinetic.
+        data: What the job reads. An argument refers to its data by the position in here; volumes have a mount path.
     """
 
     job_id: str
@@ -92,6 +94,7 @@ class Order:
     hosts: int = 1
     deadline: float | None = None
     fingerprint: dict[str, str] = field(default_factory=dict)
+    data: tuple[DataRef, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Write the page."""
@@ -116,4 +119,5 @@ class Order:
         known["arguments"] = Artifact(**fields["arguments"])
         known["packs"] = tuple(fields.get("packs", ()))
         known["environment"] = tuple(fields.get("environment", ()))
+        known["data"] = tuple(DataRef.from_json(page) for page in fields.get("data", ()))
         return cls(**known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +36,19 @@ def by_name(module: str, qualname: str) -> object:
 def main_globals() -> dict[str, Any]:
     """Return the namespace of the script: functions of ``__main__`` live in it in the job, too."""
     return sys.modules["__main__"].__dict__
+
+
+def data(number: int) -> str:
+    """Return the path at which the job finds the data of this number in its order."""
+    return _data_paths[number]
+
+
+def put_data(paths: Sequence[str]) -> None:
+    """Say where the data of this job lies, before its arguments are opened."""
+    _data_paths[:] = paths
+
+
+_data_paths: list[str] = []
 
 
 def exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
