@@ -31,13 +31,20 @@ Every public name, from the docstrings. Do not edit this page; edit those, and r
 CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Running a function", "", ("run", "RemoteCallable")),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
+    ("Batches", "", ("BatchHandle", "attach_batch", "collections")),
+    ("Data and outputs", "", ("Data", "output_dir", "checkpoint_dir")),
     ("Modules", "", ("jobs", "job_status", "debug", "__version__")),
     ("Testing", "", ("testing",)),
-    ("For later releases", "These names are there, and say so when they are used.", ("Data", "attach_batch")),
 )
 ABOUT = {"kinetic.__version__": "The version, as text."}  # its value would change this page with each release
 # What an object of a class is called where a signature needs one.
-CALLED = {"kinetic.RemoteCallable": "f", "kinetic.JobHandle": "job", "kinetic.testing.MemoryStore": "store"}
+CALLED = {
+    "kinetic.BatchHandle": "batch",
+    "kinetic.Data": "data",
+    "kinetic.JobHandle": "job",
+    "kinetic.RemoteCallable": "f",
+    "kinetic.testing.MemoryStore": "store",
+}
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Source):\s*(.*)")
 ITEM = re.compile(r"(\*{0,2}[\w.]+): (.*)")
 TITLES = {"Args": "Arguments", "Yields": "Gives"}

@@ -190,3 +190,55 @@ def test_a_lock_that_cannot_be_read_is_told(tmp_path):
     assert caught.value.what == f"{tmp_path / 'uv.lock'} cannot be read"
     assert "uv.lock" in caught.value.why
     assert caught.value.next == f"cd {tmp_path} && uv lock"
+
+
+JOB = """
+    # /// script
+    # requires-python = "PYTHON"
+    # dependencies = ["roman==5.0"]
+    # ///
+    import os
+    import sys
+    import kinetic
+
+    @kinetic.run(accelerator="cpu", capture_env_vars=["KERAS_BACKEND"])
+    def look(year):
+        import roman
+
+        return roman.toRoman(year), sys.prefix, os.environ["KERAS_BACKEND"], os.environ["JAX_PLATFORMS"]
+
+    if __name__ == "__main__":
+        for _ in range(2):
+            print(*look(2026))
+"""
+
+
+def test_jobs_run_in_an_environment_built_from_the_metadata_of_their_script(project, home, monkeypatch):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    project.write("train.py", JOB.replace("PYTHON", ">=3.11"))
+
+    done = project.run("train.py")
+
+    assert done.returncode == 0, done.stderr
+    (roman, prefix, *frameworks), other = (line.split() for line in done.stdout.splitlines())
+    assert roman == "MMXXVI"
+    assert frameworks == ["torch", "cpu"]  # what the user captured wins over what a cluster sets
+    assert other == [roman, prefix, *frameworks]
+    assert Path(prefix).is_relative_to(home)
+    assert done.stderr.count("kinetic: building an environment for Python") == 1
+    assert f"kinetic: uv:  + {LINE}" in done.stderr
+
+
+def test_a_script_that_wants_another_python_is_refused_before_anything_is_built(project, home, monkeypatch):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    project.write("train.py", JOB.replace("PYTHON", ">=3.99"))
+
+    done = project.run("train.py")
+
+    ours = done.stderr[done.stderr.rindex("kinetic.errors.") :].splitlines()
+    assert done.returncode == 1
+    assert f"train.py wants Python >=3.99, and the job would run in Python {fingerprint.python()}" in ours[0]
+    assert [line.split(":")[0] for line in ours[1:]] == ["why", "next"]
+    assert not [*home.glob("run/*/environments")]
+    assert not [*home.glob("store/cpu-*")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli import durations, tables
+from kinetic._cli import asking, durations, tables
 from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def clear(
 
 
 def _ended(place: Mapping[str, str | None], older_than: float | None) -> list[Ended]:
-    """Find the jobs that have ended, newest first, and long enough ago."""
+    """Find the jobs that have ended or were cancelled, newest first, and long enough ago."""
     from kinetic._jobs import finding, listing, places
 
-    handles = listing.newest_first(finding.list_jobs(**place))
+    handles = finding.kept(**place)
     now, found = time.time(), []
     for handle, seen in zip(handles, listing.rows(handles), strict=True):
         outcome = seen.outcome
@@ -110,7 +110,7 @@ def _is_agreed(found: Sequence[Ended], command: str) -> bool:
     Raises:
         OptionError: There is no terminal.
     """
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not asking.can_ask():
         from kinetic.errors import OptionError
 
         raise OptionError(
@@ -118,12 +118,9 @@ def _is_agreed(found: Sequence[Ended], command: str) -> bool:
             why="there is no terminal to ask in whether that is meant",
             next=command,
         )
-    waiting = sum(job.seen.status.value == "SUCCEEDED" for job in found)
+    waiting = sum(job.seen.outcome is not None and job.seen.outcome.succeeded for job in found)
     results = f", with {'1 result' if waiting == 1 else f'{waiting} results'} that nobody collected" if waiting else ""
-    try:
-        return click.confirm(f"Remove {_count(found)}{results}?", err=True)
-    except click.Abort:  # Ctrl-C, or the end of the input
-        raise KeyboardInterrupt from None
+    return asking.is_agreed(f"Remove {_count(found)}{results}?")
 
 
 def _remove(job: Ended, wishes: Wishes) -> bool:
@@ -153,7 +150,14 @@ def _cells(job: Ended) -> list[str]:
     from kinetic._packing.walking import size_text
 
     ended = tables.age(time.time() - job.when)
-    return [job.handle.job_id, job.handle.func_name, job.seen.status.value, ended, size_text(job.size_bytes)]
+    return [job.handle.job_id, job.handle.func_name, _status(job), ended, size_text(job.size_bytes)]
+
+
+def _status(job: Ended) -> str:
+    """Return what a list with ``--all`` says as well: nobody else is shown that a cancelled job is NOT_FOUND."""
+    outcome = job.seen.outcome
+    cancelled = outcome is not None and outcome.status == "cancelled"
+    return "CANCELLED" if cancelled else job.seen.status.value
 
 
 def _page(job: Ended, *, removed: bool) -> dict[str, Any]:
@@ -162,7 +166,7 @@ def _page(job: Ended, *, removed: bool) -> dict[str, Any]:
     return {
         "job_id": job.handle.job_id,
         "function": job.handle.func_name,
-        "status": job.seen.status.value,
+        "status": _status(job),
         "ended_at": names.utc(job.when),
         "size_bytes": job.size_bytes,
         "removed": removed,

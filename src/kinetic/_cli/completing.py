@@ -1,4 +1,4 @@
-"""What the Tab key offers besides commands and options: ids of jobs, names of profiles, accelerators.
+"""What the Tab key offers besides commands and options: ids of jobs and batches, names of profiles, accelerators.
 
 A shell waits for this on every Tab, so it asks the file system and nothing else, and never fails: a broken setting
 offers nothing.
@@ -21,6 +21,11 @@ _NEWEST = "@last"
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
     """Offer the ids of jobs whose record is in the local store, newest first."""
     return _beginning(incomplete, _quietly(_job_ids))
+
+
+def batches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+    """Offer the ids of batches whose manifest is in the local store, newest first."""
+    return _beginning(incomplete, _quietly(_group_ids))
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
@@ -53,6 +58,19 @@ def _job_ids() -> Iterator[str]:
     if found:
         yield _NEWEST
     yield from sorted(found, key=_when, reverse=True)
+
+
+def _group_ids() -> Iterator[str]:
+    from kinetic import _settings as settings
+    from kinetic._stores import open_store
+    from kinetic._wire import keys
+
+    store = open_store(settings.resolve(backend="local").store.value)
+    manifests = [(store.entry(keys.group_manifest(name)), name) for name in store.folders(keys.GROUPS)]
+    found = sorted(((entry.modified, name) for entry, name in manifests if entry is not None), reverse=True)
+    if found:
+        yield _NEWEST
+    yield from (name for _, name in found)
 
 
 def _when(job_id: str) -> str:

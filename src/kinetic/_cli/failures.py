@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kinetic.errors import KineticError
 
 ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 130, 141
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INDENT = " " * len("error: ")
 _LONGEST_SENTENCE = 500  # characters of a job's own message; the whole of it stands in the traceback
 
@@ -128,6 +130,15 @@ def _tell_usage(error: click.ClickException) -> int:
 def _tell_own(error: BaseException) -> int:
     from kinetic.errors import KineticError
 
+    if isinstance(error, OSError) and error.errno in _NO_ROOM and not isinstance(error, KineticError):
+        block(
+            "a disk is full"
+            + (f": {error.filename}" if error.filename else ", and what was asked for is not complete"),
+            code="disk-full",
+            why=f"{error.strerror}; standard output may lead to a file there",
+            next="free some space, or send it elsewhere, and run it again; a job that was submitted goes on",
+        )
+        return ERROR
     if not isinstance(error, KineticError):
         text = " ".join(str(error).split())
         block(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kinetic._cli.mistakes import MistakeError
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -79,26 +81,17 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         raise self._no_such(ctx, name)
 
-    def _no_such(self, ctx: click.Context, name: str) -> NoSuchCommandError:
+    def _no_such(self, ctx: click.Context, name: str) -> MistakeError:
         from difflib import get_close_matches  # 2 ms; only on the way to an error
 
         near = get_close_matches(name.lower(), [*self.later, *self._aliases], 1)
         best = self._aliases.get(near[0], near[0]) if near else ""
-        return NoSuchCommandError(
+        return MistakeError(
             f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
             ctx,
             why=f"{ctx.command_path} knows: {', '.join(self.later)}",
             next=f"{ctx.command_path} {best or '-h'}",
         )
-
-
-class NoSuchCommandError(click.UsageError):
-    """Say that a command does not exist, and which one is near."""
-
-    def __init__(self, message: str, ctx: click.Context, *, why: str, next: str) -> None:  # noqa: A002 - as in errors.py
-        super().__init__(message, ctx)
-        self.why = why
-        self.next = next
 
 
 def show_help_alone(ctx: click.Context) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 
-from kinetic._cli import failures
-from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._cli import failures, tree
+from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._version import __version__
 
-_COMMANDS = "kinetic._cli.commands"
 _MANY_OBJECTS = 100_000  # what imports make stays anyway: looking through it for garbage costs 8 of 90 ms
 
 
@@ -47,17 +46,7 @@ def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 @click.group(
     cls=Root,
-    later={
-        "run": Later(f"{_COMMANDS}.run:run", "Run a function of a file as a job."),
-        "jobs": Later(f"{_COMMANDS}.jobs:jobs", "Look at jobs, collect them, end them."),
-        "package": Later(f"{_COMMANDS}.package:package", "Show what would go with a job."),
-        "accelerators": Later(f"{_COMMANDS}.accelerators:accelerators", "Show what a job can run on."),
-        "config": Later(f"{_COMMANDS}.config:config", "Show every setting, its value and who set it."),
-        "profile": Later(f"{_COMMANDS}.profile:profile", "Save places under a name, and choose among them."),
-        "disk": Later(f"{_COMMANDS}.disk:disk", "Show what kinetic's files hold, and why."),
-        "key": Later(f"{_COMMANDS}.key:key", "Take the key that seals results to another machine."),
-        "completion": Later(f"{_COMMANDS}.completion:completion", "Print what makes a shell complete commands."),
-    },
+    later=tree.below(),
     epilog="Exit codes: 0 done, 1 an error, 2 a mistake on the command line, 124 the time is over, 125 the job failed, "
     "130 interrupted. What you asked for goes to standard output, everything else to standard error.",
 )
@@ -101,9 +90,19 @@ def _use_profile(name: str) -> None:
     os.environ["KINETIC_PROFILE"] = name
 
 
+def _open_what_is_closed() -> None:
+    """Let standard streams that the caller closed (``>&-``) lead nowhere, or the first file we open would be one."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            while (descriptor := os.open(os.devnull, os.O_RDWR)) < number:
+                pass  # one before it is closed as well: keep it occupied
+            setattr(sys, name, open(descriptor, "r" if number == 0 else "w"))  # noqa: SIM115 - for as long as we live
+
+
 def main() -> None:
     """Be the console script."""
     gc.set_threshold(_MANY_OBJECTS)
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a value may hold what this terminal's encoding cannot say
             stream.reconfigure(errors="backslashreplace")

@@ -65,21 +65,23 @@ def confirmation(function: Command) -> Command:
 def find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
     """Return the job that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
 
+    The newest may be one that was cancelled: whoever says "@last" after ``kinetic jobs cancel @last`` means that one.
+
     Raises:
         JobNotFoundError: There is none.
         OptionError: It cannot be an id, or several jobs begin so.
     """
-    from kinetic._jobs import finding, listing
+    from kinetic._jobs import finding
 
     if job_id not in NEWEST:
         return finding.attach(job_id, project=project, cluster=cluster)
-    live = finding.list_jobs(project=project, zone=zone, cluster=cluster)
-    if not live:
+    newest = finding.newest(project=project, zone=zone, cluster=cluster)
+    if newest is None:
         from kinetic.errors import JobNotFoundError
 
         raise JobNotFoundError(
             "there is no job yet, so there is no newest one",
-            why="no live job was found; those that were removed are history",
+            why="nothing is kept of any job; those that were removed are history",
             next="kinetic jobs list --all",
         )
-    return listing.newest_first(live)[0]
+    return newest

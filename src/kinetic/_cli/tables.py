@@ -6,6 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kinetic._output.widths import plain, shortened, wide
+
+__all__ = ["Column", "age", "document", "duration", "jsonable", "lines", "plain", "shortened", "show", "wide"]
+
 SCHEMA_VERSION = 1
 _GAP = "  "
 _LEAST = 12  # characters: a flexible column that is narrower says nothing any more
@@ -54,29 +58,6 @@ def document(**fields: Any) -> None:
     import json
 
     print(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, allow_nan=False))
-
-
-def plain(text: str) -> str:
-    """Return a text without what would move the cursor or change the colour of a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def wide(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    import unicodedata  # 1 ms; only where there is more than ASCII
-
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text that takes at most some columns; what was cut is marked by an ellipsis."""
-    if wide(text) <= width:
-        return text
-    while text and wide(text) > width - 1:
-        text = text[:-1]
-    return f"{text}…" if width > 0 else ""
 
 
 def duration(seconds: float | None) -> str:

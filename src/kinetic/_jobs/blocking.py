@@ -35,7 +35,8 @@ def call(
     """Run a call as a job and return its value.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the job goes on, and the two commands to follow and to cancel it are printed.
+        KeyboardInterrupt: Ctrl-C; the job goes on, and the two commands to follow and to cancel it are printed. Where
+            nobody catches it, Python prints its traceback below them, so its own words say the most important again.
         Exception: The function's own.
     """
     try:
@@ -49,4 +50,7 @@ def call(
         output.say(f"detached: {handle.job_id} goes on")
         output.say(f"follow:   kinetic jobs logs {handle.job_id} --follow")
         output.say(f"cancel:   kinetic jobs cancel {handle.job_id}")
-        raise KeyboardInterrupt from None  # from here: the frames of the waiting itself help nobody
+        # From here: the frames of the waiting itself help nobody. And no class of our own: Python tells a shell that
+        # Ctrl-C ended the program (130) only if it was exactly this one.
+        words = f"{handle.job_id} goes on; cancel it with: kinetic jobs cancel {handle.job_id}"
+        raise KeyboardInterrupt(words) from None

@@ -5,9 +5,14 @@
     container_image   argument                          "options"     [tool.kinetic]           none
     deadline          argument     KINETIC_DEADLINE     "options"     [tool.kinetic]           no limit
     spot              argument                          "options"     [tool.kinetic]           False
+    retries           of a batch                        "options"     [tool.kinetic]           0
+    resources                                           "options"     [tool.kinetic]           none
 
-The first that says something wins. So that ``accelerator="tpu-v5e-1"`` can be told from no accelerator at all, the
-default in the decorator's signature is a value of its own, which equals what it stands for and is shown like it.
+The first that says something wins. ``retries`` are those of a batch, which asks ``retries_of``. ``resources`` are for
+clusters, which ask ``resources_of``; a job on this machine is told that nobody holds it to them.
+
+So that ``accelerator="tpu-v5e-1"`` can be told from no accelerator at all, the default in the decorator's signature is
+a value of its own, which equals what it stands for and is shown like it.
 """
 
 from __future__ import annotations
@@ -19,14 +24,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinetic._jobs.options import Options
+    from kinetic._jobs.resources import Resources
     from kinetic._settings.profiles import Profile
 
-NAMES = ("accelerator", "container_image", "deadline", "spot")
+OF_CALLS = ("accelerator", "container_image", "deadline", "spot")  # those that are Options of a function as well
+NAMES = (*OF_CALLS, "retries", "resources")
 _VARIABLES = {"deadline": "KINETIC_DEADLINE"}
-# A project may say these already, so that its file need not wait for the release that follows them.
-_LATER = ("resources", "retries")
 _TABLE = "[tool.kinetic]"
-_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
 
 class NotGivenText(str):
@@ -47,7 +51,14 @@ class NotGivenFlag(int):
 
 ACCELERATOR: str = NotGivenText("tpu-v5e-1")
 SPOT: bool = cast("bool", NotGivenFlag(0))  # it answers like one, except to isinstance
-DEFAULTS: dict[str, object] = {"accelerator": "tpu-v5e-1", "container_image": None, "deadline": None, "spot": False}
+DEFAULTS: dict[str, object] = {
+    "accelerator": "tpu-v5e-1",
+    "container_image": None,
+    "deadline": None,
+    "spot": False,
+    "retries": 0,
+    "resources": None,
+}
 
 
 class Found(NamedTuple):
@@ -93,13 +104,11 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
         SettingsError: A value in the profile or in the project's file cannot work; file and option are named.
         OptionError: KINETIC_DEADLINE is not a positive number.
     """
-    open_ = [name for name in NAMES if not is_given(options, name)]
-    if not open_:
-        return options
     from kinetic import _output as output  # tells only at a submission
 
-    found = look_up(root, profile, environ, only=open_)
-    for note in found.notes:
+    open_ = [name for name in OF_CALLS if not is_given(options, name)]
+    found = look_up(root, profile, environ, only=[*open_, "retries", "resources"])
+    for note in (*found.notes, *_not_enforced(found.options["resources"], options, environ)):
         output.once(note)
     filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
     return options._replace(**filled)
@@ -132,26 +141,35 @@ def look_up(
     return Sources(found, tuple(note for page in pages for note in _without_effect(page)))
 
 
-def from_text(name: str, text: str) -> object:
-    """Read the value of an option that was typed into a terminal.
+def retries_of(root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> int:
+    """Say how often a batch tries each failed job again where its caller does not say; 0 by default.
+
+    Args:
+        root: The folder of the project that ships, or None for none.
+        profile: The profile that holds, or None.
+        environ: The environment.
 
     Raises:
-        OptionError: There is no such option, or the value cannot work.
+        SettingsError: It is not a whole number of at least 0; file and option are named.
     """
-    from kinetic.errors import OptionError
+    return cast("int", look_up(root, profile, environ, only=["retries"]).options["retries"].value)  # it is checked
 
-    if name not in NAMES:
-        raise OptionError(
-            f"{name!r} is not an option that a profile can hold",
-            why=f"options: {', '.join(NAMES)}",
-            next=f"write {_nearest(name)}=…",
-        )
-    value: object = text
-    if name == "spot":
-        value = _flag(text)
-    elif name == "deadline":
-        value = _number(text)
-    return _checked(name, value)
+
+def resources_of(root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> Resources:
+    """Say how much of a cluster's machine a job asks for; nothing by default.
+
+    Args:
+        root: The folder of the project that ships, or None for none.
+        profile: The profile that holds, or None.
+        environ: The environment.
+
+    Raises:
+        SettingsError: A name or an amount cannot work; file and option are named.
+    """
+    from kinetic._jobs import resources
+
+    found = look_up(root, profile, environ, only=["resources"]).options["resources"].value
+    return resources.read(cast("dict[str, object]", found or {}))  # it is checked
 
 
 class _Page(NamedTuple):
@@ -196,11 +214,14 @@ def _deadline_of(environ: Mapping[str, str]) -> float | None:
 
 
 def _checked_in_file(page: _Page, name: str) -> object:
+    from kinetic._jobs import typed
     from kinetic.errors import OptionError, SettingsError
 
     value = page.values[name]
     try:
-        return _checked(name, _number(value) if name == "deadline" and isinstance(value, str) else value)
+        return (
+            typed.of_text(name, value) if name == "deadline" and isinstance(value, str) else typed.checked(name, value)
+        )
     except OptionError as error:
         raise SettingsError(
             f"{name} in {page.where}{_line_of(page, name)} cannot be used: {error.what}",
@@ -209,36 +230,21 @@ def _checked_in_file(page: _Page, name: str) -> object:
         ) from error
 
 
-def _checked(name: str, value: object) -> object:
-    from kinetic._jobs.options import Options
+def _not_enforced(found: Found, options: Options, environ: Mapping[str, str]) -> Iterable[str]:
+    """Say that resources have no meaning where this job goes, if that is this machine."""
+    from kinetic import _settings as settings
 
-    return getattr(Options.checked(**{name: value}), name)
-
-
-def _flag(text: str) -> bool:
-    word = text.strip().lower()
-    if word in _TRUE | _FALSE:
-        return word in _TRUE
-    from kinetic.errors import OptionError
-
-    raise OptionError(f"spot={text} is neither true nor false", next="write spot=true or spot=false")
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text) if text.strip().isdecimal() else float(text)
-    except ValueError:
-        from kinetic.errors import OptionError
-
-        raise OptionError(
-            f"deadline={text} is not a number of seconds", next="write the seconds, such as deadline=3600"
-        ) from None
+    asked = cast("dict[str, object]", found.value or {})
+    place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
+    if asked and settings.resolve(**place, environ=environ).backend.value == "local":
+        told = ", ".join(f"{name}={amount}" for name, amount in asked.items())
+        yield f"the resources {told} are for clusters: nothing on this machine holds a job to them"
 
 
 def _without_effect(page: _Page) -> Iterable[str]:
     """Say which options nobody follows, so that nobody waits for their effect."""
     for name in page.values:
-        if name in _LATER or (page.title != _TABLE and name not in NAMES):
+        if page.title != _TABLE and name not in NAMES:  # what a project may write was checked when it was read
             yield f"{name} in {page.where} has no effect in this release of kinetic"
 
 
@@ -250,13 +256,10 @@ def _line_of(page: _Page, name: str) -> str:
     for number, line in enumerate(page.file.read_text(errors="replace").splitlines(), 1):
         text = line.strip()
         if text.startswith("["):
-            inside = text.partition("#")[0].rstrip() == _TABLE
+            header = text.partition("#")[0].rstrip()
+            if header == f"[tool.kinetic.{name}]":
+                return f", line {number},"
+            inside = header == _TABLE
         elif inside and text.partition("=")[0].strip(" \t\"'") == name:
             return f", line {number},"
     return ""
-
-
-def _nearest(name: str) -> str:
-    from difflib import get_close_matches  # 2 ms; only on the way to an error
-
-    return get_close_matches(name, NAMES, 1, 0)[0]

@@ -22,7 +22,7 @@ _SCRATCH = ".tmp"
 ROWS = (
     ("results", "values that nobody has collected: until result() or kinetic jobs cleanup"),
     ("failures", "how jobs failed or were cancelled: until kinetic jobs cleanup"),
-    ("jobs", "records, orders and arguments: as long as their job"),
+    ("jobs", "records, orders and arguments: as long as their job; large arguments: 7 days after its end"),
     ("logs", "what jobs printed: as long as their job"),
     ("packs", "the files of projects: 7 days after the last job that needs them"),
     ("outputs", "what jobs wrote into KINETIC_OUTPUT_DIR: yours, never removed"),

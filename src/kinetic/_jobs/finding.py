@@ -78,13 +78,37 @@ def list_jobs(
     Returns:
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
     """
-    try:
-        target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
-        if target.backend.value != "local":
-            choosing.choose(target.backend.value, places.runtime())
-    except BackendUnavailableError as error:
-        _log().warning("only jobs of this machine are listed: %s", error.what)
+    _warn_of_other_places(settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace))
     return _newest_first(_live(_local_store()))
+
+
+def kept(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> list[JobHandle]:
+    """List every job of which something is kept: the live ones, and those that were cancelled, whose log stays.
+
+    Args:
+        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
+        zone: Google Cloud zone.
+        cluster: GKE cluster.
+    """
+    _warn_of_other_places(settings.resolve(project=project, zone=zone, cluster=cluster))
+    return _newest_first(_kept(_local_store()))
+
+
+def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobHandle | None:
+    """Return the job that was submitted last, or None where there is none.
+
+    One that was cancelled counts, since its log stays; one that was collected or cleaned up does not: nothing is left
+    that could be looked at.
+
+    Args:
+        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
+        zone: Google Cloud zone.
+        cluster: GKE cluster.
+    """
+    store, handles = _local_store(), kept(project=project, zone=zone, cluster=cluster)
+    latest = max((handle.created_at for handle in handles), default="")
+    of_one_second = [handle for handle in handles if handle.created_at == latest]
+    return max(of_one_second, key=lambda handle: _recorded(store, handle), default=None)
 
 
 def known() -> Known:
@@ -104,16 +128,20 @@ def _live(store: Store) -> Iterator[JobHandle]:
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
     retention.sweep_if_due(store, places.home(), places.runtime())
+    for handle in _kept(store):
+        if handle.job_id in here or not tombstones.exists(store, handle.job_id):
+            yield handle
+
+
+def _kept(store: Store) -> Iterator[JobHandle]:
+    """Yield every job that has a record: the live ones, and those that were cancelled."""
     for job_id in _ids(store):
         try:
-            handle = _load(store, job_id)
+            yield _load(store, job_id)
         except KeyMissingError:
             continue  # being submitted, or removed this moment
         except KineticError as error:
             _log().warning("%s is not listed: %s", job_id, error.what)
-            continue
-        if job_id in here or not tombstones.exists(store, job_id):
-            yield handle
 
 
 def _load(store: Store, job_id: str) -> JobHandle:
@@ -122,6 +150,13 @@ def _load(store: Store, job_id: str) -> JobHandle:
     if not places.trusts_the_store():
         record.from_bytes(data, job_id, places.key_of(job_id, handle.key_id or ""))
     return handle
+
+
+def _recorded(store: Store, handle: JobHandle) -> tuple[float, str]:
+    """Say when a record was written, by the store: it is written once, so this is the order of submission."""
+    record_key = keys.record(handle.job_id)
+    times = (entry.modified for entry in store.entries(keys.job(handle.job_id)) if entry.key == record_key)
+    return next(times, 0.0), handle.job_id
 
 
 def _ids(store: Store) -> list[str]:
@@ -142,6 +177,14 @@ def _log() -> logging.Logger:
     import logging  # 5 ms; only when there is something to tell
 
     return logging.getLogger("kinetic.jobs")
+
+
+def _warn_of_other_places(target: settings.Target) -> None:
+    try:
+        if target.backend.value != "local":
+            choosing.choose(target.backend.value, places.runtime())
+    except BackendUnavailableError as error:
+        _log().warning("only jobs of this machine are listed: %s", error.what)
 
 
 def _refuse_other_places(project: str | None, cluster: str | None) -> None:

@@ -10,18 +10,21 @@ from kinetic._settings import project_file
 from kinetic._wire import fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from kinetic._jobs.ground import Ground
-    from kinetic._packing.call import Call
     from kinetic._packing.root import Plan
 
 _NATIVE = {"gpu": "jax[cuda12]"}  # what a base image of that kind would carry
 
 
-def interpreter_for(call: Call, plan: Plan, ground: Ground) -> str:
+def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) -> str:
     """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
 
     Raises:
-        OptionError: KINETIC_LOCAL_ENV is not known, or a dependency cannot be installed elsewhere.
+        OptionError: KINETIC_LOCAL_ENV is not known, a dependency cannot be installed elsewhere, or the project wants
+            another Python.
         ImageBuildError: uv could not build the environment.
     """
     from kinetic._images import environments
@@ -33,12 +36,13 @@ def interpreter_for(call: Call, plan: Plan, ground: Ground) -> str:
 
     found = dependencies.find(
         plan,
-        script=root.source_file(root.innermost(call.function)),
+        script=root.source_file(root.innermost(function)),
         extras=project_file.read_project_options(plan.root).extras,
         export=uv.export,
     )
     for note in found.notes:
         output.once(note)
+    found.check_python(fingerprint.python())
     native = _NATIVE.get(ground.placement.kind, "jax")
     with output.phase("building the environment"):
         built = environments.ready(

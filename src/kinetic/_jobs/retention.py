@@ -3,6 +3,7 @@
 | what | goes when |
 |---|---|
 | a pack (files of a project) | 7 days after it was written, once no order in the store names it |
+| what a job was sent (function and arguments, where they are large) | 7 days after it ended |
 | a page of the cache | 90 days after it was used last |
 | an isolated environment | 30 days after it was used last |
 | what remains of a removed job (its tombstone) | after 30 days; see ``tombstones`` |
@@ -34,6 +35,7 @@ from kinetic.errors import KeyMissingError, KineticError
 
 DAY = 24 * 3600.0
 PACK_SECONDS = 7 * DAY
+PAYLOAD_SECONDS = 7 * DAY
 CACHE_SECONDS = 90 * DAY
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
@@ -47,13 +49,15 @@ class Swept(NamedTuple):
         packs: How many packs.
         pages: How many pages of the cache.
         environments: How many isolated environments.
-        size_bytes: What they held between them.
+        size_bytes: What all of it held.
+        payloads: How many pickled functions and arguments.
     """
 
     packs: int = 0
     pages: int = 0
     environments: int = 0
     size_bytes: int = 0
+    payloads: int = 0
 
 
 def sweep_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
@@ -75,11 +79,13 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
     """
     now = time.time() if now is None else now
     packs, freed = _sweep_packs(store, home, runtime, now) if isinstance(store, FileStore) else (0, 0)
+    payloads, payload_bytes = _sweep_payloads(store, now)
     pages_, page_bytes = _sweep_cache(home / "cache", now)
     environments, environment_bytes = _sweep_environments((home, home / "cache", runtime), now)
     for _ in tombstones.listed(store):  # listing them drops those that are too old
         pass
-    return Swept(packs, pages_, environments, freed + page_bytes + environment_bytes)
+    freed += payload_bytes + page_bytes + environment_bytes
+    return Swept(packs, pages_, environments, freed, payloads)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
@@ -151,9 +157,26 @@ def _is_anybody_submitting(home: Path, runtime: Path, now: float) -> bool:
     return any(0 <= now - _modified(mark, 0.0) < DAY for mark in marks)
 
 
+def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
+    """Remove what jobs that ended long ago were sent: a verdict is final, so nobody will run them again."""
+    gone, freed = 0, 0
+    for job_id in store.folders(""):
+        if job_id in keys.RESERVED:
+            continue
+        entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
+        verdict = entries.get(keys.result(job_id))
+        if verdict is None or now - verdict.modified <= PAYLOAD_SECONDS:
+            continue
+        for key in (keys.function(job_id), keys.arguments(job_id)):
+            if key in entries:
+                store.delete(key)
+                gone, freed = gone + 1, freed + entries[key].size
+    return gone, freed
+
+
 def _sweep_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
-    for page in (*_listed(cache), *_listed(cache / "packs")):
+    for page in (*_listed(cache), *_listed(cache / "packs"), *_listed(cache / "data")):
         with contextlib.suppress(OSError):
             about = page.lstat()
             if page.is_file() and now - max(about.st_atime, about.st_mtime) > CACHE_SECONDS:

@@ -48,6 +48,11 @@ class Progress:
         self._detail = detail
         self.show()
 
+    def tell(self, detail: str) -> None:
+        """Say how far the phase is."""
+        self._detail = detail
+        self.show()
+
     def show(self) -> None:
         """Bring what is shown up to date."""
         seconds = self._clock() - self._since
@@ -80,16 +85,17 @@ class Progress:
 
 
 @contextmanager
-def phase(name: str, *, summary: bool = True) -> Iterator[None]:
+def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
     """Name what happens inside, if it takes long.
 
     Args:
         name: E.g. "packing".
         summary: Say at the end how long it took; False where the caller says it in better words.
+        detail: Says how far it is, each second; asked by another thread.
     """
     progress = Progress()
     progress.enter(name)
-    stop = _keep_showing(progress) if live.is_possible() else _nothing
+    stop = _keep_showing(progress, detail) if live.is_possible() else _nothing
     try:
         yield
     finally:
@@ -109,7 +115,7 @@ def lasting(seconds: float) -> str:
     return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE:02d} min"
 
 
-def _keep_showing(progress: Progress) -> Callable[[], None]:
+def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Callable[[], None]:
     """Show a phase from a thread while the caller works; return what stops it."""
     import threading
 
@@ -117,7 +123,7 @@ def _keep_showing(progress: Progress) -> Callable[[], None]:
 
     def tick() -> None:
         while not over.wait(SLOW_SECONDS):
-            progress.show()
+            progress.show() if detail is None else progress.tell(detail())
 
     thread = threading.Thread(target=tick, name="kinetic-progress", daemon=True)
     thread.start()

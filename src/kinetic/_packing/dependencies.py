@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kinetic._packing import declared, requirements
+from kinetic._packing import declared, pythons, requirements
 from kinetic._packing.requirements import Entry
 from kinetic._packing.root import Plan, is_installed
 from kinetic._wire import digests
@@ -55,6 +55,34 @@ class Dependencies:
     def digest(self) -> str:
         """The digest of everything that decides what is installed; comments and places of files do not count."""
         return digests.of_bytes("\n".join([*self.lines, "", *(["with JAX"] if self.filtered else [])]).encode())
+
+    def check_python(self, python: str) -> None:
+        """Refuse a Python that the file does not want.
+
+        No other one is looked for: what travels to a job was pickled here, and a pickle holds for one X.Y only.
+
+        Args:
+            python: That of the job, X.Y.Z.
+
+        Raises:
+            OptionError: It is not among those that ``requires-python`` names, or those cannot be read.
+        """
+        try:
+            if not self.requires_python or pythons.fits(self.requires_python, python):
+                return
+        except ValueError as error:
+            raise OptionError(
+                f"'requires-python' of {self.source} cannot be read",
+                why=str(error),
+                next="write it as in >=3.11,<3.14",
+                code="dependency",
+            ) from error
+        raise OptionError(
+            f"{self.source} wants Python {self.requires_python}, and the job would run in Python {python}",
+            why="a job has the Python that submits it: what travels to it can only be read by the same one",
+            next=f"submit with a Python that is {self.requires_python}, or correct 'requires-python' in {self.source}",
+            code="dependency",
+        )
 
 
 def find(

@@ -25,6 +25,15 @@ from kinetic._backends.local.keeper import main
 
 main(sys.argv[1:])
 '''
+_WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/afresh.py."""
+import sys
+
+from kinetic._runner.afresh import main
+
+main(sys.argv[1:])
+'''
+_HEADER_BYTES = 16  # of a file of bytecode
+_ROOM_BYTES = 256 << 10  # more than any file of bytecode here takes
 _made: dict[Path, Path] = {}
 
 
@@ -65,7 +74,7 @@ def _package(name: str, root: Path) -> list[tuple[str, Path]]:
 
 
 def _digest(files: dict[str, Path]) -> str:
-    digest = hashlib.sha256(_START.encode())
+    digest = hashlib.sha256((_START + _WORKER).encode())
     for name, path in files.items():
         data = path.read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode())
@@ -101,5 +110,28 @@ def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, beside / name)
     (beside / "keeper.py").write_text(_START)
-    compileall.compile_dir(beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target))
+    (beside / "worker.py").write_text(_WORKER)
+    whole = compileall.compile_dir(
+        beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target)
+    )
+    _check_bytecode(beside, whole=bool(whole))
     (beside / "complete").write_text("")
+
+
+def _check_bytecode(folder_: Path, *, whole: bool) -> None:
+    """Raise what a full disk should have raised: Python writes bytecode without asking how much of it was written.
+
+    A file that was cut short would be met by every keeper, long after there is room again. (CPython issue 126606.)
+    """
+    import errno
+    import marshal
+
+    for path in folder_.rglob("*.pyc"):
+        try:
+            marshal.loads(path.read_bytes()[_HEADER_BYTES:])  # noqa: S302 - ours, written a moment ago
+        except (EOFError, ValueError, TypeError) as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+    if not whole:  # files are missing: harmless in themselves, and most likely there is no room for them
+        room = folder_ / "room"
+        room.write_bytes(bytes(_ROOM_BYTES))
+        room.unlink()

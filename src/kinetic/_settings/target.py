@@ -116,12 +116,7 @@ def resolve(
     """
     choice = profiles.choose(environ, _text("profile", profile))
     look = _Look(environ, choice.profile)
-    chosen_project = look.up("project", project) or look.up_variable("GOOGLE_CLOUD_PROJECT")
-    place = _checked_backend(
-        look.up("backend", backend) or _implied_backend(chosen_project, choice.profile, multi_host=multi_host)
-    )
-    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or Setting("", _DEFAULT)
-    chosen_project = chosen_project or _default_project(place, context)
+    place, chosen_project, context = _where(look, backend, project, multi_host=multi_host)
     chosen_cluster = look.up("cluster", cluster) or _default_name(place, DEFAULT_CLUSTER)
     home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read("KINETIC_HOME", environ) else _DEFAULT)
     return Target(
@@ -136,6 +131,18 @@ def resolve(
         profile=choice.profile,
         notes=choice.notes,
     )
+
+
+def _where(
+    look: _Look, backend: str | None, project: str | None, *, multi_host: bool
+) -> tuple[Setting, Setting, Setting]:
+    """Return the backend, the project and the context, which depend on each other."""
+    named = look.up("project", project) or look.up_variable("GOOGLE_CLOUD_PROJECT")
+    place = _checked_backend(
+        look.up("backend", backend) or _implied_backend(named, look.profile, multi_host=multi_host)
+    )
+    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or Setting("", _DEFAULT)
+    return place, named or _default_project(place, context), context
 
 
 class _Look(NamedTuple):

@@ -115,3 +115,7 @@ def test_looking_makes_nothing(kinetic, home) -> None:
     kinetic("accelerators", "cpu")
 
     assert not home.exists()
+
+
+def test_a_size_that_there_is_not_is_answered_with_a_command(kinetic) -> None:
+    assert kinetic("accelerators", "tpu-v5e-9").stderr.endswith("next:  kinetic accelerators tpu-v5litepod-2x4\n")

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from kinetic._cli import clearing
-from kinetic._jobs import finding, removing
+from kinetic._cli import asking
+from kinetic._jobs import finding, removing, tombstones
+from kinetic._stores.files import FileStore
 from kinetic.errors import BackendError
 
 
 @pytest.fixture
 def terminal(monkeypatch) -> None:
     """Make the code under test believe that a person sits there; CliRunner replaces the streams themselves."""
-    monkeypatch.setattr(clearing, "sys", type("", (), {"stdin": _Terminal, "stderr": _Terminal, "stdout": sys.stdout}))
-
-
-class _Terminal:
-    @staticmethod
-    def isatty() -> bool:
-        return True
+    monkeypatch.setattr(asking, "can_ask", lambda: True)
 
 
 def live() -> set[str]:
@@ -38,6 +32,17 @@ def test_only_jobs_that_ended_long_enough_ago_are_removed(kinetic, made_job, hom
     assert [line.split()[0] for line in told.stdout.splitlines()[1:]] == [old, bad]
     assert told.stderr.startswith("2 jobs removed, ")
     assert not (home / "store" / old).exists()
+
+
+def test_what_is_kept_of_cancelled_jobs_is_removed_as_well(kinetic, made_job, home) -> None:
+    job_id = made_job("cancelled", days=8)
+    tombstones.write(FileStore(home / "store"), {"job_id": job_id, "status": "CANCELLED"})
+    assert live() == set()
+
+    told = kinetic("jobs", "cleanup", "--all", "--yes")
+
+    assert [line.split()[:3] for line in told.stdout.splitlines()[1:]] == [[job_id, "train", "CANCELLED"]]
+    assert not (home / "store" / job_id).exists()
 
 
 def test_a_job_that_has_not_ended_stays(kinetic, made_job, monkeypatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -84,6 +86,55 @@ def test_a_real_bash_completes_the_id_of_a_job(environ) -> None:
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     assert done.stdout == f"{OTHER}\n"
+
+
+def test_a_real_fish_completes_ids_commands_and_names(environ) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("fish is not installed")
+    script = "kinetic completion fish | source; for words in 'jobs logs l4-' 'profile u' 'profile use t' 'disk --j'; "
+    script += 'complete -C "kinetic $words"; end'
+
+    done = subprocess.run(["fish", "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    offered = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert offered == [OTHER, "unset", "use", "team", "tiny", "--json"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("jobs logs l4-", f"jobs logs {OTHER} "), ("jobs expl", "jobs explain "), ("key ex", "key export ")],
+)
+def test_a_real_zsh_completes_what_is_typed(environ, home, typed, completed) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    begin = 'autoload -U compinit; compinit -u -D; eval "$(kinetic completion zsh)"; '
+    begin += 'show() { print -r -- "$BUFFER" > $HOME/buffer; BUFFER=exit; zle accept-line }; zle -N show; '
+    begin += "bindkey '^X' show; PS1=now''typing\n"
+
+    on_a_terminal(["zsh", "-f", "-i"], environ, begin, until="nowtyping", then=f"kinetic {typed}\t\x18")
+
+    assert (home / "buffer").read_text() == f"kinetic {completed}\n"
+
+
+def on_a_terminal(words: list[str], environ: dict[str, str], first: str, *, until: str, then: str) -> None:
+    """Run a program on a terminal to its end; type the first line, wait for what it shows then, and type the rest."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe(words[0], words, {**environ, "TERM": "dumb"})
+    said, typed = "", False
+    os.write(terminal, first.encode())
+    try:
+        while data := os.read(terminal, 4096):
+            said += data.decode(errors="replace")
+            if not typed and until in said:
+                typed = True
+                os.write(terminal, then.encode())
+    except OSError:  # the end of the other side
+        return
+    finally:
+        os.kill(pid, signal.SIGKILL)  # it has ended; or it never will
+        os.waitpid(pid, 0)
+        os.close(terminal)
 
 
 def test_a_bash_that_is_too_old_for_our_order_completes_all_the_same(environ) -> None:

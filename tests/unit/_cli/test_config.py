@@ -89,10 +89,35 @@ def test_config_and_config_show_are_the_same_table(kinetic, folder) -> None:
     assert ["context_size_warn_mb", "100", "default"] in lines
 
 
-def test_what_is_written_for_nothing_is_told(kinetic, folder) -> None:
-    (folder / "pyproject.toml").write_text("[tool.kinetic]\nretries = 3\n")
+def test_what_is_written_for_nothing_is_told(kinetic, home) -> None:
+    home.mkdir()
+    team = {"backend": "local", "options": {"queue": "high"}}
+    (home / "profiles.json").write_text(json.dumps({"current": "team", "profiles": {"team": team}}))
 
-    assert "retries in [tool.kinetic]" in kinetic("config").stderr
+    assert "queue in profile team" in kinetic("config").stderr
+
+
+def test_what_only_batches_and_clusters_follow_has_a_row_as_well(settings, folder) -> None:
+    file = folder / "pyproject.toml"
+    file.write_text('[tool.kinetic]\nretries = 3\nresources = { memory = "16Gi" }\n')
+
+    found = settings()
+
+    source = f"[tool.kinetic] in {file}"
+    assert found["retries"] == (3, source)
+    assert found["resources"] == ({"memory": "16Gi"}, source)
+
+
+def test_a_job_option_that_cannot_be_used_hides_no_other(kinetic, folder) -> None:
+    (folder / "pyproject.toml").write_text('[tool.kinetic]\naccelerator = "cpu"\nretries = -1\nspot = true\n')
+
+    told = kinetic("config")
+
+    rows = {line.split()[0]: line.split()[1] for line in told.stdout.splitlines()}
+    assert (rows["accelerator"], rows["spot"]) == ("cpu", "true")
+    assert "retries" not in rows
+    assert (told.exit_code, told.stderr.count("error:")) == (1, 1)
+    assert "retries=-1 is less than nothing" in told.stderr
 
 
 def test_looking_makes_nothing(kinetic, folder, home) -> None:

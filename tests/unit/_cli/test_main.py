@@ -46,6 +46,8 @@ def test_help_loads_click_and_nothing_of_kinetic_but_the_terminal(tmp_path: Path
         "kinetic._cli.failures",
         "kinetic._cli.lazy",
         "kinetic._cli.main",
+        "kinetic._cli.mistakes",
+        "kinetic._cli.tree",
         "kinetic._version",
     }
     assert not {"rich", "cloudpickle", "obstore", "sqlite3", "logging", "pathlib"} & loaded

@@ -376,3 +376,38 @@ def test_options_behind_the_file_belong_to_the_function(write, kinetic) -> None:
 
 def test_without_a_file_the_command_says_what_it_needs(kinetic) -> None:
     assert kinetic("run").exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("--lr", "1", "train.py::train"), ("-x", "train.py::train"), ("--lr=1", "train.py")])
+def test_an_argument_of_the_function_before_the_file_is_told_where_it_belongs(words, kinetic) -> None:
+    told = kinetic("run", *words)
+
+    option = words[0].partition("=")[0]
+    assert told.exit_code == 2
+    assert told.stderr.splitlines()[0] == f"error: kinetic run has no option {option} [usage]"
+    assert f"next:  kinetic run {words[-1]} {option}" in told.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("train.py::train",)])
+def test_a_misspelt_option_of_kinetic_is_answered_with_the_nearest(words, kinetic) -> None:
+    told = kinetic("run", "--acelerator", "cpu", *words)
+
+    assert told.exit_code == 2
+    assert "no such option '--acelerator'" in told.stderr
+    assert "--accelerator" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("-a", "cpuu"), "write --accelerator cpu"),
+        (("-a", "tpu-v5e-9"), "write --accelerator tpu-v5litepod-2x4 or --accelerator tpu-v5litepod-4x4"),
+        (("--backend", "locl"), "--backend local"),
+    ],
+)
+def test_advice_is_written_as_it_is_typed_here(words, advice, kinetic, tmp_path) -> None:
+    (tmp_path / "train.py").write_text("def train(): pass\n")
+
+    told = kinetic("run", *words, f"{tmp_path}/train.py::train")
+
+    assert (told.exit_code, told.stderr.splitlines()[-1]) == (2, f"next:  {advice}")

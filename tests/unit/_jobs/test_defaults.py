@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._jobs import defaults
+from kinetic._jobs import defaults, typed
 from kinetic._jobs.options import Options
+from kinetic._jobs.resources import Resources
 from kinetic._settings.profiles import Profile
 from kinetic.errors import OptionError, SettingsError
 
@@ -159,6 +160,8 @@ def test_every_option_tells_who_set_it(root, environ):
         "container_image": (None, "default"),
         "deadline": (20.0, "KINETIC_DEADLINE"),
         "spot": (True, "profile team"),
+        "retries": (0, "default"),
+        "resources": (None, "default"),
     }
 
 
@@ -208,14 +211,63 @@ def test_a_bad_value_that_the_decorator_overrules_hurts_nobody(root, environ):
     assert defaults.applied(Options.checked(accelerator="cpu"), root, None, environ).accelerator == "cpu"
 
 
-def test_what_has_no_effect_yet_is_told(root, environ):
-    project(root, "retries = 3")
-
+def test_what_a_later_version_wrote_into_a_profile_and_nobody_follows_is_told(root, environ):
     found = defaults.look_up(root, team(queue="high"), environ)
 
     assert found.notes == (
         f"queue in profile team of {environ['KINETIC_HOME']}/profiles.json has no effect in this release of kinetic",
-        f"retries in [tool.kinetic] of {root / 'pyproject.toml'} has no effect in this release of kinetic",
+    )
+
+
+# What single calls do not follow: retries are for batches, resources for clusters.
+
+
+def test_the_retries_of_a_batch_come_from_the_profile_before_the_project(root, environ):
+    assert defaults.retries_of(root, None, environ) == 0
+    project(root, "retries = 3")
+
+    assert defaults.retries_of(root, None, environ) == 3
+    assert defaults.retries_of(root, team(retries=0), environ) == 0
+    assert defaults.retries_of(None, None, environ) == 0
+
+
+def test_resources_are_read_with_their_units(root, environ):
+    assert defaults.resources_of(root, None, environ) == Resources()
+    project(root, 'resources = { cpu = 1.5, memory = "16Gi", shm = "500M" }')
+
+    assert defaults.resources_of(root, None, environ) == Resources(1.5, 16 * 2**30, None, 500_000_000)
+    assert defaults.resources_of(root, team(resources={"cpu": "500m"}), environ) == Resources(cpu=0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("retries = -1", "retries=-1 is less than nothing"),
+        ('resources = { memory = "16" }', "memory='16' is no amount of memory"),
+        ("resources = { cpu = 0 }", "cpu=0 is no amount of cpu"),
+        ("[tool.kinetic.resources]\nmemmory = '1Gi'", "'memmory' is not a resource"),
+    ],
+)
+def test_what_only_batches_and_clusters_follow_is_checked_at_every_submission(root, environ, text, words):
+    project(root, text)
+
+    with pytest.raises(SettingsError) as caught:
+        defaults.applied(Options.checked(accelerator="cpu"), root, None, environ)
+
+    assert words in caught.value.what
+    assert f"{root / 'pyproject.toml'}, line " in caught.value.what
+
+
+def test_a_job_on_this_machine_is_told_once_that_nobody_holds_it_to_its_resources(root, environ, capsys):
+    project(root, 'resources = { cpu = 4, memory = "16Gi" }')
+    options = Options.checked(accelerator="cpu")
+
+    for _ in range(2):
+        defaults.applied(options, root, None, environ)
+        defaults.applied(options._replace(project="acme"), root, None, environ)
+
+    assert capsys.readouterr().err == (
+        "kinetic: the resources cpu=4, memory=16Gi are for clusters: nothing on this machine holds a job to them\n"
     )
 
 
@@ -231,10 +283,12 @@ def test_what_has_no_effect_yet_is_told(root, environ):
         ("deadline", "0.5", 0.5),
         ("spot", "true", True),
         ("spot", "No", False),
+        ("retries", "3", 3),
+        ("resources", "cpu=4, memory=16Gi", {"cpu": "4", "memory": "16Gi"}),
     ],
 )
 def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
-    found = defaults.from_text(name, text)
+    found = typed.of_text(name, text)
 
     assert found == value
     assert json.loads(json.dumps(found)) == value
@@ -249,11 +303,15 @@ def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
         ("deadline", "soon", "deadline=3600"),
         ("deadline", "-1", "positive"),
         ("spot", "maybe", "spot=true"),
+        ("retries", "some", "retries=3"),
+        ("retries", "-1", "less than nothing"),
+        ("resources", "16Gi", "'16Gi' is not NAME=AMOUNT"),
+        ("resources", "ram=16Gi", "'ram' is not a resource"),
     ],
 )
 def test_a_typed_value_that_cannot_work_is_refused(name, text, words):
     with pytest.raises(OptionError) as caught:
-        defaults.from_text(name, text)
+        typed.of_text(name, text)
 
     assert words in str(caught.value)
 

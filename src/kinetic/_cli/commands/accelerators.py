@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,9 +76,7 @@ def _list_json() -> None:
 
 
 def _explain(name: str, *, as_json: bool) -> None:
-    from kinetic import _hardware as hardware
-
-    placement = hardware.place(name)
+    placement = _placed(name)
     here, possible = _here(placement)
     if as_json:
         tables.document(accelerator={**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}})
@@ -99,6 +98,18 @@ def _explain(name: str, *, as_json: bool) -> None:
     for label, text in rows:
         if text:
             print(f"{label:<{width}}  {tables.plain(text)}")
+
+
+def _placed(name: str) -> Placement:
+    from kinetic import _hardware as hardware
+    from kinetic.errors import OptionError
+
+    try:
+        return hardware.place(name)
+    except OptionError as error:
+        nearest = re.search(r'accelerator="([^"]+)"', error.next or "")
+        error.next = f"kinetic accelerators {nearest[1]}" if nearest else error.next
+        raise
 
 
 def _here(placement: Placement) -> tuple[tuple[str, ...], bool]:

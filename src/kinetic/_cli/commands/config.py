@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,15 +119,20 @@ class _Look:
         from kinetic._settings import project_file
 
         root = self._project()
-        found = defaults.look_up(root, self._profile, os.environ)
-        self.notes += found.notes
-        for name, option in found.options.items():
-            yield Row(name, option.value, option.source)
-        if root is not None:
-            written = project_file.read_project_options(root)
+        written = project_file.read_project_options(root) if root is not None else None
+        for name in defaults.NAMES:
+            yield from self._tried(partial(self._of_option, name, root))
+        if written is not None:
             for name, value in written.values.items():
-                if name not in found.options:
+                if name not in defaults.NAMES:
                     yield Row(name, value, f"[tool.kinetic] in {written.file}")
+
+    def _of_option(self, name: str, root: Path | None) -> Iterator[Row]:
+        from kinetic._jobs import defaults
+
+        found = defaults.look_up(root, self._profile, os.environ, only=[name])
+        self.notes += [note for note in found.notes if note not in self.notes]
+        yield Row(name, *found.options[name])
 
     def _project(self) -> Path | None:
         """Return the root of the project of the current folder, or None where there is none, such as at home."""

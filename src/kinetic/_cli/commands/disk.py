@@ -94,12 +94,14 @@ def _told(swept: Swept) -> str:
     if not any(swept):
         return "nothing was there that nobody needs"
     kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
+    kinds["file that a job was sent"] = swept.payloads
     what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
     return f"removed: {what}; {_size(swept.size_bytes)}"
 
 
 def _plural(name: str) -> str:
-    return name.replace("page", "pages") if name.startswith("page") else f"{name}s"
+    word, space, rest = name.partition(" ")
+    return f"{word}s{space}{rest}"
 
 
 def _warn(overdue: list[Waiting]) -> None:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli import durations, options, tables
-from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._cli import describing, durations, options, tables, tree
+from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
 
-_HERE = "kinetic._cli.commands"
 STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED")
 COLUMNS = (
     Column("JOB ID"),
@@ -31,17 +29,7 @@ COLUMNS = (
 
 @click.group(
     cls=LazyGroup,
-    later={
-        "list": Later(f"{_HERE}.jobs:list_", "List jobs, newest first."),
-        "show": Later(f"{_HERE}.jobs:show", "Show everything that is known of a job."),
-        "status": Later(f"{_HERE}.jobs:status", "Print the status of a job."),
-        "explain": Later(f"{_HERE}.explain:explain", "Say why a job waits or failed, and what to do."),
-        "wait": Later(f"{_HERE}.wait:wait", "Wait until jobs have ended."),
-        "logs": Later(f"{_HERE}.logs:logs", "Print the log of a job."),
-        "result": Later(f"{_HERE}.result:result", "Wait for a job and print its value, or save it."),
-        "cancel": Later(f"{_HERE}.ending:cancel", "Cancel a job; its log stays."),
-        "cleanup": Later(f"{_HERE}.ending:cleanup", "Remove a job and what is stored of it, or many."),
-    },
+    later=tree.below("jobs"),
     aliases={"ls": "list"},
     epilog="JOB_ID is a job's id, the beginning of it if only one job begins so, or @last or - for the newest job.",
 )
@@ -71,7 +59,7 @@ class Filters(NamedTuple):
 
     def may_hold(self, function: str, created_at: str, now: float) -> bool:
         """Say whether a job passes, as far as can be said without looking at it."""
-        age = now - (_moment(created_at) or 0.0)
+        age = now - (describing.moment(created_at) or 0.0)
         return (
             self.function in {None, function}
             and (self.since is None or age <= self.since)
@@ -142,7 +130,7 @@ def show(handle: JobHandle, as_json: bool) -> None:
     from kinetic._jobs import looking
 
     seen = looking.look(handle)
-    page = page_of(handle, seen) | _more(handle, seen)
+    page = describing.page_of(handle, seen) | describing.more(handle, seen)
     if as_json:
         tables.document(job=page)
         return
@@ -166,7 +154,7 @@ def status(handle: JobHandle, as_json: bool) -> None:
     from kinetic._jobs import listing, looking
 
     seen = looking.look(handle)
-    page = page_of(handle, seen)
+    page = describing.page_of(handle, seen)
     if as_json:
         tables.document(job=page)
         return
@@ -188,54 +176,13 @@ def _pages(
     past: list[dict[str, Any]] = []
     if everything:
         alive = {handle.job_id for handle in every}
-        past = [_past(page) for page in finding.known().past if page.get("job_id") not in alive]
+        past = [describing.past(page) for page in finding.known().past if page.get("job_id") not in alive]
         past = [page for page in past if filters.may_hold(page["function"], page["created_at"], now)]
     live = live if filters.statuses else live[:limit]  # the status of a job costs a look at it
-    pages = [page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
+    pages = [describing.page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
     shown = [page for page in (*pages, *past) if not filters.statuses or page["status"] in filters.statuses]
     # sorted() leaves those of one second as they are: live ones first, in the queue's order
     return sorted(shown, key=lambda page: str(page["created_at"]), reverse=True)[:limit]
-
-
-def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
-    """Put what was seen of a job into JSON values."""
-    from kinetic._jobs import listing
-
-    times = seen.outcome or seen.sighting
-    started, ended = (times.started, times.ended) if times else (None, None)
-    return {
-        "job_id": handle.job_id,
-        "function": handle.func_name,
-        "status": seen.status.value,
-        "reason": listing.reason_of(seen),
-        "accelerator": handle.accelerator,
-        "backend": handle.backend,
-        "where": listing.place_of(handle),
-        "attempt": times.attempt if times and started is not None else None,
-        "created_at": handle.created_at,
-        "removed_at": None,
-        **_times(started, ended, running=seen.status.value == "RUNNING"),
-    }
-
-
-def _more(handle: JobHandle, seen: Look) -> dict[str, Any]:
-    """Return what only ``show`` tells: the rest of the handle, the verdict's details, the log."""
-    from kinetic._jobs import logs, places
-    from kinetic._wire import keys
-
-    backend, store, outcome = places.backend_of(handle), places.store_of(handle), seen.outcome
-    log = logs.open_log(backend, store, handle.job_id, attempt=None, host=0)
-    about: dict[str, Any] = {
-        "cause": outcome.cause if outcome else None,
-        "phase": outcome.phase if outcome else None,
-        "phases_seconds": dict(outcome.phases) if outcome else {},
-        "value_type": (outcome.value_type or None) if outcome else None,
-        "result_bytes": store.size(keys.result(handle.job_id)),
-        "log_bytes": log.size() if log is not None else 0,
-        "files_left": list(outcome.files) if outcome else [],
-    }
-    told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
-    return {**about, **{name: value for name, value in handle.to_dict().items() if name not in told}}
 
 
 def _text(value: object) -> str:
@@ -245,39 +192,6 @@ def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None or value is False else tables.plain(str(value))
-
-
-def _past(page: dict[str, Any]) -> dict[str, Any]:
-    """Put what remains of a removed job into the same values."""
-    from kinetic._jobs import places
-    from kinetic._wire import names
-
-    here = page.get("host") in {None, places.machine()}
-    removed, attempts = page.get("removed"), page.get("attempts")
-    return {
-        "job_id": str(page.get("job_id", "")),
-        "function": str(page.get("func_name", "")),
-        "status": str(page.get("status", "")),
-        "reason": str(page.get("reason") or ""),
-        "accelerator": str(page.get("accelerator", "")),
-        "backend": str(page.get("backend", "")),
-        "where": "this machine" if here else f"host {page.get('host')}",
-        "attempt": attempts - 1 if attempts else None,
-        "created_at": str(page.get("created_at", "")),
-        "removed_at": names.utc(removed) if removed else None,
-        **_times(page.get("started"), page.get("ended"), running=False),
-    }
-
-
-def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:
-    from kinetic._wire import names
-
-    until = time.time() if running else ended
-    return {
-        "started_at": names.utc(started) if started else None,
-        "ended_at": names.utc(ended) if ended else None,
-        "duration_seconds": round(until - started, 3) if started and until else None,
-    }
 
 
 def _cells(page: dict[str, Any], now: float) -> list[str]:
@@ -296,18 +210,8 @@ def _cells(page: dict[str, Any], now: float) -> list[str]:
 
 def _age(written: str, now: float) -> str:
     """Say how long ago a time was that is written as everything durable writes it."""
-    moment = _moment(written)
+    moment = describing.moment(written)
     return written if moment is None else tables.age(now - moment)
-
-
-def _moment(written: str) -> float | None:
-    """Return the Unix time of a written time, or None when it is none."""
-    from datetime import datetime  # click has it loaded already; strptime would cost 2 ms more
-
-    try:
-        return datetime.fromisoformat(written).timestamp()
-    except ValueError:
-        return None
 
 
 def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:

@@ -9,20 +9,14 @@ from typing import IO
 
 import click
 
-from kinetic._cli import options, tables
-from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._cli import options, tables, tree
+from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
-
-_HERE = "kinetic._cli.commands.key"
 
 
 @click.group(
     cls=LazyGroup,
-    later={
-        "list": Later(f"{_HERE}:list_", "List the keys that this machine holds."),
-        "export": Later(f"{_HERE}:export", "Print a key, for another machine."),
-        "import": Later(f"{_HERE}:import_", "Add a key that another machine exported."),
-    },
+    later=tree.below("key"),
     aliases={"ls": "list"},
 )
 @click.pass_context

@@ -55,9 +55,11 @@ def _listing(file: Path) -> Listing:
     from kinetic import _settings as settings
     from kinetic._jobs import places
     from kinetic._packing import listing, root
+    from kinetic._wire import outputs
 
     plan = root.plan_for_file(file)
-    return listing.list_project(plan, exclude=(settings.kinetic_home(os.environ), places.runtime()))
+    written = outputs.not_shipped(outputs.chosen(None, os.environ), plan.folders())
+    return listing.list_project(plan, exclude=(settings.kinetic_home(os.environ), places.runtime(), *written))
 
 
 def _told(listing: Listing) -> str:

@@ -63,7 +63,7 @@ def result(
     """
     from kinetic._jobs import places, waiting
 
-    _check_place(save, force=force)
+    check_place(save, force=force)
     wishes = Wishes(save, as_json, cleanup, cleanup_timeout)
     with interrupting.job_goes_on(handle):
         seen = waiting.wait(handle, timeout=timeout)
@@ -78,7 +78,12 @@ def result(
     ctx.exit(code)
 
 
-def _check_place(save: Path | None, *, force: bool) -> None:
+def check_place(save: Path | None, *, force: bool) -> None:
+    """Refuse a file that cannot be written, or that would be replaced, before anybody waits.
+
+    Raises:
+        OptionError: There is no such folder, or the file exists and nobody said to replace it.
+    """
     from kinetic.errors import OptionError
 
     if save is None:

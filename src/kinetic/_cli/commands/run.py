@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from kinetic import _output as output
 from kinetic._cli import completing, durations, failures, interrupting, options, showing, tables
+from kinetic._cli.mistakes import MistakeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from kinetic._jobs.looking import Look
     from kinetic._remote.callable import RemoteCallable
 
+_ALIKE = 0.75  # so much must an option look like one of ours to be a slip of the finger
+_ADVISED = re.compile(r'(\w+)="([^"]+)"')
 _NEXT = (
     ("follow", "kinetic jobs logs {} --follow"),
     ("result", "kinetic jobs result {}"),
@@ -25,7 +31,34 @@ _NEXT = (
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _Run(click.Command):
+    """Knows that an option before the file, which kinetic does not have, was probably meant for the function."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read options and arguments."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            raise _mistake(ctx, error, args) from None
+
+
+def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> click.UsageError:
+    from difflib import get_close_matches  # 2 ms; only on the way to an error
+
+    own = [name for option in ctx.command.params for name in option.opts if name.startswith("--")]
+    near = get_close_matches(error.option_name, own, 1, _ALIKE)
+    file = next((word for word in args if ".py" in word), None)
+    if near or file is None:
+        return error
+    return MistakeError(
+        f"kinetic run has no option {error.option_name}",
+        ctx,
+        why=f"options before the file are kinetic's own; an argument of the function stands behind {file}",
+        next=f"kinetic run {file} {error.option_name} …     or see: kinetic run -h",
+    )
+
+
+@click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
 @click.argument("target", metavar="FILE.py::func")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @click.option(
@@ -69,10 +102,12 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
     from kinetic._cli import arguments, loading
 
     found = loading.find(target, words)
+    given = {name: value for name, value in given.items() if value is not None}
     if arguments.wants_help(words):
         click.echo(arguments.usage(found.function, found.written))
         return
-    remote = _decorated(found.function, {name: value for name, value in given.items() if value is not None}, names)
+    with _as_flags():
+        remote = _decorated(found.function, given, names)
     handle = _submit(remote, arguments.read(found.function, words, found.written))
     _tell(handle)
     if not detach:
@@ -81,6 +116,18 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
         tables.document(job_id=handle.job_id, function=handle.func_name)
     else:
         print(handle.job_id)
+
+
+@contextmanager
+def _as_flags() -> Iterator[None]:
+    """Write what an error advises as it is typed here: ``accelerator="cpu"`` is ``--accelerator cpu``."""
+    from kinetic.errors import OptionError
+
+    try:
+        yield
+    except OptionError as error:
+        error.next = _ADVISED.sub(lambda said: f"--{said[1].replace('_', '-')} {said[2]}", error.next or "") or None
+        raise
 
 
 def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple[str, ...]) -> RemoteCallable[..., Any]:

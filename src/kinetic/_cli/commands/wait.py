@@ -85,10 +85,10 @@ def _tell(handle: JobHandle, seen: Look, *, as_json: bool) -> None:
 
 def _page(handle: JobHandle, seen: Look | None) -> dict[str, object]:
     """Return how a job ended, or how it stands now."""
-    from kinetic._cli.commands import jobs
+    from kinetic._cli import describing
     from kinetic._jobs import looking
 
-    return jobs.page_of(handle, seen or looking.look(handle))
+    return describing.page_of(handle, seen or looking.look(handle))
 
 
 def _too_late(late: Sequence[JobHandle], timeout: float | None) -> Exception:

@@ -1,0 +1,152 @@
+"""From what a user typed to a batch, and what every command about batches tells of one."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kinetic._cli import completing, options
+
+if TYPE_CHECKING:
+    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.lease import Holder
+    from kinetic._wire.group import Group
+
+_LONGEST_INPUT = 60  # characters
+
+
+class Batch(NamedTuple):
+    """A batch that was found.
+
+    Attributes:
+        group: Its manifest.
+        handle: What works with it; it has looked once.
+    """
+
+    group: Group
+    handle: BatchHandle
+
+
+class Standing(NamedTuple):
+    """How a batch stands.
+
+    Attributes:
+        counts: How many of its inputs are in each state.
+        driver: Who submits what is missing, or did so last; None when nobody ever did.
+        stopped: Whether somebody cancelled it, or a failure did.
+        open: How many inputs are still to be submitted, or to be tried again.
+    """
+
+    counts: Counter[str]
+    driver: Holder | None
+    stopped: bool
+    open: int
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something is still to be submitted, and nobody is there who does it."""
+        return self.open > 0 and not (self.driver and self.driver.lives)
+
+
+def on_a_batch(function: options.Command) -> options.Command:
+    """Give a command the argument GROUP, and call it with that batch first."""
+
+    @options.where
+    @click.argument("group", metavar="GROUP", shell_complete=completing.batches)
+    @functools.wraps(function)
+    def found(group: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:  # noqa: ARG001 - a batch is found without its zone
+        return function(find(group, project, cluster), **others)
+
+    return found
+
+
+def find(word: str, project: str | None, cluster: str | None) -> Batch:
+    """Return the batch that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
+
+    Raises:
+        JobNotFoundError: There is none.
+        OptionError: It cannot be an id, or several batches begin so.
+    """
+    from kinetic._batches import finding
+
+    store = finding.store_of(project, cluster)
+    if word not in options.NEWEST:
+        group = finding.find(word, store)
+    elif (newest := finding.newest(store)) is not None:
+        group = newest
+    else:
+        from kinetic.errors import JobNotFoundError
+
+        raise JobNotFoundError(
+            "there is no batch yet, so there is no newest one",
+            why=f"looked in {store.url}; batches that were cleaned up leave nothing",
+            next="kinetic jobs list --all",
+            code="batch-not-found",
+        )
+    return Batch(group, finding.handle_of(group, store))
+
+
+def standing_of(batch: Batch) -> Standing:
+    """Look at a batch: one question to its backend and one listing of its store, whatever its size."""
+    from kinetic._batches import lease, tally
+    from kinetic._batches.board import Board
+
+    board, refused = batch.handle._refreshed(), batch.handle.submission_failures  # noqa: SLF001 - the terminal's side
+    counts = tally.counted(board, refused)
+    missing = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in refused]
+    open_ = counts[tally.AGAIN] + sum(board.may_launch(index) for index in missing)
+    if isinstance(board, Board):
+        open_ += len(board.unseen())  # a driver that dies at the wrong moment has named one and not launched it
+    return Standing(counts, lease.holder(board.store, batch.group.group_id), board.stopped, open_)
+
+
+def page_of(batch: Batch, standing: Standing) -> dict[str, Any]:
+    """Put a batch into JSON values."""
+    from kinetic._batches import tally
+    from kinetic._wire import names
+
+    group, driver = batch.group, standing.driver
+    return {
+        "group_id": group.group_id,
+        "name": group.group_name,
+        "function": group.submit_fn_name,
+        "tags": dict(group.tags),
+        "accelerator": str(group.handle.get("accelerator", "")),
+        "backend": str(group.handle.get("backend", "")),
+        "created_at": names.utc(group.created),
+        "total": group.total_expected,
+        "counts": {state.replace(" ", "_"): standing.counts[state] for state in tally.STATES},
+        "stopped": standing.stopped,
+        "driver": {"machine": driver.machine, "pid": driver.pid} if driver and driver.lives else None,
+        "is_left": standing.is_left,
+    }
+
+
+def driver_of(standing: Standing) -> str:
+    """Say who submits what is missing; "" when nobody needs to."""
+    import os
+
+    driver = standing.driver
+    if driver is not None and driver.lives:
+        here = driver.machine == os.uname().nodename
+        return f"process {driver.pid} here" if here else f"process {driver.pid} on {driver.machine}"
+    return "nobody" if standing.is_left else ""
+
+
+def say_if_left(batch: Batch, standing: Standing) -> None:
+    """Say so when inputs wait for a driver that is not there, and how to go on."""
+    if standing.is_left:
+        what = "1 input is" if standing.open == 1 else f"{standing.open} inputs are"
+        click.echo(f"{what} still to be submitted, and nobody drives this batch any more", err=True)
+        click.echo(f"next:  kinetic batch resume {batch.group.group_id}", err=True)
+
+
+def input_of(batch: Batch, index: int) -> str:
+    """Return an input as a short text, "" where it is not known."""
+    from kinetic._cli import tables
+
+    table = batch.handle._table  # noqa: SLF001 - the terminal's side of the same thing
+    return tables.shortened(tables.plain(table.inputs[index].shown), _LONGEST_INPUT) if table is not None else ""

@@ -1,0 +1,90 @@
+"""``kinetic batch``: the group, and the list of batches."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetic._cli import batches, options, tables, tree
+from kinetic._cli.lazy import LazyGroup, show_help_alone
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from kinetic._cli.batches import Batch, Standing
+
+COLUMNS = (
+    Column("BATCH"),
+    Column("NAME", flexible=True, spare=3),
+    Column("FUNCTION", spare=2),
+    Column("JOBS", right=True),
+    Column("HOW THEY STAND", flexible=True),
+    Column("DRIVEN BY", spare=4),
+    Column("CREATED", spare=1),
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    later=tree.below("batch"),
+    aliases={"ls": "list"},
+    epilog="GROUP is a batch's id, the beginning of it if only one batch begins so, or @last or - for the newest one. "
+    "INDEX is the place of an input in the list that was submitted, from 0.",
+)
+@click.pass_context
+def batch(ctx: click.Context) -> None:
+    """Look at batches, collect them, end them, go on with them.
+
+    A batch is made in Python, with f.run_async_map(inputs).
+
+    Example: kinetic batch status @last --watch
+    """
+    show_help_alone(ctx)
+
+
+@click.command("list")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+@options.where
+@options.as_json
+def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
+    """List batches, newest first.
+
+    DRIVEN BY is the process that submits what is not submitted yet, and tries again what failed.
+
+    Example: kinetic batch list --limit 10
+    """
+    from kinetic._batches import finding
+
+    store = finding.store_of(project, cluster)
+    newest = sorted(finding.groups(store), key=lambda group: group.created, reverse=True)[:limit]
+    found = [batches.Batch(group, finding.handle_of(group, store)) for group in newest]
+    standings = [batches.standing_of(each) for each in found]
+    if as_json:
+        tables.document(batches=[batches.page_of(*each) for each in zip(found, standings, strict=True)])
+        return
+    if not found:
+        click.echo("There are no batches; f.run_async_map(inputs) makes one", err=True)
+        return
+    now = time.time()
+    tables.show(COLUMNS, [_cells(*each, now) for each in zip(found, standings, strict=True)])
+    left = [each for each, standing in zip(found, standings, strict=True) if standing.is_left]
+    for each in left[:1]:
+        more = f", as do {len(left) - 1} more" if len(left) > 1 else ""
+        click.echo(f"{each.group.group_id} waits for somebody who submits the rest of it{more}", err=True)
+        click.echo(f"next:  kinetic batch resume {each.group.group_id}", err=True)
+
+
+def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:
+    from kinetic._batches import tally
+
+    group = batch.group
+    return [
+        group.group_id,
+        group.group_name or "",
+        group.submit_fn_name,
+        str(group.total_expected),
+        tally.told(standing.counts),
+        batches.driver_of(standing),
+        tables.age(now - group.created),
+    ]

@@ -1,0 +1,72 @@
+"""``kinetic batch logs``: the log of one job of a batch, named by its input's index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetic._cli import batches
+from kinetic._cli.commands import logs as of_a_job
+
+if TYPE_CHECKING:
+    from kinetic._cli.batches import Batch
+    from kinetic._jobs.handle import JobHandle
+
+
+@click.command
+@batches.on_a_batch
+@click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; 125 is the exit code if it failed.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="Of attempt N at it, from 0; the newest without it."
+)
+@click.option("--host", default="0", metavar="N|all", help="Of host N of a slice, or of all of them; 0 without it.")
+@click.pass_context
+def logs(
+    ctx: click.Context, /, batch: Batch, index: int, follow: bool, tail: int | None, attempt: int | None, host: str
+) -> None:
+    """Print the log of one job of a batch.
+
+    INDEX is the place of its input in the list, from 0. Each attempt at an input is a job with a log of its own.
+
+    Example: kinetic batch logs @last 3 --follow
+    """
+    handle = _job(batch, index, attempt)
+    # Its attempt at the input chose the job; within the job it is the newest one.
+    ctx.invoke(of_a_job.logs, job_id=handle.job_id, follow=follow, tail=tail, attempt=None, host=host)
+
+
+def _job(batch: Batch, index: int, attempt: int | None) -> JobHandle:
+    """Return the job that tried an input.
+
+    Raises:
+        OptionError: There is no such input, or no such attempt at it.
+    """
+    from kinetic._batches import children
+    from kinetic.errors import OptionError
+
+    group_id, total = batch.group.group_id, batch.group.total_expected
+    if index >= total:
+        raise OptionError(
+            f"{group_id} has no input {index}",
+            why=f"it has {total}, which count from 0",
+            next=f"kinetic batch logs {group_id} {total - 1}",
+        )
+    board = batch.handle._refreshed()  # noqa: SLF001 - the terminal's side of the same thing
+    newest = board.attempts[index]
+    if newest < 0:
+        error = batch.handle.submission_failures.get(index)
+        raise OptionError(
+            f"input {index} of {group_id} has no log",
+            why=f"it could not be submitted: {error}" if error else "it was not submitted so far",
+            next=f"kinetic batch status {group_id}",
+        )
+    if attempt is not None and attempt > newest:
+        raise OptionError(
+            f"input {index} of {group_id} has no attempt {attempt}",
+            why=f"attempts count from 0, and the newest is {newest}",
+            next=f"kinetic batch logs {group_id} {index} --attempt {newest}",
+        )
+    return children.handle_of(batch.group, index, newest if attempt is None else attempt)

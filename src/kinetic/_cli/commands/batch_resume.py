@@ -1,0 +1,91 @@
+"""``kinetic batch resume``: submit what a batch's driver left behind, in the foreground."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from kinetic._cli import batches
+from kinetic._cli.batches import Batch, Standing
+
+if TYPE_CHECKING:
+    from kinetic._batches.view import View
+
+_LOOK_SECONDS = 0.2
+
+
+@click.command
+@batches.on_a_batch
+@click.option("--failed", "again", is_flag=True, help="Run also what failed again, each input once more.")
+def resume(batch: Batch, again: bool) -> None:
+    """Go on with a batch whose driver is gone: submit what is missing.
+
+    It stays until everything is submitted and, where the batch has retries, until everything has ended. Ctrl-C ends it
+    at any time: what was submitted goes on by itself, and the same command takes up the rest. Nothing that was
+    collected, that succeeded or that runs is started again.
+
+    Example: kinetic batch resume @last
+    """
+    from kinetic._batches import resuming
+
+    standing = batches.standing_of(batch)
+    if not again and _is_over(standing):
+        click.echo(f"{batch.group.group_id} has ended: {_told(standing)}; nothing is left to be submitted", err=True)
+        return
+    try:
+        with _shown(batch):
+            if again:
+                resuming.retry_failed(batch.handle, here=True)
+            else:
+                resuming.resume(batch.handle, batch.group, here=True)
+    except KeyboardInterrupt:
+        click.echo(f"\nlet go of {batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
+        click.echo(f"what was submitted goes on; the rest: kinetic batch resume {batch.group.group_id}", err=True)
+        raise
+    click.echo(f"{batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
+    click.echo(f"next:  kinetic batch status {batch.group.group_id} --watch", err=True)
+
+
+def _is_over(standing: Standing) -> bool:
+    """Say whether nothing runs, waits or is to be submitted: taking the lease would then only disturb."""
+    from kinetic._batches import tally
+
+    return not standing.open and not any(standing.counts[state] for state in (tally.RUNNING, tally.WAITING))
+
+
+def _told(standing: Standing) -> str:
+    from kinetic._batches import tally
+
+    return tally.told(standing.counts)
+
+
+def _shown(batch: Batch) -> AbstractContextManager[object]:
+    """Show how a batch goes from a thread of its own, while the caller's thread drives it."""
+    from kinetic._batches import view
+
+    stack = ExitStack()
+    shown = stack.enter_context(view.of(batch.handle))
+    stack.callback(_keep_looking(batch, shown))
+    return stack
+
+
+def _keep_looking(batch: Batch, shown: View) -> Callable[[], None]:
+    over = threading.Event()
+    board = batch.handle._seeing()  # noqa: SLF001 - the terminal's side of the same thing
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            shown.look(board)
+
+    thread = threading.Thread(target=look, name="kinetic-view", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        over.set()
+        thread.join()
+
+    return stop

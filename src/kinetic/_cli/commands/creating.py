@@ -1,0 +1,125 @@
+"""``kinetic profile create``: a place is saved under a name; what is missing is asked for, and tried, before that."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from kinetic import _settings as settings
+from kinetic._cli import asking
+from kinetic._cli.commands import profile
+from kinetic._settings import profile_store, profiles
+from kinetic._settings.profiles import LOCAL, REQUIRED, Profile
+from kinetic._settings.target import BACKENDS, DEFAULT_CLUSTER, DEFAULT_NAMESPACE, DEFAULT_ZONE
+from kinetic.errors import OptionError
+
+_QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", "cluster": "Name of the cluster"}
+_SUGGESTED = {"project": "", "zone": DEFAULT_ZONE, "cluster": DEFAULT_CLUSTER}
+
+
+@click.command
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--project", metavar="NAME", help="Google Cloud project; else KINETIC_PROJECT.")
+@click.option("--zone", metavar="NAME", help="Google Cloud zone; else KINETIC_ZONE.")
+@click.option("--cluster", metavar="NAME", help="GKE cluster; else KINETIC_CLUSTER.")
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE.")
+@click.option("--backend", type=click.Choice(BACKENDS), help="Where jobs run; without it GKE, or a context's cluster.")
+@click.option("--store", metavar="URL", help="The store that keeps jobs and results; without it the cluster's bucket.")
+@click.option("--context", metavar="NAME", help="A kubeconfig context instead of GKE's own endpoint.")
+@click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; may be given many times.")
+@click.option("--force", is_flag=True, help="Replace a profile of this name.")
+def create(name: str | None, written: tuple[str, ...], force: bool, **fields: str | None) -> None:
+    """Save a place under a name.
+
+    What is missing is asked for where there is a terminal. The first profile becomes the current one. Job options are
+    accelerator, container_image, deadline (in seconds), spot, retries (of a batch) and resources (as in
+    resources=cpu=4,memory=16Gi).
+
+    Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
+    """
+    job_options = _job_options(written)
+    given = {field: value or "" for field, value in fields.items()}
+    if given["backend"] != LOCAL.backend and not given["context"]:
+        given = {field: value or _from_environment(field) for field, value in given.items()}
+        missing = [field for field in REQUIRED if not given[field]]
+    else:
+        missing = []
+    name, given = _complete(name, given, missing)
+    new = Profile(profiles.check_name(name), **given, options=job_options)
+    _check(new)
+    is_current = profile_store.save(os.environ, new, replace=force)
+    click.echo(f"Saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
+    if is_current:
+        click.echo("It is the first one, so it is the current one now; undo with: kinetic profile unset", err=True)
+        profile.tell_if_masked(name)
+    else:
+        click.echo(f"Make it the current one with: kinetic profile use {name}", err=True)
+
+
+def _job_options(written: tuple[str, ...]) -> dict[str, object]:
+    """Read what ``--option`` says."""
+    found: dict[str, object] = {}
+    for text in written:
+        key, separator, value = text.partition("=")
+        if not separator or not value:
+            raise OptionError(
+                f"--option {text!r} is not KEY=VALUE",
+                why="it takes the name of a job option and its value",
+                next="write --option accelerator=gpu-l4, for example",
+            )
+        from kinetic._jobs import typed  # only where there is an option
+
+        found[key.strip()] = typed.of_text(key.strip(), value.strip())
+    return found
+
+
+def _from_environment(field: str) -> str:
+    """Return what the environment says of the four fields that name a cluster."""
+    return os.environ.get(f"KINETIC_{field.upper()}", "") if field in {*REQUIRED, "namespace"} else ""
+
+
+def _complete(name: str | None, given: dict[str, str], missing: list[str]) -> tuple[str, dict[str, str]]:
+    """Ask for what is missing, or refuse where nobody can be asked."""
+    if (missing or not name) and not asking.can_ask():
+        raise _incomplete(name, given, missing)
+    name = name or asking.ask("Name of the profile")
+    asked = {field: asking.ask(_QUESTIONS[field], _SUGGESTED[field]) for field in missing}
+    if missing and not given["namespace"]:
+        asked["namespace"] = asking.ask("Kubernetes namespace", DEFAULT_NAMESPACE)
+    return name, given | asked
+
+
+def _incomplete(name: str | None, given: dict[str, str], missing: list[str]) -> OptionError:
+    flags = [*([] if name else ["NAME"]), *(f"--{field}" for field in missing)]
+    shown = " ".join(f"--{field} {given[field] or _SUGGESTED[field] or 'YOUR-PROJECT'}" for field in REQUIRED)
+    return OptionError(
+        f"{' and '.join(flags)} {'is' if len(flags) == 1 else 'are'} missing",
+        why="there is no terminal to ask in",
+        next=f"kinetic profile create {name or 'NAME'} {shown}     or, for this machine, --backend local",
+    )
+
+
+def _check(new: Profile) -> None:
+    """Refuse a profile that could not say where jobs run: its values are tried as arguments, with no other source."""
+    if new.context and not (new.store or new.project):
+        raise OptionError(
+            "--store is missing",
+            why="a cluster that is reached by a kubeconfig context has no bucket of its own",
+            next=f"add --store gs://your-bucket to: kinetic profile create {new.name} --context {new.context}",
+        )
+    alone = {
+        "KINETIC_HOME": str(settings.kinetic_home(os.environ)),
+        "KINETIC_PROFILE": "",
+        "KINETIC_PROFILES_FILE": os.path.join(os.sep, "nonexistent", "kinetic-profiles.json"),
+        "KINETIC_STORE": new.store,
+        "KINETIC_KUBE_CONTEXT": new.context,
+    }
+    settings.resolve(
+        backend=new.backend or "gke",
+        project=new.project,
+        zone=new.zone,
+        cluster=new.cluster,
+        namespace=new.namespace,
+        environ=alone,
+    )

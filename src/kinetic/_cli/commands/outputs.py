@@ -1,0 +1,220 @@
+"""``kinetic outputs``: what jobs wrote, listed and copied here; of jobs that are kept and of those long gone."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import completing, options, tables
+from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
+from kinetic._cli.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kinetic._jobs.copying import Copy
+    from kinetic._jobs.outputs import File, Place, Row
+
+_HERE = "kinetic._cli.commands.outputs"
+_NAMED = 5  # paths named in a line
+COLUMNS = (
+    Column("SIZE", right=True),
+    Column("FILES", right=True, spare=2),
+    Column("WRITTEN", spare=1),
+    Column("PATH"),
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    later={
+        "ls": Later(f"{_HERE}:ls", "List what a job wrote."),
+        "get": Later(f"{_HERE}:get", "Copy what a job wrote into a folder here."),
+    },
+    aliases={"list": "ls"},
+    epilog="JOB_ID is a job's id, the beginning of it if only one job begins so, or @last or - for the newest job. One "
+    "that was collected or removed counts: what it wrote is still there. PATH is a file or folder that it wrote.",
+)
+@click.pass_context
+def outputs(ctx: click.Context) -> None:
+    """List what jobs wrote, and copy it here.
+
+    Example: kinetic outputs get @last model.keras --to .
+    """
+    show_help_alone(ctx)
+
+
+def _of_a_job(function: options.Command) -> options.Command:
+    """Give a command the arguments JOB_ID and PATH, and call it with the place of that job's outputs first."""
+
+    @options.where
+    @click.argument("job_id", metavar="JOB_ID", shell_complete=completing.jobs)
+    @click.argument("path", default="", metavar="[PATH]")
+    @functools.wraps(function)
+    def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
+        return function(_find(job_id, project, zone, cluster), **others)
+
+    return found
+
+
+@click.command
+@_of_a_job
+@click.option("--recursive", "-r", is_flag=True, help="List every file, not one level with folders put together.")
+@options.as_json
+def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
+    """List what a job wrote.
+
+    One level: the files there, and each folder with the number and size of all files in it.
+
+    Example: kinetic outputs ls @last checkpoints
+    """
+    from kinetic._jobs import outputs as outputs_
+
+    found = outputs_.look(place, path)
+    shown = [_row(file) for file in found.files] if recursive else outputs_.rows(found.files, path)
+    if as_json:
+        tables.document(**_page(place, path, shown))
+    elif shown:
+        now = time.time()
+        tables.show(COLUMNS, [_cells(row, now) for row in shown])
+    size, many = sum(row.size for row in shown), sum(row.files for row in shown)
+    click.echo(f"{_files(many)}, {_size(size)}, in {place.address}" if shown else _nothing(place), err=True)
+    _tell_of("not a file, so it cannot be copied", found.others)
+
+
+@click.command
+@_of_a_job
+@click.option(
+    "--to",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where to; made if it does not exist.  [default: outputs/JOB_ID]",
+)
+@click.option("--force", is_flag=True, help="Replace files that are there and differ.")
+@options.as_json
+def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) -> None:
+    """Copy what a job wrote into a folder here.
+
+    All of it, or one file or folder. Each file gets the path in FOLDER that it has below the output directory, and
+    appears there when it is complete. Files that are there already with the same size and time are not copied again, so
+    a copy that was interrupted goes on where it stopped. The folder is printed.
+
+    Example: kinetic outputs get @last checkpoints --to ./mine
+    """
+    from kinetic import _output as output
+    from kinetic._jobs import copying
+    from kinetic._jobs import outputs as outputs_
+    from kinetic.errors import DataMissingError
+
+    found = outputs_.look(place, path)
+    if not found.files:
+        raise DataMissingError(_nothing(place), why=f"looked in {place.address}", next="kinetic jobs list --all")
+    copy = copying.Copy(found, to or _folder_here(place.job_id), force=force)
+    with output.phase("copying", detail=copy.told, summary=False):
+        copy.carry()
+    if as_json:
+        tables.document(job_id=place.job_id, output_dir=place.address, **_copied(copy))
+    else:
+        print(copy.to)
+    click.echo(_told(copy, place), err=True)
+    _tell_of("gone before it could be copied", copy.gone)
+    _tell_of("not a file, so it was not copied", found.others)
+
+
+def _find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> Place:
+    from kinetic._jobs import outputs as outputs_
+    from kinetic.errors import JobNotFoundError
+
+    if job_id not in options.NEWEST:
+        return outputs_.find(job_id, project=project, cluster=cluster)
+    newest = outputs_.newest(project=project, zone=zone, cluster=cluster)
+    if newest is None:
+        raise JobNotFoundError(
+            "there is no job yet, so there is no newest one", next="kinetic outputs ls JOB_ID     for one of long ago"
+        )
+    return newest
+
+
+def _folder_here(job_id: str) -> Path:
+    """Return a folder for a job in the one that is left out of git and of this project's jobs."""
+    from kinetic._wire import outputs as words
+
+    return Path(words.make_here(), job_id)
+
+
+def _nothing(place: Place) -> str:
+    ran = f"; it ran on {place.host}, and the folder may be there" if place.host else ""
+    return f"{place.job_id} has written nothing into {place.address} so far{ran}"
+
+
+def _row(file: File) -> Row:
+    from kinetic._jobs.outputs import Row
+
+    return Row(file.path, 1, file.size, file.modified)
+
+
+def _cells(row: Row, now: float) -> list[str]:
+    files = str(row.files) if row.path.endswith("/") else ""
+    return [_size(row.size), files, tables.age(now - row.modified), row.path]
+
+
+def _page(place: Place, path: str, shown: list[Row]) -> dict[str, Any]:
+    from kinetic._wire import names
+
+    return {
+        "job_id": place.job_id,
+        "output_dir": place.address,
+        "path": path,
+        "files": sum(row.files for row in shown),
+        "size_bytes": sum(row.size for row in shown),
+        "entries": [
+            {
+                "path": row.path,
+                "kind": "folder" if row.path.endswith("/") else "file",
+                "files": row.files,
+                "size_bytes": row.size,
+                "modified_at": names.utc(row.modified),
+            }
+            for row in shown
+        ],
+    }
+
+
+def _copied(copy: Copy) -> dict[str, Any]:
+    return {
+        "copied_to": os.fspath(copy.to),
+        "files": len(copy.done),
+        "size_bytes": sum(file.size for file in copy.done),
+        "files_already_there": len(copy.same),
+        "files_gone": copy.gone,
+    }
+
+
+def _told(copy: Copy, place: Place) -> str:
+    there = f"; {_files(len(copy.same))} already there" if copy.same else ""
+    return (
+        f"copied {_files(len(copy.done))}, {_size(sum(file.size for file in copy.done))}, from {place.address}{there}"
+    )
+
+
+def _tell_of(what: str, paths: Iterable[str]) -> None:
+    """Name paths that something is to be said of."""
+    named = [tables.plain(path) for path in paths]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    if named:
+        click.echo(f"{what}: {', '.join(named[:_NAMED])}{more}", err=True)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _size(size: int) -> str:
+    from kinetic._packing.walking import size_text
+
+    return size_text(size)

@@ -1,0 +1,94 @@
+"""What is told of a job, as JSON values with stable names: of one that is there, and of one that is history."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+
+def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Put what was seen of a job into JSON values."""
+    from kinetic._jobs import listing
+
+    times = seen.outcome or seen.sighting
+    started, ended = (times.started, times.ended) if times else (None, None)
+    return {
+        "job_id": handle.job_id,
+        "function": handle.func_name,
+        "status": seen.status.value,
+        "reason": listing.reason_of(seen),
+        "accelerator": handle.accelerator,
+        "backend": handle.backend,
+        "where": listing.place_of(handle),
+        "attempt": times.attempt if times and started is not None else None,
+        "created_at": handle.created_at,
+        "removed_at": None,
+        **_times(started, ended, running=seen.status.value == "RUNNING"),
+    }
+
+
+def more(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Return what only ``show`` tells: the rest of the handle, the verdict's details, the log."""
+    from kinetic._jobs import logs, places
+    from kinetic._wire import keys
+
+    backend, store, outcome = places.backend_of(handle), places.store_of(handle), seen.outcome
+    log = logs.open_log(backend, store, handle.job_id, attempt=None, host=0)
+    about: dict[str, Any] = {
+        "cause": outcome.cause if outcome else None,
+        "phase": outcome.phase if outcome else None,
+        "phases_seconds": dict(outcome.phases) if outcome else {},
+        "value_type": (outcome.value_type or None) if outcome else None,
+        "result_bytes": store.size(keys.result(handle.job_id)),
+        "log_bytes": log.size() if log is not None else 0,
+        "files_left": list(outcome.files) if outcome else [],
+    }
+    told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
+    return {**about, **{name: value for name, value in handle.to_dict().items() if name not in told}}
+
+
+def past(page: dict[str, Any]) -> dict[str, Any]:
+    """Put what remains of a removed job into the same values."""
+    from kinetic._jobs import places
+    from kinetic._wire import names
+
+    here = page.get("host") in {None, places.machine()}
+    removed, attempts = page.get("removed"), page.get("attempts")
+    return {
+        "job_id": str(page.get("job_id", "")),
+        "function": str(page.get("func_name", "")),
+        "status": str(page.get("status", "")),
+        "reason": str(page.get("reason") or ""),
+        "accelerator": str(page.get("accelerator", "")),
+        "backend": str(page.get("backend", "")),
+        "where": "this machine" if here else f"host {page.get('host')}",
+        "attempt": attempts - 1 if attempts else None,
+        "created_at": str(page.get("created_at", "")),
+        "removed_at": names.utc(removed) if removed else None,
+        **_times(page.get("started"), page.get("ended"), running=False),
+    }
+
+
+def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:
+    from kinetic._wire import names
+
+    until = time.time() if running else ended
+    return {
+        "started_at": names.utc(started) if started else None,
+        "ended_at": names.utc(ended) if ended else None,
+        "duration_seconds": round(until - started, 3) if started and until else None,
+    }
+
+
+def moment(written: str) -> float | None:
+    """Return the Unix time of a written time, or None when it is none."""
+    from datetime import datetime  # click has it loaded already; strptime would cost 2 ms more
+
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        return None

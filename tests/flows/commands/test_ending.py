@@ -1,0 +1,77 @@
+"""Cancelling jobs, and cleaning up after them."""
+
+from __future__ import annotations
+
+import json
+
+
+def rows(told) -> list[list[str]]:
+    return [line.split() for line in told.out.splitlines()[1:]]
+
+
+def test_a_cancelled_job_keeps_its_log_and_becomes_history(submit, start, kinetic) -> None:
+    job_id = submit("slow", "60")
+    following = start("jobs", "logs", job_id, "--follow")
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"started\n"
+
+    told = kinetic("jobs", "cancel", job_id)
+
+    _, said = following.communicate(timeout=20)
+    assert (told.code, told.out) == (0, "")
+    assert f"{job_id} is cancelled" in told.err
+    assert following.returncode == 125
+    assert "was cancelled" in said.decode()
+    assert kinetic("jobs", "status", job_id).out == f"{job_id}: NOT_FOUND\n"
+    assert kinetic("jobs", "logs", job_id).out == "started\n"
+    assert kinetic("jobs", "list").out == ""
+    assert rows(kinetic("jobs", "list", "--all"))[0][:3] == [job_id, "slow", "CANCELLED"]
+    assert kinetic("jobs", "result", job_id).code == 125
+
+
+def test_cancelling_a_job_that_has_ended_changes_nothing(submit, kinetic) -> None:
+    job_id = submit("add")
+    kinetic("jobs", "result", job_id)
+
+    told = kinetic("jobs", "cancel", job_id)
+
+    assert told.code == 0
+    assert "had ended before it could be cancelled: it is SUCCEEDED" in told.err
+    assert kinetic("jobs", "result", job_id).out == "{'sum': 3}\n"
+
+
+def test_cleaning_up_removes_a_job_and_leaves_its_history(submit, kinetic, home) -> None:
+    job_id = submit("add")
+    kinetic("jobs", "result", job_id)
+
+    told = kinetic("jobs", "cleanup", job_id)
+
+    assert (told.code, told.out) == (0, "")
+    assert not (home / "store" / job_id).exists()
+    (page,) = json.loads(kinetic("jobs", "list", "--all", "--json").out)["jobs"]
+    assert (page["job_id"], page["status"], page["where"]) == (job_id, "SUCCEEDED", "this machine")
+    assert page["removed_at"]
+
+
+def test_cleaning_up_the_resource_alone_keeps_the_result(submit, kinetic) -> None:
+    job_id = submit("add")
+    kinetic("jobs", "result", job_id)
+
+    assert kinetic("jobs", "cleanup", job_id, "--no-gcs").code == 0
+
+    assert kinetic("jobs", "result", job_id).out == "{'sum': 3}\n"
+    assert kinetic("jobs", "list").out == ""
+
+
+def test_cleaning_up_nothing_is_a_mistake_on_the_command_line(submit, kinetic) -> None:
+    assert kinetic("jobs", "cleanup", submit("add"), "--no-k8s", "--no-gcs").code == 2
+
+
+def test_cleaning_up_a_running_job_ends_it_and_says_so(submit, kinetic) -> None:
+    job_id = submit("slow", "60")
+
+    told = kinetic("jobs", "cleanup", job_id)
+
+    assert told.code == 0
+    assert "and was ended" in told.err
+    assert kinetic("jobs", "list").out == ""

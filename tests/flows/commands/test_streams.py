@@ -1,0 +1,47 @@
+"""Standard streams that nobody reads, that are closed, or that lead to a full disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+
+def test_a_closed_pipe_needs_no_words(submit, kinetic, tmp_path, command, environment) -> None:
+    kinetic("jobs", "result", submit("add"))
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [*command, "jobs", "logs", "@last"], stdout=writing, stderr=subprocess.PIPE, env=environment, check=False
+    )
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_leads_nowhere(submit, closed, command, environment) -> None:
+    job_id = submit("add")
+    words = " ".join([*command, "jobs", "wait", job_id])
+
+    done = subprocess.run(["sh", "-c", f"exec {words} {closed}"], env=environment, capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == (b"" if ">&-" in closed.replace("2>&-", "") else f"{job_id}: SUCCEEDED\n".encode())
+
+
+def test_a_full_disk_behind_standard_output_is_said_to_be_full(submit, command, environment) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full")
+    submit("add")
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*command, "jobs", "list"], stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: a disk is full, and what was asked for is not complete [disk-full]\nwhy: ")
+    assert "ignored" not in done.stderr

@@ -1,0 +1,223 @@
+"""Odd file systems: homes and projects without shared memory, read-only, full, oddly named, open to others."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinetic._packing import runner
+from kinetic.errors import PackingError
+
+NO_SHARED_MEMORY = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <errno.h>
+    #include <limits.h>
+    #include <stdio.h>
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <unistd.h>
+
+    static int refused(int flags, int fd) {
+        char link[64], path[PATH_MAX];
+        if (fd < 0 || (flags & MAP_TYPE) != MAP_SHARED) return 0;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, path, sizeof path);
+        return length > 4 && memcmp(path + length - 4, "-shm", 4) == 0;
+    }
+
+    #define REFUSING(name, offset)                                                          \\
+        void *name(void *at, size_t size, int rights, int flags, int fd, offset from) {     \\
+            void *(*next)(void *, size_t, int, int, int, offset) = dlsym(RTLD_NEXT, #name); \\
+            if (refused(flags, fd)) { errno = ENODEV; return MAP_FAILED; }                  \\
+            return next(at, size, rights, flags, fd, from);                                 \\
+        }
+
+    REFUSING(mmap, off_t)
+    REFUSING(mmap64, off64_t)
+"""
+
+
+@pytest.fixture
+def no_shared_memory(project: Any, tmp_path: Path) -> str:
+    """Return a library that lets every process see file systems as many shared ones are: no memory through a file."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("needs Linux and a C compiler")
+    source, library = project.write("../refuse.c", NO_SHARED_MEMORY), tmp_path / "refuse.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, capture_output=True)
+    return str(library)
+
+
+def test_a_file_system_without_shared_memory_has_a_queue_with_the_older_journal(
+    clients: Any, no_shared_memory: str
+) -> None:
+    clients.more = {"LD_PRELOAD": no_shared_memory}  # for clients; keepers and workers have it from their recipe
+    clients.until.touch()
+    four = [clients.start(f"print(json.dumps([{clients.held}.result(timeout=50) for _ in range(2)]))") for _ in "1234"]
+
+    told = [client.communicate(timeout=90) for client in four]
+
+    assert [client.returncode for client in four] == [0] * 4, told
+    (queue,) = clients.home.glob("run/*/queue.db")
+    with closing(sqlite3.connect(queue)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+    assert not [*queue.parent.glob("queue.db*-shm"), *queue.parent.glob("queue.db.*")]
+
+
+def test_where_there_is_shared_memory_the_queue_uses_it(clients: Any) -> None:
+    clients.until.touch()
+    clients.collect(clients.submit())
+
+    (queue,) = clients.home.glob("run/*/queue.db")
+    with closing(sqlite3.connect(queue)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    assert not [*queue.parent.glob("queue.db.*")]
+
+
+def test_a_home_on_a_read_only_disk_is_one_clear_error(clients: Any, tmp_path: Path, mount: Any) -> None:
+    disk = mount(mount(tmp_path / "disk", "size=1m"), "remount,ro")
+
+    for more in ({"HOME": str(disk), "KINETIC_HOME": ""}, {"KINETIC_HOME": str(disk / "kinetic")}):
+        told = clients.refused("work()", **more)
+
+        assert [line.split(":")[0] for line in told.splitlines()[1:]] == ["why", "next"]
+        assert f"{disk}" in told
+        assert "Read-only file system" in told
+        assert "KINETIC_" in told.splitlines()[2]
+    assert [*disk.iterdir()] == []
+
+
+# Kilobytes that are free: for nothing; for the folders; for the key; for part of the code; for the code, not the queue.
+@pytest.mark.parametrize("free", [0, 4, 16, 48, 160, 640, 1500], ids=lambda free: f"{free}k")
+@pytest.mark.parametrize("runtime", ["disk/home/run/here", "home/run/here"], ids=["with its runtime", "store and keys"])
+def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
+    clients: Any, tmp_path: Path, mount: Any, free: int, runtime: str
+) -> None:
+    disk = mount(tmp_path / "disk", "size=8m")
+    clients.home = disk / "home"
+    clients.more = {"KINETIC_HOME": str(clients.home), "KINETIC_RUNTIME_DIR": str(tmp_path / runtime)}
+    _fill(disk, free)
+
+    told = clients.refused("work.run_async(sign='x' * 3_000_000)")
+    (disk / "ballast").unlink()
+
+    lines = told.splitlines()
+    assert [line.split(":")[0] for line in lines[1:]] == ["why", "next"]
+    assert "No space left" in lines[1] or "disk is full" in lines[1]
+    assert "KINETIC_" in lines[2]
+    assert [path.name for path in tmp_path.glob(f"{runtime}/runners/.*")] == []
+    assert [*disk.glob("home/store/*-*")] == []
+    assert [path for path in disk.glob("home/store/.tmp/*") if path.stat().st_size] == []
+    assert clients.run("print(json.dumps([job.job_id for job in kinetic.list_jobs()]))") == []
+    clients.until.touch()
+    assert clients.collect(clients.submit())["file"]  # and it works again
+
+
+def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
+    disk = mount(tmp_path / "disk", "size=16m")
+    needed = sum(path.stat().st_size for _, path in runner._files())
+    made = []
+
+    for free in range(needed // 1024 + 200, needed // 1024 + 1000, 100):  # room for the sources and for some bytecode
+        _fill(disk, free)
+        folder = disk / f"runners-{free}"
+        with contextlib.suppress(PackingError):
+            made.append(runner.folder(folder))
+        (disk / "ballast").unlink()
+        for compiled in folder.rglob("*.pyc"):
+            marshal.loads(compiled.read_bytes()[16:])
+        assert not [*folder.glob(".*")]
+        shutil.rmtree(folder, ignore_errors=True)
+    made.append(runner.folder(disk / "runners"))
+
+    assert [*made[-1].rglob("*.pyc")]
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_home_with_spaces_and_letters_of_other_alphabets_in_its_name(
+    clients: Any, tmp_path: Path, locale: str
+) -> None:
+    home = tmp_path / "home" / "ein schönes  'Heim' ☃ – 家 #1 %20?"
+    clients.home = home
+    clients.more = {"KINETIC_HOME": str(home), "LC_ALL": locale}
+
+    job = clients.submit("work.run_async()")
+    value = clients.collect(job)
+    listed = clients.kinetic("jobs", "list")
+    log = clients.kinetic("jobs", "logs", job)
+
+    assert value["file"].startswith(str(home))
+    assert (listed.returncode, job in listed.stdout) == (0, True), listed.stderr
+    assert log.stdout == "begun\n", log.stderr
+    assert [path.name for path in tmp_path.joinpath("home").iterdir()] == [home.name]
+
+
+def test_a_project_on_a_read_only_disk_runs_and_nothing_is_written_there(
+    clients: Any, tmp_path: Path, mount: Any
+) -> None:
+    disk = mount(tmp_path / "disk", "size=1m")
+    shutil.copytree(clients.project.root, disk / "project")
+    before = sorted(disk.rglob("*"))
+    mount(disk, "remount,ro")
+    clients.project.root = disk / "project"
+
+    value = clients.run("print(json.dumps(work()))")
+
+    assert set(value["written"]) - {"__pycache__"} == {"jobs.py", "pyproject.toml"}
+    assert sorted(disk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o000], ids=["077", "000"])
+def test_whatever_the_umask_nobody_else_reads_or_writes_what_kinetic_keeps(
+    clients: Any, mask: int, wait_until: Callable[..., None]
+) -> None:
+    clients.home.mkdir(mode=0o755)  # by somebody else: it does not protect what lies in it
+    clients.home.chmod(0o755)
+    job = clients.run(f"os.umask({mask})\nprint(json.dumps({clients.held}.job_id))")
+    wait_until(clients.sign.exists, "the job", 20)
+    during = _open_to_others(clients.home)
+    clients.until.touch()
+    clients.run(f"os.umask({mask})\nprint(json.dumps(kinetic.attach({job!r}).result(timeout=30, cleanup=False)))")
+
+    assert during == []
+    assert _open_to_others(clients.home) == []
+    assert stat.S_IMODE(clients.sign.stat().st_mode) == 0o666 & ~mask  # what the user's code writes is the user's
+
+
+def _fill(disk: Path, free_kilobytes: int) -> None:
+    """Write a file that leaves so much room on a disk."""
+    about = os.statvfs(disk)
+    size = about.f_bavail * about.f_frsize - free_kilobytes * 1024
+    with (disk / "ballast").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
+def _open_to_others(home: Path) -> list[str]:
+    """Return what lies below a home and lets anybody but its owner in.
+
+    A job's working and output folders are the user's, and made with the user's own umask; like the unpacked code of the
+    runner they lie in folders that let nobody else through.
+    """
+    found = []
+    for above, folders, files in os.walk(home):
+        folders[:] = [name for name in folders if name != "outputs" and not name.startswith("work-")]
+        for name in (*folders, *files):
+            with contextlib.suppress(FileNotFoundError):
+                about = Path(above, name).lstat()
+                if about.st_mode & 0o077:
+                    found.append(f"{stat.filemode(about.st_mode)} {Path(above, name).relative_to(home)}")
+        folders[:] = [name for name in folders if name != "runners"]
+    return found

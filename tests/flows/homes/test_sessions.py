@@ -1,0 +1,59 @@
+"""Sessions that die: the jobs of one go on, and where they will not, one sentence says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def test_a_job_goes_on_when_the_whole_session_that_submitted_it_is_killed(
+    clients: Any, wait_until: Callable[..., None]
+) -> None:
+    shell = clients.start(
+        f"job = {clients.held}\nprint(job.job_id, flush=True)\njob.result()", "setsid", "sh", "-c", '"$@"; exit', "sh"
+    )
+    assert shell.stdout is not None
+    job = shell.stdout.readline().strip()
+    wait_until(clients.sign.exists, "the job", 20)
+    session = os.getsid(shell.pid)
+    doomed = _processes_of_session(session)
+    worker = int(clients.sign.read_text())
+
+    os.killpg(session, signal.SIGKILL)
+    for pid in _processes_of_session(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shell.communicate(timeout=10)
+
+    assert len(doomed) >= 2  # the shell that leads the session, and the client
+    assert session != os.getsid(0)
+    assert os.getsid(worker) != session
+    assert _processes_of_session(session) == []
+    assert clients.status(job) == "RUNNING"
+    clients.until.touch()
+    assert clients.collect(job)["file"].endswith("jobs.py")
+
+
+def test_where_jobs_die_with_their_session_one_sentence_says_so_once(clients: Any) -> None:
+    clients.until.touch()
+    client = clients.start(f"{clients.held}\n{clients.held}", SLURM_JOB_ID="4711", SLURMD_NODENAME="node07")
+
+    _, err = client.communicate(timeout=30)
+
+    assert client.returncode == 0, err
+    assert err.count("jobs end with Slurm job 4711: what still runs when that is over is killed\n") == 1
+
+
+def _processes_of_session(session: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] not in {"Z", "X"}:
+                    found.append(int(name))
+    return found

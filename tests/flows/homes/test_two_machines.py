@@ -1,0 +1,134 @@
+"""Two machines over one home: jobs of the other are seen, waited for, cancelled, removed, and never called failed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE, THERE = {"KINETIC_MACHINE_ID": "here"}, {"KINETIC_MACHINE_ID": "there"}
+
+
+@pytest.fixture
+def running_there(clients: Any, wait_until: Callable[..., None]) -> str:
+    job = clients.submit(**THERE)
+    wait_until(clients.sign.exists, "the job on the other machine", 20)
+    return job
+
+
+def test_a_job_of_another_machine_is_listed_with_its_host_and_runs_until_that_host_says_otherwise(
+    clients: Any, running_there: str
+) -> None:
+    told = clients.kinetic("jobs", "list", **HERE)
+    page = json.loads(clients.kinetic("jobs", "list", "--json", **HERE).stdout)
+
+    assert told.returncode == 0, told.stderr
+    (line,) = [line for line in told.stdout.splitlines() if running_there in line]
+    assert "RUNNING" in line
+    assert f"host {os.uname().nodename}" in line
+    assert running_there in json.dumps(page)
+    assert clients.status(running_there, **HERE) == "RUNNING"
+
+
+def test_a_job_whose_machine_is_lost_is_never_called_failed_on_another(
+    clients: Any, running_there: str, end_keepers: Callable[[Path], None]
+) -> None:
+    end_keepers(clients.home)
+    shutil.rmtree(clients.home / "run" / "there")
+
+    assert clients.status(running_there, **HERE) == "RUNNING"
+
+
+def test_a_job_that_waits_on_another_machine_is_pending_here(clients: Any, running_there: str) -> None:
+    waits = clients.submit(**THERE, KINETIC_LOCAL_SLOTS="1")
+
+    assert clients.status(waits, **HERE) == "PENDING"
+    clients.until.touch()
+    assert clients.collect(waits, **HERE)
+
+
+@pytest.mark.parametrize("by", [HERE, THERE], ids=["here", "there"])
+def test_a_job_of_another_machine_is_waited_for_and_collected_on_either(
+    clients: Any, running_there: str, by: dict[str, str], wait_until: Callable[..., None]
+) -> None:
+    waiting = clients.start(f"print(json.dumps(kinetic.attach({running_there!r}).result(timeout=40)))", **by)
+    with pytest.raises(subprocess.TimeoutExpired):
+        waiting.wait(0.5)
+
+    clients.until.touch()
+    out, err = waiting.communicate(timeout=40)
+
+    assert waiting.returncode == 0, err
+    assert json.loads(out)["file"].endswith("jobs.py")
+    for machine in (HERE, THERE):
+        wait_until(lambda machine=machine: clients.kinetic("jobs", "list", **machine).stdout.count("cpu-") == 0)
+        assert "SUCCEEDED" in clients.kinetic("jobs", "list", "--all", **machine).stdout
+
+
+def test_a_job_of_another_machine_is_cancelled_at_once_and_its_process_ends_when_its_keeper_looks(
+    clients: Any, running_there: str, wait_until: Callable[..., None]
+) -> None:
+    told = clients.kinetic("jobs", "cancel", running_there, **HERE)
+    refused = clients.refused(f"kinetic.attach({running_there!r}).result()", **HERE)
+    _ring(clients.home / "run" / "there")  # it looks once a minute by itself
+
+    assert told.returncode == 0, told.stderr
+    assert f"runs on host {os.uname().nodename}; its processes there end within a minute" in told.stderr
+    assert "JobCancelledError" in refused
+    pid = int(clients.sign.read_text())
+    wait_until(lambda: not _is_alive(pid), "the end of the worker", 20)
+    assert clients.status(running_there, **THERE) == "NOT_FOUND"
+    wait_until(lambda: clients.rows("there")[0][1:] == ("ended",), "the end of the row")
+
+
+def test_a_job_of_another_machine_that_is_removed_while_it_runs_leaves_nothing_behind(
+    clients: Any, running_there: str, wait_until: Callable[..., None]
+) -> None:
+    told = clients.kinetic("jobs", "cleanup", running_there, **HERE)
+    _ring(clients.home / "run" / "there")
+
+    assert told.returncode == 0, told.stderr
+    assert f"runs on host {os.uname().nodename}; its processes there end within a minute" in told.stderr
+    pid = int(clients.sign.read_text())
+    wait_until(lambda: not _is_alive(pid), "the end of the worker", 20)
+    wait_until(lambda: clients.rows("there") == [], "the end of the row")
+    wait_until(lambda: not (clients.home / "store" / running_there).exists(), "an empty store")
+    wait_until(lambda: not (clients.home / "run" / "there" / "jobs" / running_there).exists(), "an empty machine")
+
+
+def test_a_job_that_waits_on_another_machine_and_is_removed_never_begins(
+    clients: Any, running_there: str, wait_until: Callable[..., None]
+) -> None:
+    sign = clients.home.parent / "never"
+    waits = clients.submit(f"work.run_async('', {str(sign)!r})", **THERE, KINETIC_LOCAL_SLOTS="1")
+
+    clients.run(f"kinetic.attach({waits!r}).cleanup()\nprint(1)", **HERE)
+    clients.until.touch()
+
+    assert clients.collect(running_there, **THERE)
+    wait_until(lambda: clients.rows("there") == [(running_there, "ended")], "the end of the row")
+    assert not sign.exists()
+    assert not (clients.home / "store" / waits).exists()
+
+
+def _ring(runtime: Path) -> None:
+    """Let the keepers of a machine look now instead of within a minute."""
+    for wake in runtime.glob("keepers/*.wake"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(wake, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, b"w")
+            os.close(descriptor)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False

@@ -1,0 +1,130 @@
+"""What holds for every command there is, found by walking the tree: --json beside every table, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kinetic._cli import tables
+from kinetic._cli.main import cli
+
+
+def leaves(command: click.Command = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path.strip(), command
+        return
+    for name in command.list_commands(click.Context(command)):
+        below = command.get_command(click.Context(command), name)
+        assert below is not None
+        yield from leaves(below, f"{path} {name}")
+
+
+LEAVES = dict(leaves())
+WITH_JSON = sorted(path for path, command in LEAVES.items() if "--json" in {o for p in command.params for o in p.opts})
+
+# Words for a home with one job that succeeded, JOB, and one that failed, BAD. "run" is tried in flows.
+WITH_A_TABLE = {
+    "accelerators": ["", "tpu-v5p-8"],
+    "config": ["", "show"],
+    "disk": ["", "--clean"],
+    "jobs cleanup": ["JOB", "--all --dry-run", "--all --yes"],
+    "jobs explain": ["JOB", "BAD"],
+    "jobs list": ["", "--all", "--status failed --limit 1"],
+    "jobs result": ["JOB", "BAD", "JOB --save FOLDER/saved.pkl"],
+    "jobs show": ["JOB", "BAD"],
+    "jobs status": ["JOB", "BAD"],
+    "jobs wait": ["JOB BAD"],
+    "key list": [""],
+    "outputs get": ["JOB --to FOLDER/got"],
+    "outputs ls": ["JOB", "JOB --recursive"],
+    "package": ["--dry-run FOLDER/train.py"],
+    "profile list": [""],
+    "profile show": ["local"],
+    "profile use": ["local"],
+    "run": [],
+}
+# Text, or nothing at all on standard output: there is no table that a program would want to read.
+WITHOUT_A_TABLE = {
+    "completion": "bash",
+    "jobs cancel": "JOB",
+    "jobs logs": "BAD",
+    "key export": "",
+    "key import": "FOLDER/key",
+    "profile create": "mine --backend local",
+    "profile rm": "team --yes",
+    "profile unset": "",
+}
+JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
+
+
+@pytest.fixture
+def call(kinetic, home: Path, made_job, tmp_path: Path) -> Callable[..., object]:
+    """Return a function that runs a line of words in a home with two jobs, a profile, outputs and a project."""
+    names = {
+        "JOB": made_job("succeeded", function="train", value={"loss": 0.5}, log="epoch 1\n"),
+        "BAD": made_job("failed", function="fit", cause="exception", error={"type": "ValueError", "message": "no"}),
+        "FOLDER": str(tmp_path),
+    }
+    (home / "store" / "outputs" / names["JOB"]).mkdir(parents=True)
+    (home / "store" / "outputs" / names["JOB"] / "model.txt").write_text("weights")
+    (home / "profiles.json").write_text(json.dumps({"profiles": {"team": {"backend": "local"}}}))
+    (tmp_path / "train.py").write_text("x = 1\n")
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'theirs'\n")
+    (tmp_path / "key").write_text("ab" * 32)
+
+    def run(line: str) -> object:
+        for name, meant in names.items():
+            line = line.replace(name, meant)
+        return kinetic(*line.split())
+
+    return run
+
+
+def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
+    assert sorted(WITH_A_TABLE) == WITH_JSON
+    assert sorted(LEAVES) == sorted([*WITH_A_TABLE, *WITHOUT_A_TABLE])
+
+
+@pytest.mark.parametrize("line", JSON_CALLS)
+def test_json_is_one_document_with_a_version_and_stable_names(line: str, call) -> None:
+    told = call(f"{line} --json")
+
+    assert told.exit_code == (125 if "BAD" in line and line.split()[1] in {"result", "wait"} else 0), told.stderr
+    page = json.loads(told.stdout)
+    assert page["schema_version"] == tables.SCHEMA_VERSION
+    assert len(page) > 1
+    assert [name for name in page if name != name.lower() or "-" in name] == []
+
+
+@pytest.mark.parametrize("path", WITHOUT_A_TABLE)
+def test_what_has_no_json_prints_no_table(path: str, call, monkeypatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("a table")
+
+    monkeypatch.setattr(tables, "show", refused)
+
+    told = call(f"{path} {WITHOUT_A_TABLE[path]}")
+
+    assert told.exit_code == 0, told.stderr
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_a_command_says_what_its_arguments_and_options_are(path: str) -> None:
+    for parameter in LEAVES[path].params:
+        if isinstance(parameter, click.Option):
+            assert (parameter.help or "")[:1].isupper(), parameter.name
+            assert "." in (parameter.help or ""), parameter.name
+
+
+@pytest.mark.parametrize("line", [call for call in JSON_CALLS if not call.startswith("jobs result")])
+def test_a_table_has_no_colour_in_it_whatever_the_terminal(line: str, call, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    told = call(line)
+
+    assert "\x1b" not in told.stdout + told.stderr
