@@ -1,0 +1,352 @@
+"""What jobs wrote is found for every job that ever was, listed, and copied, in folders and in stores of objects."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from kinetic._jobs import copying, outputs, tombstones
+from kinetic._stores import open_store
+from kinetic._stores.files import FileStore
+from kinetic._wire import names
+from kinetic.errors import DataMissingError, JobNotFoundError, KineticError, OptionError
+
+DAY = 24 * 3600
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    for name in [*os.environ]:
+        if name.startswith("KINETIC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(home) -> FileStore:
+    return FileStore(home / "store")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Return an output directory with some files."""
+    folder = tmp_path / "out"
+    for path, text in {
+        "model.bin": "abc",
+        "plots/a.txt": "a",
+        "plots/deep/b.txt": "bb",
+        "run.sh": "#!/bin/sh\n",
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+        os.utime(folder / path, (1_700_000_000.5, 1_700_000_000.123456))
+    (folder / "run.sh").chmod(0o755)
+    (folder / "checkpoints").mkdir()
+    return folder
+
+
+def bury(store: FileStore, job_id: str, **more: object) -> None:
+    tombstones.write(store, {"job_id": job_id, "created_at": names.utc(1_700_000_000), **more})
+
+
+def place(folder: object) -> outputs.Place:
+    return outputs.Place("cpu-f-1", str(folder))
+
+
+def paths(found: outputs.Found) -> list[str]:
+    return [file.path for file in found.files]
+
+
+# ------------------------------------------------------------------------------------------------------- finding
+
+
+def test_the_outputs_of_a_removed_job_are_where_its_tombstone_says(store):
+    bury(store, "cpu-f-20261120-1", output_dir="/data/mine")
+
+    assert outputs.find("cpu-f-20261120-1") == outputs.Place("cpu-f-20261120-1", "/data/mine")
+    assert outputs.find("cpu-f") == outputs.Place("cpu-f-20261120-1", "/data/mine")
+
+
+def test_the_outputs_of_a_forgotten_job_are_found_by_their_folder(store, home):
+    store.put("outputs/cpu-f-1/model.bin", b"x")
+
+    assert outputs.find("cpu-f") == outputs.Place("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
+
+
+def test_an_id_is_exact_before_it_is_a_beginning(store, home):
+    store.put("outputs/cpu-f-1/x", b"x")
+    store.put("outputs/cpu-f-12/x", b"x")
+
+    assert outputs.find("cpu-f-1").job_id == "cpu-f-1"
+    with pytest.raises(OptionError, match="beginning of 2 ids") as caught:
+        outputs.find("cpu-f")
+
+    assert caught.value.code == "ambiguous-id"
+    assert caught.value.why == "cpu-f-1, cpu-f-12"
+
+
+def test_a_job_that_never_was_is_said_so(store):
+    with pytest.raises(JobNotFoundError, match="no job cpu-g was found"):
+        outputs.find("cpu-g")
+
+
+def test_the_newest_job_may_be_one_that_is_gone(store):
+    bury(store, "cpu-f-1", output_dir="/a")
+    bury(store, "cpu-f-2", output_dir="/b", created_at=names.utc(1_700_000_001))
+
+    assert outputs.newest() == outputs.Place("cpu-f-2", "/b")
+
+
+def test_without_any_job_there_is_no_newest(store):
+    assert outputs.newest() is None
+
+
+# ------------------------------------------------------------------------------------------------------- looking
+
+
+def test_a_folder_is_listed_with_sizes_and_times(folder):
+    found = outputs.look(place(folder))
+
+    assert paths(found) == ["model.bin", "plots/a.txt", "plots/deep/b.txt", "run.sh"]
+    assert [file.size for file in found.files] == [3, 1, 2, 10]
+    assert {round(file.modified, 6) for file in found.files} == {1_700_000_000.123456}
+    assert [file.path for file in found.files if file.runs] == ["run.sh"]
+
+
+@pytest.mark.parametrize("path", ["plots", "plots/", "./plots", "plots/."])
+def test_a_path_narrows_a_listing(folder, path):
+    assert paths(outputs.look(place(folder), path)) == ["plots/a.txt", "plots/deep/b.txt"]
+
+
+def test_a_path_may_be_a_file(folder):
+    assert paths(outputs.look(place(folder), "plots/a.txt")) == ["plots/a.txt"]
+
+
+def test_a_path_that_is_not_there_is_an_error_that_names_near_ones(folder):
+    with pytest.raises(DataMissingError, match="wrote nothing at 'plot'") as caught:
+        outputs.look(place(folder), "plot")
+
+    assert "plots" in caught.value.why
+
+
+@pytest.mark.parametrize("path", ["..", "plots/../..", "/etc", "plots/../../x"])
+def test_a_path_that_leads_out_is_refused(folder, path):
+    with pytest.raises(OptionError, match="not a path below the output directory"):
+        outputs.look(place(folder), path)
+
+
+def test_a_job_that_wrote_nothing_is_no_error(tmp_path):
+    assert outputs.look(place(tmp_path / "never made")).files == ()
+
+
+def test_a_listing_has_one_level_and_folders_put_together(folder):
+    files = outputs.look(place(folder)).files
+
+    shown = [(row.path, row.files, row.size) for row in outputs.rows(files)]
+
+    assert shown == [("model.bin", 1, 3), ("plots/", 2, 3), ("run.sh", 1, 10)]
+    below = [file for file in files if file.path.startswith("plots/")]
+    assert [row.path for row in outputs.rows(below, "plots")] == ["plots/a.txt", "plots/deep/"]
+    assert [row.path for row in outputs.rows(files[:1], "model.bin")] == ["model.bin"]
+
+
+def test_a_name_that_stores_use_themselves_is_an_output_like_any_other(folder):
+    (folder / ".tmp").mkdir()
+    (folder / ".tmp" / "x").write_text("x")
+
+    assert paths(outputs.look(place(folder), ".tmp")) == [".tmp/x"]
+
+
+def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
+    os.mkfifo(folder / "pipe")
+    (folder / "latest").symlink_to("plots")
+    (folder / "link.txt").symlink_to("plots/a.txt")
+    (folder / "broken").symlink_to("nowhere")
+
+    found = outputs.look(place(folder))
+    copying.Copy(found, tmp_path / "here").carry()
+
+    assert found.others == ("latest", "pipe")
+    assert (tmp_path / "here" / "link.txt").read_text() == "a"
+    assert not (tmp_path / "here" / "link.txt").is_symlink()
+    assert sorted(os.listdir(tmp_path / "here")) == ["link.txt", "model.bin", "plots", "run.sh"]
+
+
+# ------------------------------------------------------------------------------------------------------- copying
+
+
+def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_path):
+    to = tmp_path / "new" / "here"
+
+    copying.Copy(outputs.look(place(folder)), to).carry()
+
+    assert (to / "plots" / "deep" / "b.txt").read_text() == "bb"
+    assert (to / "model.bin").stat().st_mtime == pytest.approx(1_700_000_000.123456, abs=1e-5)
+    assert (to / "run.sh").stat().st_mode & stat.S_IXUSR
+    assert not (to / "model.bin").stat().st_mode & stat.S_IXUSR
+    assert sorted(os.listdir(to)) == ["model.bin", "plots", "run.sh"]
+
+
+def test_a_path_is_copied_to_where_it_lies_in_the_whole(folder, tmp_path):
+    copying.Copy(outputs.look(place(folder), "plots/deep"), tmp_path / "here").carry()
+
+    assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "here").rglob("*.*")] == ["here/plots/deep/b.txt"]
+
+
+def test_what_is_there_already_is_not_copied_again(folder, tmp_path):
+    copying.Copy(outputs.look(place(folder), "plots"), tmp_path / "here").carry()
+    before = (tmp_path / "here" / "plots" / "a.txt").stat().st_ino
+
+    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy.carry()
+
+    assert [file.path for file in copy.same] == ["plots/a.txt", "plots/deep/b.txt"]
+    assert sorted(file.path for file in copy.done) == ["model.bin", "run.sh"]  # as they came
+    assert (tmp_path / "here" / "plots" / "a.txt").stat().st_ino == before
+
+
+def test_nothing_is_replaced_unless_asked_and_then_nothing_at_all_is_copied(folder, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "run.sh").write_text("mine")
+
+    with pytest.raises(OptionError, match="holds other files") as caught:
+        copying.Copy(outputs.look(place(folder)), here)
+
+    assert (caught.value.code, caught.value.why) == ("file-exists", "run.sh")
+    assert os.listdir(here) == ["run.sh"]
+    copying.Copy(outputs.look(place(folder)), here, force=True).carry()
+    assert (here / "run.sh").read_text() == "#!/bin/sh\n"
+
+
+def test_a_folder_is_never_replaced_by_a_file(folder, tmp_path):
+    (tmp_path / "here" / "model.bin").mkdir(parents=True)
+
+    with pytest.raises(OptionError, match="holds other files"):
+        copying.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+
+
+def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "model.bin").symlink_to(tmp_path / "theirs")
+
+    copying.Copy(outputs.look(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
+
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / "here" / "model.bin").read_text() == "abc"
+
+
+def test_what_a_running_job_removed_meanwhile_is_named(folder, tmp_path):
+    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+    (folder / "model.bin").unlink()
+
+    copy.carry()
+
+    assert copy.gone == ["model.bin"]
+    assert len(copy.done) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_our_words(folder, tmp_path):
+    (tmp_path / "here").write_text("a file")
+
+    with pytest.raises(KineticError, match="not everything could be copied") as caught:
+        copying.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+
+    assert caught.value.code == "not-saved"
+
+
+class _Stopping(FileStore):
+    """A store that fails after some files."""
+
+    def __init__(self, root: Path, good: int) -> None:
+        super().__init__(root)
+        self._left = good
+        self._lock = threading.Lock()
+
+    def fetch(self, key: str, to: os.PathLike[str]) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left < 0:
+                raise KineticError("the network is gone")
+        super().fetch(key, to)
+
+
+def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
+    here, found = tmp_path / "here", outputs.look(place(folder))
+    broken = found._replace(store=_Stopping(folder.parent, 2))
+
+    with pytest.raises(KineticError, match="the network is gone"):
+        copying.Copy(broken, here).carry()
+    arrived = [path for path in here.rglob("*") if path.is_file()]
+    again = copying.Copy(found, here)
+    again.carry()
+
+    assert len(arrived) == len(again.same) == 2
+    assert len(again.done) == 2
+
+
+def test_how_far_a_copy_is_can_be_asked(folder, tmp_path):
+    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+
+    before = copy.told()
+    copy.carry()
+
+    assert before == "0 of 4 files, 0 bytes of 16 bytes"
+    assert copy.told() == "4 of 4 files, 16 bytes of 16 bytes"
+
+
+def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, tmp_path):
+    monkeypatch.setenv("KINETIC_STORE", "memory://outputs-of-a-test")
+    store = open_store("memory://outputs-of-a-test")
+    store.put("outputs/cpu-f-1/a/x.bin", b"xx")
+    store.put("outputs/cpu-f-1/y.bin", b"y")
+    store.put("outputs/cpu-f-12/z.bin", b"z")
+
+    found = outputs.look(outputs.find("cpu-f-1"))
+    copying.Copy(found, tmp_path / "here").carry()
+
+    assert paths(found) == ["a/x.bin", "y.bin"]
+    assert (tmp_path / "here" / "a" / "x.bin").read_bytes() == b"xx"
+
+
+class _Odd(FileStore):
+    """A bucket in which somebody wrote keys that no folder can hold."""
+
+    def entries(self, prefix: str, *, after: str = ""):
+        entry = next(super().entries(prefix, after=after))
+        yield entry._replace(key=f"{prefix}../../escaped")
+        yield entry._replace(key=f"{prefix}folder/")
+        yield entry
+
+
+def test_a_key_that_leads_out_of_the_folder_is_named_and_never_copied(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "open_store", lambda _: _Odd(folder.parent))
+
+    found = outputs.look(place(folder))
+    copying.Copy(found, tmp_path / "deep" / "er" / "here").carry()
+
+    assert found.others == ("../../escaped",)
+    assert paths(found) == ["model.bin"]
+    assert not (tmp_path / "deep" / "escaped").exists()
+
+
+def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_path):
+    left = tmp_path / "here" / ".kinetic-get-dead"
+    left.mkdir(parents=True)
+    (left / "0").write_text("half")
+    at_work = tmp_path / "here" / ".kinetic-get-alive"
+    at_work.mkdir()
+    descriptor = os.open(at_work, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    copying.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+    os.close(descriptor)
+
+    assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
