@@ -11,16 +11,19 @@ Names appear on first touch (PEP 562), so that ``import kinetic`` costs next to 
 
 TYPE_CHECKING = False  # what type checkers take for True; importing typing would cost 5 ms
 if TYPE_CHECKING:
-    from kinetic import debug, errors, job_status, jobs, testing
+    from kinetic import collections, debug, errors, job_status, jobs, testing
+    from kinetic._data.data import Data
     from kinetic._remote.callable import RemoteCallable
     from kinetic._remote.decorator import run
-    from kinetic._remote.later import Data, attach_batch
+    from kinetic._remote.outputs import checkpoint_dir, output_dir
     from kinetic._version import __version__
+    from kinetic.collections import BatchHandle, attach_batch
     from kinetic.errors import BatchError
     from kinetic.jobs import JobHandle, JobStatus, attach, list_jobs
 
 __all__ = [
     "BatchError",
+    "BatchHandle",
     "Data",
     "JobHandle",
     "JobStatus",
@@ -28,28 +31,34 @@ __all__ = [
     "__version__",
     "attach",
     "attach_batch",
+    "checkpoint_dir",
+    "collections",
     "debug",
     "errors",
     "job_status",
     "jobs",
     "list_jobs",
+    "output_dir",
     "run",
     "testing",
 ]
 
 _HOME = {
     "BatchError": "errors",
-    "Data": "_remote.later",
+    "BatchHandle": "collections",
+    "Data": "_data.data",
     "JobHandle": "jobs",
     "JobStatus": "job_status",
     "RemoteCallable": "_remote.callable",
     "__version__": "_version",
     "attach": "jobs",
-    "attach_batch": "_remote.later",
+    "attach_batch": "collections",
+    "checkpoint_dir": "_remote.outputs",
     "list_jobs": "jobs",
+    "output_dir": "_remote.outputs",
     "run": "_remote.decorator",
 }
-_DOORS = frozenset({"debug", "errors", "job_status", "jobs", "testing"})
+_DOORS = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
 
 
 def __getattr__(name: str) -> object:

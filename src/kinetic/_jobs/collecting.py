@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from kinetic._jobs import reading
+from kinetic._jobs import mending, reading
 from kinetic._stores.protocol import Store
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
@@ -52,6 +52,8 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     raised = _users_own(store, outcome)
     if raised is None:
         raised = _in_words(outcome, function)
+    if mending.is_needed(outcome) and (said := mending.mend(store, outcome)):
+        raised.add_note(said)
     if outcome.error.get("hosts", 1) > 1:
         raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
     return attach_remote_traceback(raised, outcome.error.get("traceback"))

@@ -25,6 +25,9 @@ ROWS = (
     ("jobs", "records, orders and arguments: as long as their job; large arguments: 7 days after its end"),
     ("logs", "what jobs printed: as long as their job"),
     ("packs", "the files of projects: 7 days after the last job that needs them"),
+    ("data", "what jobs were sent to read: 60 days after it was sent or looked for last"),
+    ("fetched data", "what jobs on this machine have read, for the next one: 30 days after its last use"),
+    ("batches", "manifests, inputs and marks of batches: until kinetic batch cleanup"),
     ("outputs", "what jobs wrote into KINETIC_OUTPUT_DIR: yours, never removed"),
     ("history", "what became of removed jobs: 30 days"),
     ("working folders", "the projects of running jobs, and of failed ones for 24 hours"),
@@ -192,6 +195,10 @@ def _kind_in_store(parts: tuple[str, ...]) -> tuple[str, str]:
         return "being written", "/".join(parts)
     if top in {"packs", "history", "outputs"}:
         return top, inside.removesuffix(".json")
+    if top == "data":
+        return "data", "/".join(parts[1:])
+    if f"{top}/" == keys.GROUPS and inside:
+        return "batches", inside
     if top in keys.RESERVED or not inside:
         return "other", "/".join(parts)
     if inside == "result.pkl":
@@ -202,9 +209,13 @@ def _kind_in_store(parts: tuple[str, ...]) -> tuple[str, str]:
 def _kind_in_runtime(parts: tuple[str, ...]) -> tuple[str, str]:
     top = parts[0]
     if top == "jobs" and len(parts) > 2:
-        if parts[2].startswith("work"):
+        if parts[2].startswith(("work", "data-")):
             return "working folders", "/".join(parts[1:3])
         return ("logs" if parts[2].startswith("log-") else "queue"), parts[1]
+    if top == "data":
+        return "fetched data", "/".join(parts[1:])
+    if top == "groups" and len(parts) > 1:
+        return "batches", parts[1].partition(".")[0]
     if top == "runners":
         return "runner code", parts[1] if len(parts) > 1 else top
     if top == retention.ENVIRONMENTS:

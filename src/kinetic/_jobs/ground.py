@@ -15,7 +15,7 @@ from kinetic._backends import choosing
 from kinetic._backends.local import session
 from kinetic._jobs import places
 from kinetic._settings import keyring
-from kinetic._stores import open_store
+from kinetic._stores import open_store, probing
 
 if TYPE_CHECKING:
     from kinetic._backends.local.backend import LocalBackend
@@ -67,6 +67,7 @@ def prepare(options: Options) -> Ground:
     backend.prepare()
     key_id, key = keyring.own_key(home)
     store = open_store(target.store.value)
+    probing.check(store)
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
     return Ground(target, backend, store, placement, key_id, key, notes)

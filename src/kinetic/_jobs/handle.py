@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from kinetic._jobs.looking import Look
 
 _PATIENCE_SECONDS = 30.0  # a store may show a new object late; local ones never do
-_NOTHING = object()
+
+
+class _NOTHING:  # a class, because a pickled handle must find the same one
+    """Stands for a value that is not here yet."""
 
 
 @dataclass
@@ -51,6 +54,7 @@ class JobHandle:
         host: The machine it runs on, for jobs on a machine.
         key_id: Which key seals its result.
         output_dir: Where its outputs are kept.
+        group_attempt: Which attempt at its batch's input it is, from 0.
     """
 
     job_id: str
@@ -75,6 +79,7 @@ class JobHandle:
     host: str | None = None
     key_id: str | None = None
     output_dir: str | None = None
+    group_attempt: int | None = None
     _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
     _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
 

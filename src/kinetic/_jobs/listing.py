@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic._backends import choosing
 from kinetic._backends.protocol import Sighting
-from kinetic._jobs import places, reading, record, tombstones, verdicts
+from kinetic._jobs import looking, places, reading, record, tombstones, verdicts
 from kinetic._jobs.looking import Look
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
@@ -100,13 +100,12 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
         found = _verdict(handle)  # the second look: the verdict may have come in between
     problem = found if isinstance(found, KineticError) else None
     outcome = None if isinstance(found, KineticError) else found
-    store = places.store_of(handle)
+    store, elsewhere = places.store_of(handle), not is_here(handle)
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
         removed=tombstones.exists(store, handle.job_id),
-        attempted=outcome is None and _any(store.entries(keys.attempts(handle.job_id))),
-        elsewhere=not is_here(handle),
+        **(looking.begun(store, handle.job_id, elsewhere=elsewhere) if outcome is None else {}),
     )
     if problem is not None:
         return Look(status, None, _told(handle, status, sighting, problem.what))
@@ -127,7 +126,3 @@ def _host_name(handle: JobHandle) -> str:
     except KineticError:
         page = {}
     return str(page.get("machine") or handle.host)
-
-
-def _any(found: Iterable[object]) -> bool:
-    return any(True for _ in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,14 @@ from kinetic._backends.protocol import Sighting
 from kinetic._jobs import places, reading, tombstones, verdicts
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
+from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
+from kinetic.errors import IntegrityError, KeyMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
+    from kinetic._stores.protocol import Store
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,25 @@ def look(handle: JobHandle) -> Look:
         outcome=outcome,
         sighting=sighting,
         removed=tombstones.exists(store, handle.job_id),
-        attempted=any(True for _ in store.entries(keys.attempts(handle.job_id))),
-        elsewhere=elsewhere,
+        **begun(store, handle.job_id, elsewhere=elsewhere),
     )
     return Look(status, outcome, sighting)
+
+
+def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
+    """Say whether a job began, and whether it did so on another machine than this: its last Note knows.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        elsewhere: Whether it was launched on another machine; a batch's child may have been launched on both.
+    """
+    noted = [entry.key for entry in store.entries(keys.attempts(job_id))]
+    if noted and not elsewhere:
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            machine = Note.from_bytes(store.get(noted[-1])).details.get("machine_id")
+            elsewhere = machine not in {None, "", places.machine()}
+    return {"attempted": bool(noted), "elsewhere": elsewhere}
 
 
 def _unwritten(sighting: Sighting) -> Outcome:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import looking, places, tombstones
 from kinetic._runner import sealing
-from kinetic._wire import keys, seal
+from kinetic._wire import keys, outputs, seal
 from kinetic._wire.outcome import CANCELLED, Outcome
 from kinetic._wire.steps import step
 from kinetic.errors import BackendError, KineticError
@@ -31,12 +31,14 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     backend, store = places.backend_of(handle), places.store_of(handle)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
         tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts, "resource_removed": resource})
+        if mark := mark_of(handle):
+            store.put(f"{mark}.removed", b"")
     step("client:tombstone-written")
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
-        if not ended and not backend.stop(handle.job_id, wait=wait):
+        if not ended and not backend.stop([handle.job_id], wait=wait):
             _log().warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
-        backend.remove(handle.job_id)
+        backend.remove([handle.job_id])
         if not seen.status.is_final:
             _tell_of_another_host(handle)
     if artifacts:
@@ -50,7 +52,16 @@ def _drop_empty_outputs(handle: JobHandle) -> None:
     folder = handle.output_dir or ""
     if folder.startswith("/") and folder.endswith(f"/{keys.outputs(handle.job_id).rstrip('/')}"):
         with contextlib.suppress(OSError):
+            os.rmdir(outputs.checkpoint_dir(folder))
+        with contextlib.suppress(OSError):
             os.rmdir(folder)
+
+
+def mark_of(handle: JobHandle) -> str:
+    """Return the stem of the keys by which a batch sees in a listing what became of its child; "" without a batch."""
+    if not handle.group_id or handle.group_index is None:
+        return ""
+    return keys.mark(handle.group_id, handle.group_index, handle.group_attempt or 0)
 
 
 def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:
@@ -90,7 +101,7 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
     key = places.key_of(handle.job_id, handle.key_id or "")
     if key is None:
         key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id) if places.trusts_the_store() else _key(handle)
-    if not sealing.seal(store, verdict, key):
+    if not sealing.seal(store, verdict, key, mark=mark_of(handle)):
         return False
     step("canceller:sealed")
     _carry_out(handle, verdict, wait=wait)
@@ -100,7 +111,7 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
 def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
     """End the processes of a cancelled job and forget it; its artifacts stay."""
     store, backend = places.store_of(handle), places.backend_of(handle)
-    if not backend.stop(handle.job_id, wait=wait):
+    if not backend.stop([handle.job_id], wait=wait):
         raise BackendError(
             f"{handle.job_id} is cancelled, but its processes have not ended within {wait:g} s",
             why="they were told to, and are killed 5 s after that",
@@ -110,7 +121,7 @@ def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
     step("canceller:stopped")
     tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
     step("canceller:tombstone-written")
-    backend.remove(handle.job_id)
+    backend.remove([handle.job_id])
     _tell_of_another_host(handle)
 
 

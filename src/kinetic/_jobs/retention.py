@@ -4,6 +4,7 @@
 |---|---|
 | a pack (files of a project) | 7 days after it was written, once no order in the store names it |
 | what a job was sent (function and arguments, where they are large) | 7 days after it ended |
+| data that jobs were sent, in a store in a folder | 60 days after it was sent or looked for last |
 | a page of the cache | 90 days after it was used last |
 | an isolated environment | 30 days after it was used last |
 | what remains of a removed job (its tombstone) | after 30 days; see ``tombstones`` |
@@ -37,6 +38,9 @@ DAY = 24 * 3600.0
 PACK_SECONDS = 7 * DAY
 PAYLOAD_SECONDS = 7 * DAY
 CACHE_SECONDS = 90 * DAY
+DATA_SECONDS = (
+    60 * DAY
+)  # what is shipped again is touched every week, and a manifest relies on blobs of 14 days at most
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "packs", "outputs", "data"})
@@ -51,6 +55,7 @@ class Swept(NamedTuple):
         environments: How many isolated environments.
         size_bytes: What all of it held.
         payloads: How many pickled functions and arguments.
+        data: How many blobs and manifests of data.
     """
 
     packs: int = 0
@@ -58,6 +63,7 @@ class Swept(NamedTuple):
     environments: int = 0
     size_bytes: int = 0
     payloads: int = 0
+    data: int = 0
 
 
 def sweep_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
@@ -79,13 +85,14 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
     """
     now = time.time() if now is None else now
     packs, freed = _sweep_packs(store, home, runtime, now) if isinstance(store, FileStore) else (0, 0)
+    data, data_bytes = _sweep_data(store, now) if isinstance(store, FileStore) else (0, 0)
     payloads, payload_bytes = _sweep_payloads(store, now)
     pages_, page_bytes = _sweep_cache(home / "cache", now)
     environments, environment_bytes = _sweep_environments((home, home / "cache", runtime), now)
     for _ in tombstones.listed(store):  # listing them drops those that are too old
         pass
-    freed += payload_bytes + page_bytes + environment_bytes
-    return Swept(packs, pages_, environments, freed, payloads)
+    freed += payload_bytes + page_bytes + environment_bytes + data_bytes
+    return Swept(packs, pages_, environments, freed, payloads, data)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
@@ -171,6 +178,17 @@ def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
             if key in entries:
                 store.delete(key)
                 gone, freed = gone + 1, freed + entries[key].size
+    return gone, freed
+
+
+def _sweep_data(store: FileStore, now: float) -> tuple[int, int]:
+    """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
+    gone, freed = 0, 0
+    for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):
+        for entry in list(store.entries(prefix)):
+            if now - entry.modified > DATA_SECONDS:
+                store.delete(entry.key)
+                gone, freed = gone + 1, freed + entry.size
     return gone, freed
 
 

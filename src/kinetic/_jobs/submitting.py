@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
-from kinetic import _settings as settings
 from kinetic._backends.protocol import Launch
-from kinetic._jobs import defaults, interpreting, places, record
-from kinetic._jobs import ground as grounds
 from kinetic._jobs import options as options_
+from kinetic._jobs import places, record, referring, shipping
 from kinetic._jobs.handle import JobHandle
-from kinetic._packing import archive, environment, root
 from kinetic._packing import call as calls
-from kinetic._packing.root import Plan
-from kinetic._settings import project_file
-from kinetic._wire import digests, fingerprint, keys, names, seal
+from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
@@ -28,9 +23,9 @@ from kinetic.errors import KineticError
 if TYPE_CHECKING:
     from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
+    from kinetic._jobs.shipping import Shipment
     from kinetic._packing.call import Call
 
-_SLOW_SECONDS = 1.0  # a phase that takes longer is named
 _UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
 
 
@@ -48,44 +43,47 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     Raises:
         KineticError: Nothing was launched, and nothing of it is left.
     """
-    plan = root.find_root(call.function)
-    options = defaults.applied(options, plan.root, ground.target.profile, os.environ)
-    if options.placement() != ground.placement:
-        ground = grounds.prepare(options)  # the place had been told before the project was read
-    grounds.announce(ground, options)
-    captured = environment.capture(options.capture_env_vars or (), os.environ)
-    interpreter = interpreting.interpreter_for(call, plan, ground)
+    shipment = shipping.settle(call.function, options, ground)
+    options, ground = shipment.options, shipment.ground
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
     step("client:begun")
     try:
         with output.phase("packing", summary=False):  # _pack says more than how long it took
-            order = _pack(call, options, plan, ground, job_id, tuple(captured.values))
+            order, found = _pack(call, shipment, job_id)
+        data = referring.ship(found, options.volumes, ground.store, shipping.cache())
+        order = replace(order, data=data)
         step("client:packed")
         with output.phase("uploading"):
             handle = _write(order, call, options, ground)
-        _launch(order, ground, captured.values, interpreter)
+        _launch(order, shipment)
         step("client:launched")
     except BaseException:
         _undo(ground, job_id)
         raise
-    for note in captured.notes:
-        output.once(note)
+    shipping.tell(tuple(shipment.captured.notes))
     return handle
 
 
-def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str, names_: tuple[str, ...]) -> Order:
-    begun = time.monotonic()
-    by_value = project_file.read_project_options(plan.root).by_value
-    home = settings.kinetic_home(os.environ)
-    shipped = archive.ship(plan, ground.store, cache=home / "cache", exclude=(home, ground.backend.paths.runtime))
-    payload = calls.pack(call, plan, ground.store, (keys.function(job_id), keys.arguments(job_id)), by_value=by_value)
-    took = time.monotonic() - begun
-    if took > _SLOW_SECONDS:
-        output.say(f"packed {shipped.files} files, {shipped.bytes / 1e6:.1f} MB, in {took:.1f} s")
-    for note in (*shipped.notes, *payload.notes, *_stale(plan)):
-        output.once(note)
-    return Order(
+def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring.Found]:
+    """Bring call and project into the store, and say so in the order; return the data that the call refers to as well.
+
+    The call first: only then it is known what of the project ships as data.
+    """
+    options, ground, plan = shipment.options, shipment.ground, shipment.plan
+    found = referring.Found()
+    payload = calls.pack(
+        call,
+        plan,
+        ground.store,
+        (keys.function(job_id), keys.arguments(job_id)),
+        by_value=shipment.by_value,
+        swap=found,
+    )
+    shipping.tell(payload.notes)
+    found.check(call.args, call.kwargs)
+    shipped = shipping.ship_project(shipment, found.local_paths(options.volumes))
+    order = Order(
         job_id=job_id,
         function_name=call.name,
         function=payload.function,
@@ -94,13 +92,14 @@ def _pack(call: Call, options: Options, plan: Plan, ground: Ground, job_id: str,
         packs=shipped.packs,
         plan=plan.to_json(),
         script=calls.script_of(plan),
-        environment=names_,
+        environment=tuple(shipment.captured.values),
         output_dir=_output_dir(options, ground, job_id),
         accelerator=ground.placement.name,
         hosts=ground.placement.hosts,
         deadline=options_.deadline_of(options, os.environ),
-        fingerprint=_fingerprint(),
+        fingerprint=shipping.versions(),
     )
+    return order, found
 
 
 def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHandle:
@@ -134,7 +133,8 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
     return handle
 
 
-def _launch(order: Order, ground: Ground, captured: dict[str, str], interpreter: str) -> None:
+def _launch(order: Order, shipment: Shipment) -> None:
+    ground = shipment.ground
     launch = Launch(
         order=order,
         order_sha256=digests.of_bytes(order.to_bytes()),
@@ -142,8 +142,8 @@ def _launch(order: Order, ground: Ground, captured: dict[str, str], interpreter:
         placement=ground.placement,
         key=seal.job_key(ground.key, order.job_id),
         key_id=ground.key_id,
-        captured=captured,
-        interpreter=interpreter,
+        captured=shipment.captured.values,
+        interpreter=shipment.interpreter,
     )
     ground.backend.launch([launch])
 
@@ -151,30 +151,13 @@ def _launch(order: Order, ground: Ground, captured: dict[str, str], interpreter:
 def _undo(ground: Ground, job_id: str) -> None:
     """Leave nothing of a submission that did not come to its end."""
     with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
-        ground.backend.stop(job_id, wait=_UNDO_SECONDS)  # it may have been claimed already
-        ground.backend.remove(job_id)
+        ground.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
+        ground.backend.remove([job_id])
         ground.store.delete(keys.job(job_id))
     ground.backend.finish_submitting(job_id)
 
 
 def _output_dir(options: Options, ground: Ground, job_id: str) -> str:
-    chosen = options.output_dir or settings.read("KINETIC_OUTPUT_DIR", os.environ)
-    if chosen:
-        return chosen if "://" in chosen else os.path.abspath(os.path.expanduser(chosen))
-    address = f"{ground.store.url}/{keys.outputs(job_id).rstrip('/')}"
-    return address.removeprefix("file://")
-
-
-def _stale(plan: Plan) -> tuple[str, ...]:
-    from kinetic._packing import modules
-
-    stale = modules.stale_modules(plan)
-    if not stale:
-        return ()
-    return (f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",)
-
-
-def _fingerprint() -> dict[str, str]:
-    from kinetic._version import __version__
-
-    return {"python": fingerprint.python(), "kinetic": __version__, "platform": sys.platform}
+    """Return the argument, else the variable, else a folder of the job's own."""
+    own = f"{ground.store.url}/{keys.outputs(job_id)}"
+    return outputs.chosen(options.output_dir, os.environ) or outputs.address(own)

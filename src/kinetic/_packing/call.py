@@ -72,7 +72,15 @@ class Payload:
     notes: tuple[str, ...]
 
 
-def pack(call: Call, plan: Plan, store: Store, keys: tuple[str, str], *, by_value: Sequence[str] = ()) -> Payload:
+def pack(
+    call: Call,
+    plan: Plan,
+    store: Store,
+    keys: tuple[str, str],
+    *,
+    by_value: Sequence[str] = (),
+    swap: function.Swap | None = None,
+) -> Payload:
     """Pickle a call; what is small travels inside the Order, the rest is put into the store.
 
     Args:
@@ -81,11 +89,12 @@ def pack(call: Call, plan: Plan, store: Store, keys: tuple[str, str], *, by_valu
         store: Where large pickles go.
         keys: Keys for the function and for the arguments.
         by_value: Modules that the user wants by value.
+        swap: What travels in the place of some objects; see ``function.Travel``.
 
     Raises:
         ArgumentNotPicklableError: It names the path to the value that cannot be pickled.
     """
-    travel = function.Travel(plan, by_value)
+    travel = function.Travel(plan, by_value, swap=swap)
     roots = [(f"the function {call.name}", call.function), *function.names_of(call.args, call.kwargs)]
     try:
         packed = _write(call.function, travel, store, keys[0])
@@ -93,8 +102,28 @@ def pack(call: Call, plan: Plan, store: Store, keys: tuple[str, str], *, by_valu
     except Exception as error:
         if _is_not_about_pickling(error):
             raise
-        raise culprit.refusal(roots, lambda value: _failure(value, travel), error) from error
+        raise culprit.refusal(roots, lambda value: failure(value, travel), error) from error
     return Payload(packed, arguments, (*travel.notes(), *_size_note(arguments.size + packed.size)))
+
+
+def pack_function(
+    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str] = (), swap: function.Swap | None = None
+) -> tuple[Artifact, tuple[str, ...]]:
+    """Pickle the function alone, for a batch whose inputs follow; see ``pack``.
+
+    Returns:
+        The function, and sentences for the user.
+    """
+    travel = function.Travel(plan, by_value, swap=swap)
+    try:
+        packed = _write(call.function, travel, store, key)
+    except Exception as error:
+        if _is_not_about_pickling(error):
+            raise
+        raise culprit.refusal(
+            [(f"the function {call.name}", call.function)], lambda value: failure(value, travel), error
+        ) from error
+    return packed, (*travel.notes(), *_size_note(packed.size))
 
 
 def script_of(plan: Plan) -> str:
@@ -129,7 +158,7 @@ class _Spool:
     def write(self, data: bytes | memoryview) -> int:
         """Write, and move to a file when it is no longer small."""
         size = memoryview(data).nbytes
-        with self._ours():
+        with translated():
             if self.small is not None and self.small.tell() + size > INLINE_BYTES:
                 self._file = self._open()
                 self._file.write(self.small.getbuffer())
@@ -141,7 +170,7 @@ class _Spool:
         """Hand the file to the store: by a rename where that is possible."""
         if self._file is None or self._path is None:
             return
-        with self._ours():
+        with translated():
             self._file.close()
         adopt = getattr(self._store, "adopt", None)
         if adopt is not None:
@@ -157,32 +186,39 @@ class _Spool:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    @contextlib.contextmanager
-    def _ours(self) -> Iterator[None]:
-        """Translate what the disk says; what the user's own pickling raises passes beside this."""
-        try:
-            yield
-        except OSError as error:
-            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-            raise StoreError(
-                f"the disk that holds the store {'is full' if full else 'refused the arguments'}",
-                why=f"writing the pickled function and its arguments: {error}",
-                next="free some space there, or point KINETIC_HOME at a larger disk",
-                code="store-full" if full else None,
-            ) from error
-
     def _open(self) -> IO[bytes]:
-        scratch = getattr(self._store, "scratch", None)
-        if scratch is None:
-            import tempfile  # only for stores that are not folders
-
-            scratch = lambda: Path(tempfile.gettempdir())  # noqa: E731 - one word
-        self._path = scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
+        self._path = scratch_folder(self._store) / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return open(descriptor, "wb", buffering=1 << 16)  # a descriptor
 
 
-def _failure(value: object, travel: function.Travel) -> BaseException | None:
+def scratch_folder(store: Store) -> Path:
+    """Return a folder for a pickle on its way: of the store's own file system, if it has one."""
+    scratch = getattr(store, "scratch", None)
+    if scratch is not None:
+        return Path(scratch())
+    import tempfile  # only for stores that are not folders
+
+    return Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Translate what the disk says; what the user's own pickling raises passes beside this."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise StoreError(
+            f"the disk that holds the store {'is full' if full else 'refused the arguments'}",
+            why=f"writing the pickled function and its arguments: {error}",
+            next="free some space there, or point KINETIC_HOME at a larger disk",
+            code="store-full" if full else None,
+        ) from error
+
+
+def failure(value: object, travel: function.Travel) -> BaseException | None:
+    """Try to pickle a value, and return what went wrong, or None."""
     try:
         function.dump(value, _Nowhere(), travel)  # type: ignore[arg-type] # a pickler needs write() only
     except Exception as error:  # noqa: BLE001 - pickling runs user code

@@ -20,6 +20,7 @@ from kinetic._packing.root import Plan
 from kinetic._wire import references
 
 PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
+Swap = Callable[[object], "tuple[Any, ...] | None"]
 _registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
 
 
@@ -36,9 +37,11 @@ class Travel:
     Args:
         plan: The project that ships.
         by_value: Modules that the user wants by value, from ``[tool.kinetic]``.
+        swap: Says what travels in an object's place, as ``__reduce__`` does, or None for "itself".
     """
 
-    def __init__(self, plan: Plan, by_value: Sequence[str] = ()) -> None:
+    def __init__(self, plan: Plan, by_value: Sequence[str] = (), *, swap: Swap | None = None) -> None:
+        self.swap = swap
         self._plan = plan
         self._wanted = frozenset(by_value)
         self._answers: dict[str, str] = {}
@@ -112,6 +115,8 @@ def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], N
                     register(sys.modules[module])
                 elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
                     return references.by_name, (module, obj.__qualname__)
+            elif travel.swap is not None and (instead := travel.swap(obj)) is not None:
+                return instead
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
                 by_value = travel.is_by_value(getattr(obj, "__module__", ""))

@@ -39,6 +39,11 @@ class Plan:
     sys_path_rel: tuple[str, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def folders(self) -> list[str]:
+        """Name the folders that the job begins in and imports from, absolute."""
+        inside = (self.entry_rel, self.cwd_rel or "", *self.sys_path_rel)
+        return [os.path.join(self.root, folder).rstrip("/") for folder in inside]
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
         return {

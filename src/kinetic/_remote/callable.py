@@ -8,13 +8,17 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from kinetic._remote import checking
 from kinetic._wire import references
+from kinetic._wire.numbers import RETRIES
 from kinetic.errors import CallableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kinetic._batches.handle import BatchHandle
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.options import Options
 
@@ -76,7 +80,7 @@ class RemoteCallable(Generic[P, R]):
     @_reaching
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the plain function in this process."""
-        return self._plain(*self._leading, *args, **kwargs)
+        return self._call_here(args, kwargs)
 
     @_reaching
     def with_options(self, **options: Any) -> RemoteCallable[P, R]:
@@ -94,27 +98,67 @@ class RemoteCallable(Generic[P, R]):
         Raises:
             CallableError: Inside a job: a job cannot submit another one.
         """
-        if os.environ.get("KINETIC_JOB_ID"):
-            raise CallableError(
-                f"{self._name} cannot be submitted from inside a job",
-                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for a place of its own",
-                next="call it directly: inside a job it runs in this process",
-            )
+        self._refuse_inside_a_job()
         from kinetic._jobs import blocking
 
         return blocking.submit(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
     submit = run_async
 
-    def run_async_map(self, inputs: object, **options: object) -> NoReturn:  # noqa: ARG002 - the documented name
-        """Fan out over inputs. Not part of this release.
+    @_reaching
+    def run_async_map(
+        self,
+        inputs: Iterable[Any],
+        *,
+        input_mode: str = "auto",
+        max_concurrent: int | None = 64,
+        retries: int = RETRIES,
+        fail_fast: bool = False,
+        cancel_running_on_fail: bool = False,
+        name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        project: str | None = None,
+        cluster: str | None = None,
+    ) -> BatchHandle:
+        """Run the function once for each input, as jobs of one batch, and return their handle at once.
+
+        Args:
+            inputs: At least one. They are pickled one by one and sent together.
+            input_mode: "single" passes an input as the one argument; "args" spreads a list or tuple, "kwargs" a dict;
+                "auto" spreads lists, tuples, and dicts whose keys can be names of parameters.
+            max_concurrent: How many jobs may be waiting or running at once; None submits all at once. 64 keeps a large
+                batch from filling a cluster's queue.
+            retries: Further attempts at an input whose job failed. Falls back to the profile, then ``[tool.kinetic]``.
+            fail_fast: Launch nothing more after a failure.
+            cancel_running_on_fail: With ``fail_fast``, cancel what runs then as well.
+            name: For humans.
+            tags: For humans, strings by strings.
+            project: Google Cloud project of this batch and its jobs, instead of the function's own.
+            cluster: GKE cluster of this batch and its jobs, instead of the function's own.
 
         Raises:
-            OptionError: Always, naming what to do instead.
+            OptionError: A value that cannot work, or no inputs (also a ValueError).
+            CallableError: Inside a job: a job cannot submit others.
         """
-        from kinetic._jobs import later
+        self._refuse_inside_a_job()
+        from kinetic._batches import asking, mapping  # the client's rooms load with the first job
 
-        later.refuse("run_async_map", "[f.run_async(x) for x in inputs]")
+        given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}
+        wish = asking.wish_of(
+            self._plain,
+            self._leading,
+            self._name,
+            self._options.changed(**given) if given else self._options,
+            inputs,
+            input_mode=input_mode,
+            max_concurrent=max_concurrent,
+            retries=retries,
+            fail_fast=fail_fast,
+            cancel_running_on_fail=cancel_running_on_fail,
+            group_name=name,
+            tags=tags,
+        )
+        return mapping.submit(wish)
 
     @overload
     def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...
@@ -181,7 +225,21 @@ class RemoteCallable(Generic[P, R]):
         if self._name not in _told:
             _told.add(self._name)
             sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
+        return self._call_here(args, kwargs)
+
+    def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+        from kinetic._remote import here
+
+        args, kwargs = here.with_paths(args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
+
+    def _refuse_inside_a_job(self) -> None:
+        if os.environ.get("KINETIC_JOB_ID"):
+            raise CallableError(
+                f"{self._name} cannot be submitted from inside a job",
+                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for a place of its own",
+                next="call it directly: inside a job it runs in this process",
+            )
 
     def _with_lost_class(self) -> RemoteCallable[P, R]:
         """Find the class that ``Class.method.run_async`` was reached through.

@@ -12,7 +12,7 @@ from kinetic._remote.callable import RemoteCallable
 from kinetic.errors import OptionTypeError
 
 if TYPE_CHECKING:
-    from kinetic._remote.later import Data
+    from kinetic._data.data import Data
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import digests, fingerprint, keys
-from kinetic._wire.order import Artifact, Order
+from kinetic._wire.order import Artifact, Child, Order
 from kinetic.errors import RunnerError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 
-def order(store: Store, job_id: str, sha256: str) -> Order:
+def order(store: Store, job_id: str, sha256: str, *, key: str = "", child: Mapping[str, Any] | None = None) -> Order:
     """Fetch and verify the order, and refuse one that this Python cannot carry out.
+
+    Args:
+        store: Where it lies.
+        job_id: The job.
+        sha256: The digest that the launch promised.
+        key: Where it lies, if it is one that the children of a batch share.
+        child: What the launch adds to such an order.
 
     Raises:
         IntegrityError: It is not the one that was launched.
         RunnerError: Another Python made its pickles.
     """
-    found = Order.from_bytes(store.get(keys.order(job_id)), sha256=sha256)
+    found = Order.from_bytes(store.get(key or keys.order(job_id)), sha256=sha256)
+    if child is not None:
+        found = found.of_child(Child.from_json(dict(child)))
     why = fingerprint.mismatch(found.fingerprint.get("python", fingerprint.python()))
     if why:
         raise RunnerError(
@@ -48,6 +57,6 @@ def open_payload(function: bytes, arguments: bytes) -> tuple[Callable[..., Any],
 def _verified(store: Store, artifact: Artifact, what: str) -> bytes:
     if artifact.inline or not artifact.key:
         return artifact.unwrap(what)
-    data = store.get(artifact.key)
+    data = store.get(artifact.key, start=artifact.start, length=artifact.size)
     artifact.verify(digests.of_bytes(data), what)
     return data

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner import judging, sealing, working
+from kinetic._runner import afresh, judging, sealing, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
 from kinetic._runner.work import Listener, Work
 from kinetic._wire.outcome import SUCCEEDED
@@ -129,6 +129,8 @@ def start(task: Work, libc: Any, close: list[int]) -> Watch:
         _die_with(keeper, libc, life, alive)
         for descriptor in (*close, ear):
             os.close(descriptor)
+        if afresh.is_needed():
+            _in_a_fresh_interpreter(task, mouth)
         working.work(task, mouth)
     os.close(mouth)
     with contextlib.suppress(OSError):
@@ -137,6 +139,15 @@ def start(task: Work, libc: Any, close: list[int]) -> Watch:
         os.close(life)
     closing = [ear] + ([alive] if alive >= 0 else [])
     return Watch(task, pid, Listener(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills())
+
+
+def _in_a_fresh_interpreter(task: Work, mouth: int) -> None:
+    """Become a worker that shares nothing with this keeper; what fails here must not climb into the keeper's frames."""
+    try:
+        afresh.become(task, mouth)
+    except BaseException:  # noqa: BLE001 - this is a forked child
+        sys.excepthook(*sys.exc_info())
+        os._exit(70)
 
 
 def _die_with(keeper: int, libc: Any, life: int, alive: int) -> None:

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 _BLOCK = 1 << 16
@@ -54,7 +55,26 @@ def redirect(log: Path) -> None:
 
 def keep_flushing() -> None:
     """Start the thread that flushes; call it in the worker, after the fork."""
-    _Flusher().start()
+    _flushers.append(_Flusher())
+    _flushers[-1].start()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Do without that thread for a moment: a process that enters a namespace must not have any."""
+    running = bool(_flushers)
+    while _flushers:
+        flusher = _flushers.pop()
+        flusher.over.set()
+        flusher.join()
+    try:
+        yield
+    finally:
+        if running:
+            keep_flushing()
+
+
+_flushers: list[_Flusher] = []  # one in a worker, none elsewhere
 
 
 def flush() -> None:

@@ -27,8 +27,16 @@ def reserve(path: Path) -> None:
         )
 
 
-def seal(store: Store, verdict: Outcome, key: bytes, *, body: Path | None = None, spare: Path | None = None) -> bool:
-    """Create the Outcome of a job.
+def seal(
+    store: Store,
+    verdict: Outcome,
+    key: bytes,
+    *,
+    body: Path | None = None,
+    spare: Path | None = None,
+    mark: str = "",
+) -> bool:
+    """Create the Outcome of a job, and the mark by which a batch sees it in a listing.
 
     Args:
         store: Where.
@@ -36,13 +44,22 @@ def seal(store: Store, verdict: Outcome, key: bytes, *, body: Path | None = None
         key: The job's key.
         body: The complete file with the pickled value, on the store's file system if possible; it is consumed.
         spare: A file made by ``reserve``; a verdict without a body is written into its space.
+        mark: Stem of the mark's key, for a batch's child. Whoever looks and finds an Outcome without one, makes it.
 
     Returns:
         True when the Outcome in the store is this one, False when another verdict was there first.
     """
+    verdict, created = _seal(store, verdict, key, body, spare)
+    if created and mark:
+        step("keeper:unmarked")
+        store.put(f"{mark}.{verdict.status}", b"")
+    return created
+
+
+def _seal(store: Store, verdict: Outcome, key: bytes, body: Path | None, spare: Path | None) -> tuple[Outcome, bool]:
     if verdict.body_length and body is not None:
         try:
-            return _with_body(store, verdict, key, body)
+            return verdict, _with_body(store, verdict, key, body)
         except (OSError, StoreError) as error:
             if not _is_full(error):
                 raise
@@ -51,8 +68,8 @@ def seal(store: Store, verdict: Outcome, key: bytes, *, body: Path | None = None
     page = verdict.footer(key)
     if spare is not None and spare.exists():
         with contextlib.suppress(OSError, StoreError):
-            return _in_spare(store, verdict, page, spare)
-    return _create(store, keys.result(verdict.job_id), page)
+            return verdict, _in_spare(store, verdict, page, spare)
+    return verdict, _create(store, keys.result(verdict.job_id), page)
 
 
 def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:

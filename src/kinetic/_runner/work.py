@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ ORDER = "order"
 VERIFICATION = "artifact verification"
 EXTRACT = "context extract"
 ENVIRONMENT = "environment setup"
+DATA = "data download"
 UNPICKLE = "payload unpickle"
 EXECUTE = "execute"
 SERIALIZE = "result serialization"
@@ -42,6 +43,12 @@ class Work:
         runner: Folder with the runner's code.
         hosts: How many hosts the slice has.
         coordinator: ``address:port`` at which its hosts meet; "" for one host.
+        order_key: Where the order lies; "" for the job's own place.
+        child: What the launch adds to an order that a batch shares, as plain JSON; None for a job of its own.
+        data: A folder of this host's own for what it reads, beside the working folder.
+        data_cache: What this machine keeps of data for other jobs.
+        function: Name of the user's function, for messages from before the order is read.
+        placed: References to all that the job reads, as plain JSON, if any of it needs a mount; else None.
     """
 
     job_id: str
@@ -60,6 +67,17 @@ class Work:
     runner: str
     hosts: int = 1
     coordinator: str = ""
+    order_key: str = ""
+    child: Mapping[str, Any] | None = None
+    data: Path = Path()
+    data_cache: Path = Path()
+    function: str = ""
+    placed: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def data_shared(self) -> Path | None:
+        """A folder for data that the hosts of a slice on one machine have in common; None for one host."""
+        return self.data.with_name(f"data-{self.attempt}-shared") if self.hosts > 1 else None
 
     @property
     def began(self) -> Path:

@@ -16,10 +16,13 @@ def make(folder: str | os.PathLike[str]) -> None:
             raise
     except FileNotFoundError:
         above = os.path.dirname(os.path.abspath(folder))
-        if os.path.isdir(above):  # then something else was missing, or is being deleted this moment
-            raise
-        make(above)
-        make(folder)
+        if not os.path.isdir(above):
+            make(above)
+        try:
+            os.mkdir(folder, PRIVATE_FOLDER)  # also when somebody else made the one above it this moment
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
 
 
 def opener(path: str, flags: int) -> int:

@@ -11,6 +11,14 @@
 | packs/{id} | client | files of projects, by content |
 | history/{job_id}.json | client | the tombstone of a job that was removed |
 | outputs/{job_id}/… | the user's code | never deleted by kinetic |
+| _groups/{group}/manifest.json | submitter | what a batch is: names, settings, what its children share |
+| _groups/{group}/order.json | submitter | the Order that its children share |
+| _groups/{group}/inputs.json, inputs/{n} | submitter | where each input lies; pickled inputs, many to an object |
+| _groups/{group}/children/{shard}/{index}.{attempt}.{machine} | driver | empty: this attempt was submitted there |
+| _groups/{group}/marks/{shard}/{index}.{attempt}.{word} | as the Outcome | empty: how it ended, or "removed" |
+| _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
+| _groups/{group}/clock | anybody | empty: written to learn the time by the store's clock |
+| _groups/{group}/turns/{n} | anybody | nothing more is launched; or some inputs are to be tried again |
 | data/blobs/{sha256} | client | bytes of shipped data: a pack of small files, or a chunk of a large one |
 | data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
 | data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
@@ -22,6 +30,10 @@ from __future__ import annotations
 HISTORY = "history/"
 PACKS = "packs/"
 OUTPUTS = "outputs/"
+GROUPS = "_groups/"
+SHARD = 1000  # children to a folder: a listing of what still runs need not read what has ended
+DATA_BLOBS = "data/blobs/"
+DATA_MANIFESTS = "data/manifests/"
 RESERVED = frozenset({"history", "packs", "outputs", "_groups", "data"})
 
 
@@ -87,17 +99,17 @@ def outputs(job_id: str) -> str:
 
 def data_blob(sha256: str) -> str:
     """Return the key of a blob of shipped data."""
-    return f"data/blobs/{sha256}"
+    return f"{DATA_BLOBS}{sha256}"
 
 
 def data_manifests(content_hash: str) -> str:
     """Return the prefix of the manifests of data with this content."""
-    return f"data/manifests/{content_hash}/"
+    return f"{DATA_MANIFESTS}{content_hash}/"
 
 
 def data_manifest(content_hash: str, sha256: str) -> str:
     """Return the key of a manifest."""
-    return f"data/manifests/{content_hash}/{sha256}"
+    return f"{DATA_MANIFESTS}{content_hash}/{sha256}"
 
 
 def data_tree(content_hash: str) -> str:
@@ -108,3 +120,85 @@ def data_tree(content_hash: str) -> str:
 def data_tree_marker(content_hash: str) -> str:
     """Return the key whose presence promises that such a tree is complete."""
     return f"data/trees-complete/{content_hash}"
+
+
+def group(group_id: str) -> str:
+    """Return the prefix of everything that belongs to a batch as a whole."""
+    return f"_groups/{group_id}/"
+
+
+def group_manifest(group_id: str) -> str:
+    """Return the key of a batch's manifest."""
+    return f"_groups/{group_id}/manifest.json"
+
+
+def group_order(group_id: str) -> str:
+    """Return the key of the Order that the children of a batch share."""
+    return f"_groups/{group_id}/order.json"
+
+
+def group_table(group_id: str) -> str:
+    """Return the key of the table that says where each input lies."""
+    return f"_groups/{group_id}/inputs.json"
+
+
+def group_inputs(group_id: str, number: int) -> str:
+    """Return the key of one pack of pickled inputs."""
+    return f"_groups/{group_id}/inputs/{number:05d}"
+
+
+def group_function(group_id: str) -> str:
+    """Return the key of the pickled function, if it is too large for the Order."""
+    return f"_groups/{group_id}/function.pkl"
+
+
+def children(group_id: str) -> str:
+    """Return the prefix of the keys that say which children were submitted."""
+    return f"_groups/{group_id}/children/"
+
+
+def child(group_id: str, index: int, attempt: int, machine: str = "") -> str:
+    """Return the key whose presence says that this attempt of this input was submitted, and on which machine."""
+    stem = f"_groups/{group_id}/children/{index // SHARD:04d}/{index:07d}.{attempt}"
+    return f"{stem}.{machine}" if machine else stem
+
+
+def marks(group_id: str, shard: int | None = None) -> str:
+    """Return the prefix of the marks of a batch's ended children, of one shard or of all."""
+    return f"_groups/{group_id}/marks/" if shard is None else f"_groups/{group_id}/marks/{shard:04d}/"
+
+
+def mark(group_id: str, index: int, attempt: int) -> str:
+    """Return the stem of the marks of one child's attempt; ".succeeded" and the like follow."""
+    return f"_groups/{group_id}/marks/{index // SHARD:04d}/{index:07d}.{attempt}"
+
+
+def parse_child(key: str) -> tuple[int, int, str]:
+    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child."""
+    index, attempt, *word = key.rpartition("/")[2].split(".", 2)
+    return int(index), int(attempt), word[0] if word else ""
+
+
+def leases(group_id: str) -> str:
+    """Return the prefix of the leases of a batch."""
+    return f"_groups/{group_id}/leases/"
+
+
+def lease(group_id: str, epoch: int) -> str:
+    """Return the key of a lease; six digits keep key order the order of epochs."""
+    return f"_groups/{group_id}/leases/{epoch:06d}"
+
+
+def turns(group_id: str) -> str:
+    """Return the prefix of the turns that a batch took after its submission."""
+    return f"_groups/{group_id}/turns/"
+
+
+def turn(group_id: str, number: int) -> str:
+    """Return the key of a turn; six digits keep key order the order of turns."""
+    return f"_groups/{group_id}/turns/{number:06d}"
+
+
+def child_outputs(group_id: str, index: int) -> str:
+    """Return the prefix of the output files of one input of a batch, the same for every attempt."""
+    return f"outputs/{group_id}/{index}/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -9,6 +10,8 @@ import time
 from kinetic.errors import OptionError
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_GROUP = re.compile(r"grp-[0-9a-f]{8}")
+_CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share an id once in 10^8 batches
 _FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + three dashes fits Kubernetes' 63 characters
 
 
@@ -25,6 +28,45 @@ def new_job_id(accelerator: str, function: str, *, now: float | None = None) -> 
     """
     when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{accelerator}-{slug(function)}-{when}-{os.urandom(4).hex()[:7]}"
+
+
+def new_group_id() -> str:
+    """Make the id of a batch: ``grp-`` and 8 hexadecimal digits."""
+    return f"grp-{os.urandom(4).hex()}"
+
+
+def check_group_id(group_id: str) -> str:
+    """Return the id if it can be one of a batch.
+
+    Raises:
+        OptionError: It cannot; nothing was looked up.
+    """
+    if isinstance(group_id, str) and _GROUP.fullmatch(group_id):
+        return group_id
+    raise OptionError(
+        f"{group_id!r} cannot be the id of a batch",
+        why='it has "grp-" and 8 hexadecimal digits, like grp-a1b2c3d4',
+        next="kinetic batch list",
+    )
+
+
+def child_id(accelerator: str, function: str, group_id: str, created: float, index: int, attempt: int) -> str:
+    """Derive the id of a batch's child, so that nobody can launch the same attempt under two names.
+
+    Args:
+        accelerator: The short word of the accelerator.
+        function: The function's name; at most 14 characters of it are kept.
+        group_id: The batch.
+        created: Seconds since the epoch at which the batch was made.
+        index: The input.
+        attempt: From 0.
+
+    Returns:
+        ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{13 hex}``, UTC, at most 63 characters.
+    """
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
+    word = hashlib.sha256(f"{group_id}/{index}/{attempt}".encode()).hexdigest()[:_CHILD_HASH]
+    return f"{accelerator}-{slug(function, _CHILD_FUNCTION)}-{when}-{word}"
 
 
 def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:

@@ -7,10 +7,10 @@ digest of the Order, and the Order carries the digest of every artifact: one cha
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kinetic._wire import digests, pages
+from kinetic._wire import digests, keys, pages
 from kinetic._wire.data import DataRef
 from kinetic.errors import IntegrityError
 
@@ -26,12 +26,14 @@ class Artifact:
         size: Their length in bytes.
         key: Where they lie in the store, or "".
         inline: The bytes in base 64, or "".
+        start: Where they begin in the object, for what shares one with others.
     """
 
     sha256: str
     size: int
     key: str = ""
     inline: str = ""
+    start: int = 0
 
     @classmethod
     def within(cls, data: bytes) -> Artifact:
@@ -59,6 +61,37 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Child:
+    """What the launch of a batch's child adds to the order that it shares.
+
+    Attributes:
+        job_id: The child.
+        index: Its input.
+        attempt: Which attempt at that input, from 0.
+        arguments: Its pickled arguments.
+        data: What only this child reads; follows the order's own data.
+        output_dir: Value of KINETIC_OUTPUT_DIR.
+    """
+
+    job_id: str
+    index: int
+    attempt: int
+    arguments: Artifact
+    data: tuple[DataRef, ...] = ()
+    output_dir: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Child:
+        """Rebuild it."""
+        data = tuple(DataRef.from_json(page) for page in fields.get("data", ()))
+        return cls(**{**fields, "arguments": Artifact(**fields["arguments"]), "data": data})
+
+
+@dataclass(frozen=True)
 class Order:
     """What one runner is to do.
 
@@ -78,6 +111,9 @@ class Order:
         deadline: Seconds the function may run, or None.
         fingerprint: Versions on the client: python, cloudpickle, kinetic.
         data: What the job reads. An argument refers to its data by the position in here; volumes have a mount path.
+        group: The batch whose children share this page, or "".
+        index: Of a child, its input's index; None in the page itself.
+        group_attempt: Of a child, which attempt at this input it is, from 0.
     """
 
     job_id: str
@@ -95,6 +131,31 @@ class Order:
     deadline: float | None = None
     fingerprint: dict[str, str] = field(default_factory=dict)
     data: tuple[DataRef, ...] = ()
+    group: str = ""
+    index: int | None = None
+    group_attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        """Where the page lies in the store: the children of a batch share one."""
+        return keys.group_order(self.group) if self.group else keys.order(self.job_id)
+
+    @property
+    def mark(self) -> str:
+        """Stem of the key that tells of a batch's child how it ended; "" for a job of its own."""
+        return keys.mark(self.group, self.index, self.group_attempt) if self.index is not None else ""
+
+    def of_child(self, child: Child) -> Order:
+        """Return the order of one child of the batch that this page is for."""
+        return replace(
+            self,
+            job_id=child.job_id,
+            index=child.index,
+            group_attempt=child.attempt,
+            arguments=child.arguments,
+            data=(*self.data, *child.data),
+            output_dir=child.output_dir,
+        )
 
     def to_bytes(self) -> bytes:
         """Write the page."""

@@ -66,7 +66,24 @@ OBSERVER = (
     "observer:sealed",
     "observer:settled",
 )
-ALL = CLIENT + CANCELLER + KEEPER + WORKER + OBSERVER
+SINGLE = CLIENT + CANCELLER + KEEPER + WORKER + OBSERVER
+BATCH = (
+    "driver:inputs-written",
+    "driver:order-written",
+    "driver:table-written",
+    "driver:manifest-written",  # the batch can be found and taken over
+    "driver:leased",
+    "driver:child-written",  # the child counts as submitted
+    "driver:record-written",
+    "driver:launched",
+    "driver:saw-an-end",
+    "driver:attempt-closed",  # a failed attempt can no longer succeed
+    "driver:stopped-the-rest",  # fail-fast: nothing more is launched
+    "driver:released",
+    "keeper:unmarked",  # a child's Outcome is there, and no listing shows it
+    "client:children-marked",  # collected children count as removed
+)
+ALL = SINGLE + BATCH
 
 
 def _unarmed(name: str) -> None:

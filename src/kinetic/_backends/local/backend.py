@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kinetic._backends.local import burying, environment, launching, life, pulse, slices, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import NEW_SOIL, Queue, Row
+from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
 from kinetic._backends.protocol import Diagnosis, Launch, Sighting
 from kinetic._packing import runner
-from kinetic._wire import pages
+from kinetic._settings import home
+from kinetic._wire import folders, pages
 from kinetic._wire.steps import step
 from kinetic.errors import CapacityError, KineticError
 from kinetic.job_status import JobStatus
@@ -49,6 +50,7 @@ class LocalBackend:
         self._strict = strict
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._pulses: dict[str, pulse.Pulse] = {}
+        self._group_pulses = threading.local()  # each thread that watches has pulses of its own
         self._queue: Queue | None = None
         self._soils: dict[str, tuple[str, str]] = {}  # by interpreter
         self._advanced = 0.0
@@ -140,6 +142,30 @@ class LocalBackend:
                 seen[name] = found
         return seen
 
+    def observe_group(self, group: str) -> dict[str, Sighting]:
+        """Look at every job of a batch; see the protocol."""
+        found = self.queue.brief(group)
+        if found and time.monotonic() - self._advanced > _ADVANCE_SECONDS:
+            self._advanced = time.monotonic()
+            spawning.advance(self.paths, self.queue, self.limits)
+            found = self.queue.brief(group)
+        return {row.job_id: _brief(row) for row in found}
+
+    def watch_group(self, group: str, *, seconds: float) -> None:
+        """Wait for an end within a batch, told by the pulses of what runs and of what is next; see the protocol.
+
+        A pulse tells only what comes after it was opened, so whenever one was opened just now, the caller looks again.
+        """
+        wanted = self.queue.active(group, 2 * self.limits.slots)
+        beats: dict[str, pulse.Pulse] = self._group_pulses.__dict__.setdefault(group, {})
+        for name in [name for name, beat in beats.items() if name not in wanted or not beat.listening]:
+            beats.pop(name).close()
+        fresh = [name for name in wanted if name not in beats]
+        for name in fresh:
+            beats[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+        if not fresh:
+            pulse.wait_for_an_end(list(beats.values()), seconds)
+
     def _being_submitted(self, name: str) -> Sighting | None:
         """Look at a job that has no row: not yet, or not any more."""
         if life.is_held(self.paths.submitting(name)):
@@ -180,38 +206,55 @@ class LocalBackend:
         """Return the log as the worker writes it; see the protocol."""
         return FileLog.open(self.paths.log(name, attempt, host))
 
-    def stop(self, name: str, *, wait: float) -> bool:
-        """End a job's processes; see the protocol."""
-        row = self.queue.ask_to_stop(name)
-        if row is None:
-            return True
-        if row.keeper:
-            pulse.poke(self.paths.wake(row.keeper))
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:
+        """End the processes of jobs; see the protocol."""
+        for row in self.queue.ask_to_stop(names).values():
+            if row.keeper:
+                pulse.poke(self.paths.wake(row.keeper))
         limit = time.monotonic() + wait
         while True:
-            row = self.queue.jobs([name]).get(name)
-            if row is None or row.state == "ended":
+            left = [name for name, row in self.queue.jobs(names).items() if row.state != "ended"]
+            if not left:
                 return True
-            left = limit - time.monotonic()
-            if left <= 0:
+            seconds = limit - time.monotonic()
+            if seconds <= 0:
                 return False
-            self.watch(name, seconds=min(left, 0.1))
+            self.watch(left[0], seconds=min(seconds, 0.1))
 
-    def remove(self, name: str) -> None:
-        """Forget a job; see the protocol."""
-        self.forget_watch(name)
-        self._clear_scratch(name)
-        self.queue.forget(name)
+    def remove(self, names: Sequence[str]) -> None:
+        """Forget jobs; see the protocol."""
+        for name, row in self.queue.jobs(names).items():
+            self.forget_watch(name)
+            self._clear_scratch(row)
+        self.queue.forget(names)
         step("client:row-forgotten")
-        burying.remove_folder(self.paths.job(name))
+        for name in names:
+            burying.remove_folder(self.paths.job(name))
         step("client:folder-removed")
 
-    def _clear_scratch(self, name: str) -> None:
+    def _clear_scratch(self, row: Row) -> None:
         """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
         with contextlib.suppress(KineticError, OSError):
-            row = self.queue.jobs([name]).get(name)
-            if row is not None and row.state != "ended" and (page := launching.read(self.paths, name)) is not None:
+            if row.state != "ended" and (page := launching.read(self.paths, row.job_id)) is not None:
                 burying.clear_scratch(launching.works_of(self.paths, page, row.attempt, runner="", more={}))
+
+    def keep(self, group: str, secrets: Mapping[str, Any]) -> None:
+        """Keep what no store may hold, in a file for its owner only; see the protocol."""
+        folders.make(self.paths.groups)
+        chosen = environment.allowed(secrets["environ"], cloud=environment.is_cloud(*secrets.get("addresses", ())))
+        page = {"schema": pages.SCHEMA, **secrets, "environ": chosen}
+        launching.write_private(self.paths.kept(group), pages.write(page))
+
+    def kept(self, group: str) -> dict[str, Any] | None:
+        """Return what was kept for a batch; see the protocol."""
+        try:
+            return pages.read(self.paths.kept(group).read_bytes(), f"what was kept for {group}")
+        except FileNotFoundError:
+            return None
+
+    def forget_kept(self, group: str) -> None:
+        """Remove what was kept for a batch; see the protocol."""
+        self.paths.kept(group).unlink(missing_ok=True)
 
     def find(self) -> Iterator[Sighting]:
         """Look at every job of this machine; see the protocol."""
@@ -250,9 +293,20 @@ class LocalBackend:
             umask=mask & _MODES,
             deadline=launch.order.deadline,
             environment=environment.of_job(
-                launch.order, launch.placement, launch.captured, self.environ, launch.interpreter
+                launch.order,
+                launch.placement,
+                launch.captured,
+                self.environ if launch.environ is None else launch.environ,
+                launch.interpreter,
+                store_url=launch.store_url,
             ),
             hosts=launch.placement.hosts,
+            order_key=launch.order.key if launch.child else "",
+            child=launch.child.to_json() if launch.child else None,
+            mark=launch.order.mark,
+            machine=home.machine_id(self.environ),
+            function=launch.order.function_name,
+            placed=launching.placed_early(launch.order),
         )
 
     def _check_gpu(self, placement: Placement) -> tuple[str, ...]:
@@ -295,6 +349,10 @@ class LocalBackend:
         if not held:
             return "nothing runs: it starts in a moment"
         return "running: " + ", ".join(other.job_id for other in held[:5])
+
+
+def _brief(row: Brief) -> Sighting:
+    return Sighting(row.job_id, _STATES[row.state], row.attempt, submitted=row.submitted, started=row.started)
 
 
 def _reason(row: Row) -> str:

@@ -79,6 +79,7 @@ def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
             queue.requeue(row.job_id, keeper.keeper)
         else:
             settle(paths, queue, row, said)
+        drop_data(paths, row.job_id)
     queue.forget_keeper(keeper.keeper)
     paths.wake(keeper.keeper).unlink(missing_ok=True)
     if not said:  # else its last words are kept for a day
@@ -120,7 +121,7 @@ def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "
 def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
     page = launching.read(paths, row.job_id)
     if page is None:
-        queue.forget(row.job_id)
+        queue.forget([row.job_id])
         return
     store = open_store(page.store_url)
     tasks = launching.works_of(paths, page, row.attempt, runner="", more={})
@@ -134,7 +135,8 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
             verdict = replace(verdict, error={**verdict.error, "message": _with_last_words(what, said)})
         verdict = replace(verdict, witness="observer", key_id=page.key_id)
         step("observer:judged")
-        sealing.seal(store, verdict, launching.key_of(paths, row.job_id), body=task.body, spare=task.reserve)
+        key = launching.key_of(paths, row.job_id)
+        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
         status = verdict.status
     step("observer:sealed")
     finish(paths, queue, store, tasks, status)
@@ -154,10 +156,12 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
         step("keeper:log-shipped")
     clear_scratch(tasks)
     step("keeper:cleared")
-    if not queue.end(job_id, status):
+    is_known = queue.end(job_id, status)
+    drop_data(paths, job_id)  # now that nobody waits for it
+    if not is_known:
         forsake(paths, store, job_id)
     elif was_removed(store, job_id):
-        queue.forget(job_id)
+        queue.forget([job_id])
         forsake(paths, store, job_id)
     else:
         launching.forget(paths, job_id)
@@ -255,6 +259,16 @@ def _marked_by_ps(wanted: bytes) -> list[int]:
 
     listing = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, check=False).stdout  # noqa: S607
     return [int(line.split(None, 1)[0]) for line in listing.splitlines() if wanted in line.split()]
+
+
+def drop_data(paths: Paths, job_id: str) -> None:
+    """Remove what a job read, its own copies and links only; no process of it is left."""
+    found = list(paths.job(job_id).glob("data-*"))
+    if found:
+        from kinetic._runner.data import releasing  # most jobs read no data
+
+        for folder in found:
+            releasing.release(folder, paths.data_cache)
 
 
 def remove_folder(folder: Path) -> None:

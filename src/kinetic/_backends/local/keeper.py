@@ -23,12 +23,12 @@ from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
 from kinetic._runner import judging, keeping, sealing
 from kinetic._runner.work import Work
-from kinetic._stores import open_store
+from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
 from kinetic._wire import fingerprint, keys
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import KineticError
+from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 _IDLE_SECONDS = 60.0
 _ATTEMPTS = 1000
@@ -85,18 +85,23 @@ class Keeper:
     def _carry(self, row: Row) -> None:
         page = launching.read(self.paths, row.job_id)
         if page is None:
-            self.queue.forget(row.job_id)
+            self.queue.forget([row.job_id])
             return
+        _lend_credentials(page)
         store = open_store(page.store_url)
         if store.size(keys.result(row.job_id)) is not None:
             self.queue.end(row.job_id, "ended")
             return
         if burying.was_removed(store, row.job_id):
-            self.queue.forget(row.job_id)
+            self.queue.forget([row.job_id])
             burying.forsake(self.paths, store, row.job_id)
             return
         started = time.time()
-        attempt = self._claim_attempt(store, row.job_id, started)
+        attempt = self._claim_attempt(store, page, started)
+        if attempt is None:  # another machine began with it: this row is none of ours
+            self.queue.forget([row.job_id])
+            burying.remove_folder(self.paths.job(row.job_id))
+            return
         step("keeper:attempt-noted")
         if not self.queue.running(row.job_id, self.name, attempt):
             if not self.queue.end(row.job_id, "ended"):  # stopped, or removed
@@ -116,6 +121,7 @@ class Keeper:
         step("keeper:told")
         if verdict is None:
             burying.clear_scratch(tasks)
+            burying.drop_data(self.paths, row.job_id)
             return
         burying.finish(self.paths, self.queue, store, tasks, verdict.status)
         for task in tasks if verdict.succeeded else ():
@@ -155,18 +161,32 @@ class Keeper:
         verdict = replace(verdict, key_id=page.key_id)
         step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
-        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve)
+        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
         step("keeper:sealed")
         return verdict
 
-    def _claim_attempt(self, store: Any, job_id: str, started: float) -> int:
-        """Create the Note of the next attempt; creating it is what makes the attempt ours."""
+    def _claim_attempt(self, store: Any, page: launching.LaunchPage, started: float) -> int | None:
+        """Create the Note of the next attempt; creating it is what makes the attempt ours.
+
+        Returns:
+            Its number; None when another machine has begun: two of them were given the same child of a batch.
+        """
+        job_id = page.job_id
+        details: dict[str, object] = {"keeper": self.name, "machine_id": page.machine}
         note = Note(job_id, 0, os.uname().nodename, started, Path(self.runner).name, fingerprint.python())
         for attempt in range(_ATTEMPTS):
-            page = replace(note, attempt=attempt, details={"keeper": self.name}).to_bytes()
-            if store.put(keys.attempt(job_id, attempt), page, if_absent=True):
+            ours = replace(note, attempt=attempt, details=details)
+            key = keys.attempt(job_id, attempt)
+            if store.put(key, ours.to_bytes(), if_absent=True):
                 return attempt
+            if self._is_of_another_machine(store, key, page.machine):
+                return None
         raise KineticError(f"{job_id} has used up {_ATTEMPTS} attempts", code="attempts")
+
+    def _is_of_another_machine(self, store: Any, key: str, machine: str) -> bool:
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            return Note.from_bytes(store.get(key)).details.get("machine_id", machine) != machine
+        return False
 
     def _marks(self, row: Row, attempt: int) -> dict[str, str]:
         marks = {burying.MARK: self.name, "KINETIC_ATTEMPT": str(attempt)}
@@ -226,6 +246,15 @@ _WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
 
 def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _lend_credentials(page: launching.LaunchPage) -> None:
+    """Let this keeper open the store of a job as the job itself could: with what its client had."""
+    for name in CREDENTIAL_VARIABLES if page.store_url.startswith(("gs://", "s3://")) else ():
+        if name in page.environment:
+            os.environ[name] = page.environment[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def _in_words(error: Exception) -> str:

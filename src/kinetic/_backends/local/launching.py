@@ -17,6 +17,7 @@ from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import pages
+from kinetic._wire.order import Order
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,31 @@ class LaunchPage:
     deadline: float | None
     environment: dict[str, str] = field(repr=False)
     hosts: int = 1
+    order_key: str = ""
+    child: dict[str, Any] | None = None
+    mark: str = ""
+    machine: str = ""
+    function: str = ""
+    placed: list[dict[str, Any]] | None = None
 
     def to_bytes(self) -> bytes:
         """Write the page."""
         return pages.write({"schema": pages.SCHEMA, **self.__dict__})
 
 
+def placed_early(order: Order) -> list[dict[str, Any]] | None:
+    """Return what a job reads, if any of it needs a mount: mounts are made before the worker opens any store.
+
+    A store in the cloud brings threads, and a process with threads cannot enter a place of its own.
+    """
+    needs_it = any(ref.mount or ref.kind == "view" for ref in order.data)
+    return [ref.to_json() for ref in order.data] if needs_it else None
+
+
 def write(paths: Paths, page: LaunchPage, key: bytes) -> None:
     """Write page and key into the job's folder, each whole or not at all."""
-    _write_private(paths.key(page.job_id), key)
-    _write_private(paths.launch(page.job_id), page.to_bytes())
+    write_private(paths.key(page.job_id), key)
+    write_private(paths.launch(page.job_id), page.to_bytes())
 
 
 def read(paths: Paths, job_id: str) -> LaunchPage | None:
@@ -105,6 +121,12 @@ def work_of(
         runner=runner,
         hosts=page.hosts,
         coordinator=coordinator,
+        order_key=page.order_key,
+        child=page.child,
+        data=paths.data(page.job_id, attempt, host),
+        data_cache=paths.data_cache,
+        function=page.function,
+        placed=page.placed,
     )
 
 
@@ -114,7 +136,8 @@ def scratch_of(store: Store, paths: Paths, job_id: str) -> Path:
     return scratch() if scratch is not None else paths.job(job_id)
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file for its owner only, whole or not at all."""
     beside = f"{path}.{os.getpid():x}"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -2,8 +2,11 @@
 
 {runtime}/queue.db
 {runtime}/keepers/{keeper}.lock .wake .log
-{runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work/
+{runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work-{attempt}-{host}/
+{runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
+{runtime}/groups/{group}.json {group}.{epoch}.lock
 {runtime}/runners/{digest}/                     this client's own code, unpacked
+{runtime}/data/                                 data that jobs have read; see _runner/data/cache.py
 """
 
 from __future__ import annotations
@@ -37,9 +40,23 @@ class Paths:
         return self.runtime / "environments"
 
     @property
+    def data_cache(self) -> Path:
+        """Data that jobs have read, for those that read it again."""
+        return self.runtime / "data"
+
+    @property
     def keepers(self) -> Path:
         """Locks, wake-up pipes and logs of keepers."""
         return self.runtime / "keepers"
+
+    @property
+    def groups(self) -> Path:
+        """What belongs to batches: locks of their drivers, and values that no store may hold."""
+        return self.runtime / "groups"
+
+    def kept(self, group: str) -> Path:
+        """Values of environment variables that the children of a batch need."""
+        return self.groups / f"{group}.json"
 
     @property
     def jobs(self) -> Path:
@@ -73,6 +90,10 @@ class Paths:
     def work(self, job_id: str, attempt: int, host: int = 0) -> Path:
         """The folder in which the project is rebuilt."""
         return self.jobs / job_id / f"work-{attempt}-{host}"
+
+    def data(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """The folder of what a host reads; see ``Work.data``."""
+        return self.jobs / job_id / f"data-{attempt}-{host}"
 
     def began(self, job_id: str, attempt: int, host: int = 0) -> Path:
         """There once the function of an attempt has begun; see ``Work.began``."""

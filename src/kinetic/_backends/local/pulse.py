@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 _POLL_SECONDS = 0.005
@@ -60,6 +61,15 @@ class Pulse:
         """Say whether this end still tells something; a job that is tried again has a new pulse."""
         return self._descriptor is None or not self._ended
 
+    @property
+    def descriptor(self) -> int | None:
+        """The pipe, where it tells something."""
+        return self._descriptor
+
+    def note_end(self, told: Container[int]) -> None:
+        """Take note that the pipe has ended, if it is among those that told so."""
+        self._ended = self._ended or self._descriptor in told
+
     def wait(self, seconds: float) -> None:
         """Return when something may have changed, or after some seconds."""
         if self._descriptor is None or self._ended:
@@ -79,6 +89,25 @@ class Pulse:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def __del__(self) -> None:
+        """Let go of the pipe with the thread that waited."""
+        self.close()
+
+
+def wait_for_an_end(beats: Sequence[Pulse], seconds: float) -> None:
+    """Return when one of some jobs has ended, or after some seconds."""
+    poll, count = select.poll(), 0
+    for beat in beats:
+        if beat.descriptor is not None:
+            poll.register(beat.descriptor, 0)
+            count += 1
+    if count < len(beats) or not beats:  # some tell nothing, or there is nobody to tell
+        time.sleep(max(0.0, min(seconds, _POLL_LIMIT)))
+        return
+    told = {descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)}
+    for beat in beats:
+        beat.note_end(told)
 
 
 def make(path: Path) -> None:

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     verdict TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
-CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id);
+CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id, state, seq);
 CREATE TABLE IF NOT EXISTS keepers (
     keeper TEXT PRIMARY KEY,
     soil TEXT NOT NULL,
@@ -79,6 +79,16 @@ class Row(NamedTuple):
     verdict: str
 
 
+class Brief(NamedTuple):
+    """Of one job of a batch, what a look at thousands needs."""
+
+    job_id: str
+    state: str
+    attempt: int
+    submitted: float
+    started: float | None
+
+
 class Keeper(NamedTuple):
     """One keeper as the queue knows it: starting, idle or busy."""
 
@@ -98,6 +108,11 @@ class Limits(NamedTuple):
 
 # Columns by name, never "*": a newer kinetic may add some, and older clients and keepers still work beside it.
 _JOBS = f"SELECT {', '.join(Row._fields)} FROM jobs"  # noqa: S608 - our own words
+_BRIEF = (
+    f"SELECT {', '.join(Brief._fields)} FROM jobs"  # noqa: S608 - our own words
+    " WHERE group_id = ? AND state IN ('queued', 'claimed', 'running')"
+)
+_ACTIVE = "SELECT job_id FROM jobs WHERE group_id = ? AND state {} ORDER BY seq LIMIT ?"
 _QUEUED = f"{_JOBS} WHERE state = 'queued'"
 KEEPERS = f"SELECT {', '.join(Keeper._fields)} FROM keepers"  # noqa: S608 - our own words
 NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(Keeper._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
@@ -141,6 +156,16 @@ class Queue:
             marks = ",".join("?" * len(part))
             found.update((row.job_id, row) for row in self.look(f"job_id IN ({marks})", part))
         return found
+
+    def brief(self, group: str) -> list[Brief]:
+        """Return the jobs of a batch that have not ended."""
+        return [Brief(*row) for row in self._read(_BRIEF, (group,))]
+
+    def active(self, group: str, limit: int) -> list[str]:
+        """Name the jobs of a batch that run, and then those that are next, at most so many."""
+        running = self._read(_ACTIVE.format("IN ('claimed', 'running')"), (group, limit))
+        waiting = self._read(_ACTIVE.format("= 'queued'"), (group, max(0, limit - len(running))))
+        return [name for (name,) in (*running, *waiting)]
 
     def keepers(self) -> list[Keeper]:
         """Return the keepers that are starting, idle or busy, as far as the rows say."""
@@ -221,17 +246,17 @@ class Queue:
             db.execute("UPDATE jobs SET requeues = requeues + 1 WHERE soil = ? AND state = 'queued'", (soil,))
         return self.look("soil = ? AND state = 'queued'", (soil,))
 
-    def ask_to_stop(self, job_id: str) -> Row | None:
-        """Mark a job as unwanted: one that waits is taken out at once."""
+    def ask_to_stop(self, names: Sequence[str]) -> dict[str, Row]:
+        """Mark jobs as unwanted, and return those that run: one that waits is taken out at once."""
         with self.change() as db:
-            db.execute("UPDATE jobs SET stop = 1 WHERE job_id = ?", (job_id,))
-            db.execute("DELETE FROM jobs WHERE job_id = ? AND state = 'queued'", (job_id,))
-        return self.jobs([job_id]).get(job_id)
+            db.executemany("UPDATE jobs SET stop = 1 WHERE job_id = ?", [(name,) for name in names])
+            db.executemany("DELETE FROM jobs WHERE job_id = ? AND state = 'queued'", [(name,) for name in names])
+        return self.jobs(names)
 
-    def forget(self, job_id: str) -> None:
-        """Drop a row."""
+    def forget(self, names: Sequence[str]) -> None:
+        """Drop rows."""
         with self.change() as db:
-            db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+            db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
 
     def forget_keeper(self, keeper: str) -> None:
         """Drop a keeper."""

@@ -8,7 +8,10 @@
 | the log of a keeper that is gone | after a day |
 | what is left of a job that was being removed when the remover was killed | at once |
 | what is left in the store of a submission that was killed before its record was written | after a day |
+| what is left of a batch whose submission was killed before its manifest was written | after a day |
+| what no store may hold of a batch, and its drivers' locks | a month after the batch is gone |
 | an isolated environment | 30 days after its last use, once no row needs it |
+| data that jobs have read | 30 days after its last use |
 | the runner's code of another version of kinetic | 30 days after it was made, once no row needs it |
 
 Results, logs and outputs of jobs that nobody removed are never swept.
@@ -51,13 +54,16 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
     if store is not None:
         _finish_removals(paths, queue, store)
         _drop_half_submitted(paths, store, now)
+        _drop_groups(paths, store, now)
     rows = {row.job_id: row for row in queue.look()}
     for folder in _listed(paths.jobs):
         row = rows.get(folder.name)
         if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
+            burying.drop_data(paths, folder.name)
             burying.remove_folder(folder)
         elif row is not None and row.ended is not None and now - row.ended > DAY:
             launching.forget(paths, folder.name)  # its keeper died before it could
+            burying.drop_data(paths, folder.name)
             for work in folder.glob("work-*"):
                 burying.remove_folder(work)
     keepers = {keeper.keeper for keeper in queue.keepers()}
@@ -69,6 +75,10 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         if _age(file, now) > DAY and (row is None or row.ended is not None):
             file.unlink(missing_ok=True)
     _sweep_runners(paths, queue, now)
+    if paths.data_cache.is_dir():
+        from kinetic._runner.data import cache  # only where jobs have read data
+
+        cache.sweep(paths.data_cache, now=now)
 
 
 def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
@@ -79,7 +89,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
         if store.size(keys.tombstone(name)) is None:
             continue
         if name in ended:
-            queue.forget(name)
+            queue.forget([name])
             burying.remove_folder(paths.job(name))
         with contextlib.suppress(KineticError):
             if pages.read(store.get(keys.tombstone(name)), name).get("artifacts_removed"):
@@ -93,6 +103,19 @@ def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
             newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
             if now - newest > DAY and store.size(keys.result(name)) is None:
                 store.delete(keys.job(name))
+
+
+def _drop_groups(paths: Paths, store: Store, now: float) -> None:
+    """Delete what is left of batches that nobody can find, and what was kept here for batches that are gone."""
+    for name in list(store.folders(keys.GROUPS)):
+        if store.size(keys.group_manifest(name)) is None:
+            newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
+            if now - newest > DAY:
+                store.delete(keys.group(name))
+    for file in _listed(paths.groups):
+        gone = store.size(keys.group_manifest(file.name.partition(".")[0])) is None
+        if gone and _age(file, now) > MONTH and not (file.suffix == ".lock" and life.is_held(file)):
+            file.unlink(missing_ok=True)
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:

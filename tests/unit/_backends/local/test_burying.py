@@ -374,7 +374,7 @@ def test_a_job_that_somebody_removed_meanwhile_leaves_nothing(grave, monkeypatch
     ship_log = burying.ship_log
 
     def removed_meanwhile(store, task) -> None:
-        grave.queue.forget(JOB)
+        grave.queue.forget([JOB])
         grave.store.delete(keys.job(JOB))
         ship_log(store, task)
 
@@ -387,7 +387,7 @@ def test_a_job_that_somebody_removed_meanwhile_leaves_nothing(grave, monkeypatch
 
 def test_a_job_whose_resource_alone_was_removed_keeps_its_result(grave, monkeypatch):
     grave.die()
-    monkeypatch.setattr(burying, "ship_log", lambda store, task: grave.queue.forget(JOB))
+    monkeypatch.setattr(burying, "ship_log", lambda store, task: grave.queue.forget([JOB]))
 
     grave.bury()
 
@@ -397,7 +397,7 @@ def test_a_job_whose_resource_alone_was_removed_keeps_its_result(grave, monkeypa
 
 def test_a_job_that_was_told_to_stop_is_not_started_again(grave):
     grave.die("claimed")
-    grave.queue.ask_to_stop(JOB)
+    grave.queue.ask_to_stop([JOB])
 
     grave.bury()
 

@@ -113,7 +113,7 @@ def test_only_what_a_keeper_holds_is_requeued(queue):
 def test_a_job_that_was_taken_away_does_not_begin(queue):
     add(queue, "a", "b")
     queue.claim("k", "earth", ONE)
-    queue.forget("a")
+    queue.forget(["a"])
 
     assert not queue.running("a", "k", 0)
     assert not queue.end("a", "succeeded")
@@ -123,7 +123,7 @@ def test_a_job_that_was_stopped_between_claim_and_fork_does_not_begin(queue):
     add(queue, "a")
     queue.claim("k", "earth", ONE)
 
-    row = queue.ask_to_stop("a")
+    row = queue.ask_to_stop(["a"])["a"]
 
     assert (row.state, row.stop) == ("claimed", 1)
     assert not queue.running("a", "k", 0)
@@ -132,7 +132,7 @@ def test_a_job_that_was_stopped_between_claim_and_fork_does_not_begin(queue):
 def test_stopping_a_job_that_waits_takes_it_out(queue):
     add(queue, "a", "b")
 
-    assert queue.ask_to_stop("a") is None
+    assert queue.ask_to_stop(["a"]) == {}
     assert claimed(queue, "k", ONE) == "b"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from kinetic._backends.local import sweeping
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
+from kinetic._runner.data import cache
 
 DAY = 24 * 3600.0
 
@@ -105,3 +107,32 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
 
     assert (paths.runners / "needed").exists()
     assert not (paths.runners / "unused").exists()
+
+
+def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
+    paths, queue, scratch = ground
+    for name, ended in (("old", DAY + 60), ("waiting", None)):
+        _job(paths, queue, name, ended=ended)
+        home = paths.data(name, 0)
+        (home / "0" / "set").mkdir(parents=True)
+        (tmp_path / f"mnt-{name}").symlink_to(home / "0" / "set")
+        (home / "links").write_text(json.dumps([str(tmp_path / f"mnt-{name}")]) + "\n")
+    (paths.data_cache / "links").mkdir(parents=True)
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert not paths.data("old", 0).exists()
+    assert not (tmp_path / "mnt-old").is_symlink()
+    assert (tmp_path / "mnt-waiting").is_dir()
+
+
+def test_data_that_nobody_reads_goes_after_a_month(ground):
+    paths, queue, scratch = ground
+    kept = cache.Cache(paths.data_cache)
+    for name, days in (("old", 31), ("young", 29)):
+        kept.keep_page(name, b"{}")
+        _aged(paths.data_cache / "pages" / name, days * DAY)
+
+    sweeping.sweep(paths, queue, scratch)
+
+    assert os.listdir(paths.data_cache / "pages") == ["young"]

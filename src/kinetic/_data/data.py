@@ -1,0 +1,253 @@
+"""Data: what a user writes in place of a path that the job is to read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+
+from kinetic.errors import DataError, DataMissingError, OptionError, OptionTypeError
+
+TYPE_CHECKING = False  # as in kinetic/__init__.py: scripts that only decorate import this module
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CLOUDS = ("gs://", "s3://")
+_HUGGING_FACE = "hf://"
+_FILE = "file://"
+_KNOWN = "gs://bucket/…, s3://bucket/…, hf://data-set, or a path of this machine"
+
+
+class Data:
+    """A reference to data that a job reads.
+
+    As an argument of a job, or in ``volumes=``, it becomes a plain path inside the job: the function never meets it.
+
+    Args:
+        path: A local file or folder (``~`` is expanded), ``gs://bucket/…``, ``s3://bucket/…`` or
+            ``hf://data-set?split=…``. In a bucket a trailing slash means everything below; without one it is one
+            object.
+        fuse: Show the data to the job without copying it, where the place can do that.
+        hf_trust_remote_code: Let a Hugging Face data set run code of its own inside the job.
+
+    Raises:
+        OptionError: The path is empty, or cannot be one; or ``fuse=True`` with ``hf://``.
+        DataMissingError: There is no such local file or folder. Not raised inside a job, where a module of yours that
+            says ``Data("./set")`` is imported too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fuse: bool = False, hf_trust_remote_code: bool = False) -> None:
+        self._raw = _text_of(path)
+        self._fuse = _flag("fuse", fuse)
+        self._trust = _flag("hf_trust_remote_code", hf_trust_remote_code)
+        self._path = _resolved(self._raw)
+        self._hash = ""
+        self._lock = threading.Lock()
+        if self.is_hf and self._fuse:
+            raise OptionError(
+                f"{self._raw!r} cannot be mounted",
+                why="a Hugging Face data set is loaded inside the job; there are no files to show before that",
+                next="leave out fuse=True",
+            )
+        if not os.environ.get("KINETIC_JOB_ID"):  # the path of the client means nothing in there
+            _warn_of_missing_slash(self) if self.is_cloud else _check_exists(self)
+
+    @property
+    def path(self) -> str:
+        """The absolute local path, or the URI."""
+        return self._path
+
+    @property
+    def fuse(self) -> bool:
+        """Whether the job is to see the data without a copy."""
+        return self._fuse
+
+    @property
+    def hf_trust_remote_code(self) -> bool:
+        """Whether a Hugging Face data set may run code of its own."""
+        return self._trust
+
+    @property
+    def is_gcs(self) -> bool:
+        """Whether the data lies in a bucket of Google Cloud Storage."""
+        return self._path.startswith("gs://")
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether the data lies in a bucket that speaks S3."""
+        return self._path.startswith("s3://")
+
+    @property
+    def is_cloud(self) -> bool:
+        """Whether the data lies in a bucket."""
+        return self._path.startswith(_CLOUDS)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the data lies on this machine."""
+        return not (self.is_cloud or self.is_hf)
+
+    @property
+    def is_hf(self) -> bool:
+        """Whether the data is a Hugging Face data set."""
+        return self._path.startswith(_HUGGING_FACE)
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether the job gets a folder: by the trailing slash in a bucket, always for hf://, else as it is now."""
+        if self.is_cloud:
+            return self._path.endswith("/")
+        return self.is_hf or os.path.isdir(self._path)
+
+    def content_hash(self) -> str:
+        """Return the SHA-256 of all contents in a fixed order, in hexadecimal.
+
+        Each file is digested with its relative path; the digests are combined depth first, names sorted, a folder's
+        files before its folders. Links to folders are not followed, links to files are read. Computed once for this
+        object: later edits do not change it, and data that no longer matches it is not sent.
+
+        Raises:
+            OptionError: The data lies in a bucket or at Hugging Face.
+            DataError: Something in it cannot be read.
+        """
+        if not self.is_local:
+            raise OptionError(
+                f"{self._raw!r} has no content hash", why="only local data is hashed; what lies elsewhere may change"
+            )
+        with self._lock:
+            if not self._hash:
+                from kinetic._data import hashing  # hashing, threads and JSON: not for a script that only decorates
+
+                self._hash = hashing.look(self._path, _cache()).hash
+            return self._hash
+
+    def __repr__(self) -> str:
+        more = [", fuse=True"] * self._fuse + [", hf_trust_remote_code=True"] * self._trust
+        return f"Data({self._raw!r}{''.join(more)})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def raw_of(data: Data) -> str:
+    """Return what the user wrote; for messages."""
+    return data._raw  # noqa: SLF001 - the same room
+
+
+def frozen_of(data: Data) -> str:
+    """Return the content hash if somebody asked for it already, else ""."""
+    return data._hash  # noqa: SLF001 - the same room
+
+
+def _cache() -> Path | None:
+    from kinetic import _settings as settings
+    from kinetic.errors import SettingsError
+
+    try:
+        return settings.kinetic_home(os.environ) / "cache" / "data"
+    except SettingsError:  # no home folder for this user: nothing is remembered
+        return None
+
+
+def _text_of(path: object) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise OptionTypeError(
+            f"the path of Data is {path!r}", why=f"it is of type {type(path).__name__}", next="a str or a pathlib.Path"
+        )
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise OptionTypeError(f"the path of Data is {text!r}", why="it is bytes", next="use os.fsdecode on it")
+    if not text.strip():
+        raise OptionError("the path of Data is empty", next=f"one of: {_KNOWN}")
+    for scheme in (*_CLOUDS, _HUGGING_FACE):
+        if not isinstance(path, str) and text.lower().startswith(scheme[:-1]):  # Path("gs://b/x") is gs:/b/x
+            raise OptionError(
+                f"{text!r} is no address any more",
+                why="pathlib makes one slash of two",
+                next=f"write it as a string: Data({scheme + text[len(scheme) - 1 :]!r})",
+            )
+    return text
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise OptionTypeError(f"{name}={value!r} of Data is neither True nor False")
+    return value
+
+
+def _resolved(raw: str) -> str:
+    """Return the URI with its scheme in small letters, or the absolute path."""
+    scheme, colon, rest = raw.partition("://")
+    if not colon or not scheme.replace("+", "").isalnum():
+        return _local(os.path.expanduser(raw))
+    known = f"{scheme.lower()}://"
+    if known == _FILE:
+        if not rest.startswith("/"):
+            raise OptionError(f"{raw!r} names a host", why="a local path follows after three slashes: file:///folder")
+        return _local(rest if os.path.lexists(rest) or "%" not in rest else _unquoted(rest))
+    if known not in {*_CLOUDS, _HUGGING_FACE}:
+        raise OptionError(f"{raw!r} is an address that kinetic does not know", next=f"one of: {_KNOWN}")
+    name, slash, _ = rest.partition("?" if known == _HUGGING_FACE else "/")
+    if not name:
+        raise OptionError(f"{raw!r} names no {'data set' if known == _HUGGING_FACE else 'bucket'}")
+    return known + rest + ("/" if known in _CLOUDS and not slash else "")  # a bucket alone is all that it holds
+
+
+def _local(path: str) -> str:
+    if "\0" in path:
+        raise OptionError(f"{path!r} is not a path", why="it holds a NUL character")
+    return os.path.abspath(path)
+
+
+def _unquoted(path: str) -> str:
+    from urllib.parse import unquote  # 5 ms, for addresses made by Path.as_uri
+
+    return unquote(path)
+
+
+def _check_exists(data: Data) -> None:
+    if data.is_hf:
+        return
+    try:
+        mode = os.stat(data.path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise missing(data) from error
+    except OSError as error:
+        raise DataError(f"{raw_of(data)!r} cannot be looked at", why=str(error)) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OptionError(f"{raw_of(data)!r} is neither a file nor a folder", why="a job reads files")
+
+
+def missing(data: Data) -> DataMissingError:
+    """Return the error for local data that does not exist; it names what comes nearest."""
+    why = f"looked for {data.path}"
+    if os.path.islink(data.path):
+        why += f", a link that leads nowhere: {os.readlink(data.path)}"
+    return DataMissingError(f"there is no {raw_of(data)!r}", why=why, next=_nearest(data.path))
+
+
+def _nearest(path: str) -> str | None:
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        above = os.path.dirname(folder)
+        while not os.path.isdir(above):
+            above = os.path.dirname(above)
+        return f"look into {above}, which is the part of the path that exists" if above != "/" else None
+    from difflib import get_close_matches  # 3 ms, for a message
+
+    near = get_close_matches(name, sorted(names)[:10_000], n=1)
+    return f"did you mean Data({os.path.join(folder, near[0])!r})?" if near else None
+
+
+def _warn_of_missing_slash(data: Data) -> None:
+    last = data.path.rpartition("/")[2]
+    if last and "." not in last:
+        from kinetic import _output as output
+
+        output.warn(f"{data!r} is one object; if you mean everything below it, end it with a slash: '{data.path}/'")

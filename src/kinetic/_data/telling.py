@@ -1,0 +1,94 @@
+"""Telling how far data has come: nothing for what takes a moment, a line that moves on a terminal, plain lines else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kinetic import _output as output
+
+if TYPE_CHECKING:
+    from kinetic._data.hashing import Tree
+
+_SLOW_SECONDS = 1.0
+_LARGE_BYTES = 10 << 30  # above this, sending is worth a second thought
+_NAMED = 5  # names in one line
+
+
+class Telling:
+    """The progress of one piece of work on data; a context manager, and its counts may come from any thread.
+
+    Args:
+        doing: What is done, e.g. "sending".
+        what: To what, as the user knows it.
+        files: How many files there are to do.
+        size: How many bytes.
+    """
+
+    def __init__(self, doing: str, what: str, files: int, size: int) -> None:
+        self._doing = f"{doing} {what}"
+        self._of_files, self._of_bytes = files, size
+        self._files = self._done = self._there = 0
+        self._begun = time.monotonic()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="kinetic-data-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        output.clear()
+        took = time.monotonic() - self._begun
+        if kind is None and took >= _SLOW_SECONDS:
+            output.say(f"{self._doing} took {took:.1f} s: {self.detail(took)}")
+
+    def add(self, *, files: int = 0, done: int = 0, there: int = 0) -> None:
+        """Count files, bytes that were worked on, and bytes that needed no work because they were there already."""
+        with self._lock:
+            self._files += files
+            self._done += done
+            self._there += there
+
+    def detail(self, seconds: float) -> str:
+        """Say how far it has come."""
+        with self._lock:
+            files, done, there = self._files, self._done, self._there
+        told = f"{files:,} of {self._of_files:,} files, {size_text(done + there)} of {size_text(self._of_bytes)}"
+        rate = f", {size_text(done / seconds)}/s" if done and seconds > 0 else ""
+        return told + rate + (f", {size_text(there)} there already" if there else "")
+
+    def _tick(self) -> None:
+        progress = output.Progress()
+        progress.enter(self._doing)
+        while not self._over.wait(_SLOW_SECONDS):
+            progress.enter(self._doing, self.detail(time.monotonic() - self._begun))
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes as people say it."""
+    for unit, bytes_per_unit in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= bytes_per_unit:
+            return f"{size / bytes_per_unit:.1f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def tell_left_out(what: str, tree: Tree) -> None:
+    """Say once what of the data does not travel."""
+    if tree.left_out:
+        more = len(tree.left_out) - _NAMED
+        names = ", ".join(tree.left_out[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        output.once(f"{what} travels without {names}")
+
+
+def warn_if_large(what: str, size: int, *, is_copied_here: bool = False) -> None:
+    """Warn before a lot is sent."""
+    if size > _LARGE_BYTES:
+        hint = "; fuse=True shows it to jobs on this machine without a copy" if is_copied_here else ""
+        output.warn(f"{size_text(size)} of {what} are copied into the store now{hint}")

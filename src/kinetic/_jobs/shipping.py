@@ -1,0 +1,103 @@
+"""What a job and a batch have in common on their way into the store: the project, the settings, the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic import _output as output
+from kinetic import _settings as settings
+from kinetic._jobs import defaults, interpreting
+from kinetic._jobs import ground as grounds
+from kinetic._packing import archive, environment, root
+from kinetic._settings import project_file
+from kinetic._wire import fingerprint, outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from kinetic._jobs.ground import Ground
+    from kinetic._jobs.options import Options
+    from kinetic._packing.archive import Shipped
+    from kinetic._packing.environment import Captured
+    from kinetic._packing.root import Plan
+
+_SLOW_SECONDS = 1.0  # a phase that takes longer is named
+
+
+class Shipment(NamedTuple):
+    """Everything that is settled before a job, or a batch, has a name.
+
+    Attributes:
+        plan: The project that ships.
+        options: Final: what the decorator left open is filled in.
+        ground: Where it goes.
+        captured: The environment variables that go along.
+        interpreter: The Python of an isolated environment, or "" for this client's own.
+        by_value: Modules that the user wants by value.
+    """
+
+    plan: Plan
+    options: Options
+    ground: Ground
+    captured: Captured
+    interpreter: str
+    by_value: tuple[str, ...]
+
+
+def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Shipment:
+    """Find the project of a function, fill in its options, and make its environment ready."""
+    plan = root.find_root(function)
+    options = defaults.applied(options, plan.root, ground.target.profile, os.environ)
+    if options.placement() != ground.placement:
+        ground = grounds.prepare(options)  # the place had been told before the project was read
+    grounds.announce(ground, options)
+    captured = environment.capture(options.capture_env_vars or (), os.environ)
+    interpreter = interpreting.interpreter_for(function, plan, ground)
+    by_value = tuple(project_file.read_project_options(plan.root).by_value)
+    return Shipment(plan, options, ground, captured, interpreter, by_value)
+
+
+def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
+    """Bring the project into the store, without what ships as data, and tell what the user should know of it."""
+    begun = time.monotonic()
+    home, ground = settings.kinetic_home(os.environ), shipment.ground
+    written = outputs.not_shipped(outputs.chosen(shipment.options.output_dir, os.environ), shipment.plan.folders())
+    exclude = (home, ground.backend.paths.runtime, *data, *written)
+    shipped = archive.ship(shipment.plan, ground.store, cache=home / "cache", exclude=exclude)
+    took = time.monotonic() - begun
+    if took > _SLOW_SECONDS:
+        output.say(f"packed {shipped.files} files, {shipped.bytes / 1e6:.1f} MB, in {took:.1f} s")
+    tell((*shipped.notes, *_stale(shipment.plan)))
+    return shipped
+
+
+def tell(notes: tuple[str, ...]) -> None:
+    """Tell the user what should be known, each sentence once."""
+    for note in notes:
+        output.once(note)
+
+
+def versions() -> dict[str, str]:
+    """Return what speaks on this side: Python, kinetic, platform."""
+    from kinetic._version import __version__
+
+    return {"python": fingerprint.python(), "kinetic": __version__, "platform": sys.platform}
+
+
+def cache() -> Path:
+    """Return the folder in which this machine remembers what it sent where."""
+    return settings.kinetic_home(os.environ) / "cache"
+
+
+def _stale(plan: Plan) -> tuple[str, ...]:
+    from kinetic._packing import modules
+
+    stale = modules.stale_modules(plan)
+    if not stale:
+        return ()
+    return (f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",)

@@ -1,0 +1,74 @@
+"""Calling the plain function in this process: data among its arguments becomes paths here, as it would in a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kinetic._wire import walk
+from kinetic.errors import DataMissingError, OptionError
+
+if TYPE_CHECKING:
+
+    from kinetic._data.data import Data
+
+_MODULE = "kinetic._data.data"  # as long as nobody has imported it, there is no Data anywhere
+
+
+def with_paths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with a path in the place of each ``Data``; without any they are what they were.
+
+    Raises:
+        OptionError: Data in a set, or as a key of a dict.
+        DataMissingError: There is no such file, folder, object or prefix.
+    """
+    module = sys.modules.get(_MODULE)
+    if module is None:
+        return args, dict(kwargs)
+    kind: type = module.Data
+    spots = list(walk.find(args, kwargs, lambda value: isinstance(value, kind)))
+    for spot in spots:
+        if spot.where != "value":
+            raise OptionError(f"{spot.position} is kinetic.Data, and no path can take its place", code="data-position")
+    if not spots:
+        return args, dict(kwargs)
+    paths: dict[int, str] = {}
+
+    def swap(leaf: object) -> object:
+        if not isinstance(leaf, kind):
+            return leaf
+        if id(leaf) not in paths:
+            paths[id(leaf)] = _path_of(leaf)  # type: ignore[arg-type] # its class is Data
+        return paths[id(leaf)]
+
+    found = walk.replaced((args, dict(kwargs)), swap)
+    return found[0], found[1]
+
+
+def _path_of(data: Data) -> str:
+    if not data.is_local:
+        return _fetched(data)
+    if not os.path.exists(data.path):
+        raise DataMissingError(
+            f"there is no {data.path}", why=f"it is the path of {data!r}, looked for in this process"
+        )
+    return data.path
+
+
+def _fetched(data: Data) -> str:
+    """Fetch what lies elsewhere into a folder that goes with this process."""
+    import atexit
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    from kinetic import _settings as settings
+    from kinetic._data import clouds
+    from kinetic._runner.data import provide
+
+    folder = Path(tempfile.mkdtemp(prefix="kinetic-data-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    cache = settings.kinetic_home(os.environ) / "cache" / "fetched"
+    return provide([clouds.refer(data)], folder=folder, cache=cache, environ=os.environ)[0]

@@ -1,0 +1,149 @@
+"""From the references of an order to paths in the job: placed first, then filled."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kinetic._runner.data import buckets, copying, links, placing, shipped, telling
+from kinetic._runner.data.cache import Cache, hold
+from kinetic._runner.data.placing import Spot
+from kinetic._wire import digests, folders
+from kinetic._wire.data import DataRef
+
+
+def provide(
+    refs: Sequence[DataRef],
+    *,
+    folder: Path,
+    cache: Path,
+    environ: Mapping[str, str],
+    shared: Path | None = None,
+    workspace: Path | None = None,
+    function: str = "",
+) -> list[str]:
+    """Bring everything that a job reads to this machine, and say where it lies.
+
+    Equal references share one copy. Each volume appears at its mount path, to this process and its children only
+    where the kernel can do that; so this must run before the job has threads.
+
+    Args:
+        refs: From the order.
+        folder: A new folder of this job's own, on the disk of the cache, which goes when the job is over.
+        cache: What this machine keeps.
+        environ: The job's environment.
+        shared: A folder that the hosts of an emulated slice have in common; None for one host.
+        workspace: The user's project, which libraries that load data must not see.
+        function: The name of the user's function, for messages.
+
+    Returns:
+        A path for each reference, in order: of the file, or of the folder.
+
+    Raises:
+        DataError: Something does not exist, or cannot be where it shall be.
+        IntegrityError: Bytes are not what was promised.
+        StoreError: The disk is full, or a store is out of reach.
+    """
+    spots = place(refs, folder=folder, cache=cache, environ=environ, workspace=workspace, function=function)
+    return fill(spots, folder=folder, cache=cache, shared=shared, workspace=workspace)
+
+
+def place(
+    refs: Sequence[DataRef],
+    *,
+    folder: Path,
+    cache: Path,
+    environ: Mapping[str, str],
+    workspace: Path | None = None,
+    function: str = "",
+) -> list[Spot]:
+    """Do the first half of ``provide``: everything stands at its path, and nothing is in it."""
+    with telling.as_ours("the data of this job"):
+        folders.make(folder)
+        folders.make(cache)
+        spots = _spots(refs, folder)
+        placing.place(
+            spots, folder=folder, cache=cache, environ=environ, workspace=workspace or Path.cwd(), function=function
+        )
+    return spots
+
+
+def fill(
+    spots: Sequence[Spot], *, folder: Path, cache: Path, shared: Path | None = None, workspace: Path | None = None
+) -> list[str]:
+    """Do the second half of ``provide``; return the path of each reference."""
+    with telling.as_ours("the data of this job"):
+        kept = Cache(cache)
+        for path in dict.fromkeys(spot.path for spot in spots):
+            same = [spot for spot in spots if spot.path == path]
+            if not all(spot.is_elsewhere for spot in same):
+                _fill(same[0], kept, folder, shared, workspace)
+        links.ready()
+    return [spot.shown for spot in spots]
+
+
+def _spots(refs: Sequence[DataRef], folder: Path) -> list[Spot]:
+    """Give each reference its place; equal ones have the same."""
+    first: dict[DataRef, Path] = {}
+    spots = []
+    for number, ref in enumerate(refs):
+        same = replace(ref, mount="", path="")
+        name = ref.name if ref.name not in {"", ".", ".."} and "/" not in ref.name else "data"
+        path = first.setdefault(same, folder / str(number) / name)
+        spots.append(Spot(ref, path.parent, path))
+    return spots
+
+
+def _fill(spot: Spot, kept: Cache, folder: Path, shared: Path | None, workspace: Path | None) -> None:
+    ref = spot.ref
+    if ref.kind == "view":  # the user's own files: placing it was all
+        return
+    if ref.kind == "shipped":
+        shipped.bring(ref, spot.path, kept, folder)
+        return
+    fetch: Callable[[Path], object]
+    if ref.kind == "object":
+        fetch = functools.partial(buckets.bring_object, ref)
+    elif ref.kind == "prefix":
+        fetch = functools.partial(buckets.bring_prefix, ref)
+    else:
+        fetch = functools.partial(_load, ref, kept, folder, workspace)
+    if shared is None:
+        fetch(spot.path)
+    else:
+        _once_for_all_hosts(fetch, spot, shared, folder)
+
+
+def _load(ref: DataRef, kept: Cache, folder: Path, workspace: Path | None, path: Path) -> None:
+    from kinetic._runner.data import hugging_face  # 5 ms, subprocess among them
+
+    hugging_face.bring(ref, path, kept, folder, workspace)
+
+
+def _once_for_all_hosts(fetch: Callable[[Path], object], spot: Spot, shared: Path, folder: Path) -> None:
+    """Fetch what cannot be kept for other jobs once for the hosts of a slice, and give this host a copy of its own."""
+    folders.make(shared)
+    name = digests.of_bytes(repr(replace(spot.ref, mount="", path="")).encode())
+    with hold(shared / f"{name}.lock"):
+        if not (shared / name).exists():
+            part = shared / f"{name}-{os.getpid():x}"
+            (part / spot.path.name if spot.ref.is_dir else part).mkdir(parents=True)
+            fetch(part / spot.path.name)
+            _protect(part)
+            part.replace(shared / name)
+    way = copying.choose(shared, folder, writable=spot.ref.writable)
+    copying.give_tree(shared / name / spot.path.name, spot.path, way=way)
+
+
+def _protect(top: Path) -> None:
+    """Make the files of a tree read-only: hosts may get links to them."""
+    for folder, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                path = os.path.join(folder, name)
+                os.chmod(path, stat.S_IMODE(os.lstat(path).st_mode) & 0o555)
