@@ -92,14 +92,15 @@ def find(word: str, project: str | None, cluster: str | None) -> Batch:
 def standing_of(batch: Batch) -> Standing:
     """Look at a batch: one question to its backend and one listing of its store, whatever its size."""
     from kinetic._batches import lease, tally
-    from kinetic._batches.board import Board
+    from kinetic._jobs import places
 
     board, refused = batch.handle._refreshed(), batch.handle.submission_failures  # noqa: SLF001 - the terminal's side
     counts = tally.counted(board, refused)
     missing = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in refused]
     open_ = counts[tally.AGAIN] + sum(board.may_launch(index) for index in missing)
-    if isinstance(board, Board):
-        open_ += len(board.unseen())  # a driver that dies at the wrong moment has named one and not launched it
+    # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
+    handles = filter(None, map(board.handle, board.unseen()))
+    open_ += sum(handle.host == places.machine() for handle in handles)
     return Standing(counts, lease.holder(board.store, batch.group.group_id), board.stopped, open_)
 
 

@@ -89,6 +89,9 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
     payloads, payload_bytes = _sweep_payloads(store, now)
     pages_, page_bytes = _sweep_cache(home / "cache", now)
     environments, environment_bytes = _sweep_environments((home, home / "cache", runtime), now)
+    drop_leftovers = getattr(store, "sweep", None)  # of uploads that were killed half way, in a bucket
+    if drop_leftovers is not None:
+        drop_leftovers()
     for _ in tombstones.listed(store):  # listing them drops those that are too old
         pass
     freed += payload_bytes + page_bytes + environment_bytes + data_bytes

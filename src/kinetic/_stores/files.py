@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from kinetic._stores.naming import HIDDEN, SCRATCH, check_key, check_prefix
 from kinetic._stores.protocol import Entry, Source
 from kinetic._wire import folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
-SCRATCH = ".tmp"
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
-_KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|\Z))[^\0]+(?<!/)", re.DOTALL)
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
@@ -111,25 +109,25 @@ class FileStore:
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""
-        _check_prefix(prefix)
+        check_prefix(prefix)
         return self._entries_below(prefix, after)
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders directly below a prefix."""
-        _check_prefix(prefix)
+        check_prefix(prefix)
         with _ours(prefix), contextlib.suppress(FileNotFoundError):
             if not prefix and not self.root.is_dir() and os.path.lexists(self.root):
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
                 )
             found = [item.name for item in os.scandir(self.root / prefix) if item.is_dir(follow_symlinks=False)]
-            yield from sorted(name for name in found if name != SCRATCH or prefix)
+            yield from sorted(name for name in found if prefix or name not in HIDDEN)
 
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
         with _ours(prefix):
             if prefix.endswith("/"):
-                _check_prefix(prefix)
+                check_prefix(prefix)
                 count = sum(self._delete_one(entry.key) for entry in list(self._entries_below(prefix, "")))
                 import shutil  # 3 ms, for archives that nobody here makes
 
@@ -150,7 +148,7 @@ class FileStore:
             for item in items:
                 key = prefix + item.name
                 if item.is_dir(follow_symlinks=False):
-                    if key != SCRATCH and (key + "/" > after or after.startswith(key + "/")):
+                    if (prefix or key not in HIDDEN) and (key + "/" > after or after.startswith(key + "/")):
                         yield from self._entries_below(key + "/", after)
                 elif key > after:
                     with contextlib.suppress(FileNotFoundError):
@@ -181,8 +179,7 @@ class FileStore:
             folder = folder.rpartition("/")[0]
 
     def _path(self, key: str) -> str:
-        if not _KEY.fullmatch(key) or key.split("/", 1)[0] == SCRATCH:
-            raise OptionError(f"{key!r} is not a key", why="a key is a relative path without '.' or '..' in it")
+        check_key(key)
         return f"{self.root}/{key}"
 
     def _write_beside(self, source: Source) -> str:
@@ -316,11 +313,6 @@ def _sync(path: str) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _check_prefix(prefix: str) -> None:
-    if prefix and not (prefix.endswith("/") and _KEY.fullmatch(prefix[:-1])):
-        raise OptionError(f"{prefix!r} is not a prefix", why="a prefix is empty or a key followed by '/'")
 
 
 class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call

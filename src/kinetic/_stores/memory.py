@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kinetic._stores.naming import check_key, check_prefix, is_hidden
 from kinetic._stores.protocol import Entry, Source
-from kinetic.errors import KeyMissingError, OptionError
+from kinetic.errors import KeyMissingError
 
 
 class MemoryStore:
@@ -22,7 +23,7 @@ class MemoryStore:
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
-        _check(key)
+        check_key(key)
         data = _bytes_of(source)
         with self._lock:
             if if_absent and key in self._objects:
@@ -32,7 +33,7 @@ class MemoryStore:
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of an object; see the protocol."""
-        _check(key)
+        check_key(key)
         with self._lock:
             found = self._objects.get(key)
         if found is None:
@@ -49,21 +50,21 @@ class MemoryStore:
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None."""
-        _check(key)
+        check_key(key)
         with self._lock:
             found = self._objects.get(key)
         return None if found is None else len(found[0])
 
     def entry(self, key: str) -> Entry | None:
         """Return size and age of an object, or None."""
-        _check(key)
+        check_key(key)
         with self._lock:
             found = self._objects.get(key)
         return None if found is None else Entry(key, len(found[0]), found[1])
 
     def touch(self, key: str) -> bool:
         """Make an object young again; see the protocol."""
-        _check(key)
+        check_key(key)
         with self._lock:
             if key in self._objects:
                 self._objects[key] = (self._objects[key][0], time.time())
@@ -71,10 +72,10 @@ class MemoryStore:
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""
-        _check_prefix(prefix)
+        check_prefix(prefix)
         with self._lock:
             found = [(key, value) for key, value in self._objects.items() if key.startswith(prefix) and key > after]
-        return iter([Entry(key, len(data), at) for key, (data, at) in sorted(found)])
+        return iter([Entry(key, len(data), at) for key, (data, at) in sorted(found) if prefix or not is_hidden(key)])
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders directly below a prefix."""
@@ -83,7 +84,7 @@ class MemoryStore:
 
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
-        _check(prefix.removesuffix("/"))
+        check_key(prefix.removesuffix("/"))
         with self._lock:
             doomed = [key for key in self._objects if key == prefix or (prefix[-1:] == "/" and key.startswith(prefix))]
             for key in doomed:
@@ -97,13 +98,3 @@ def _bytes_of(source: Source) -> bytes:
     if isinstance(source, os.PathLike):
         return Path(source).read_bytes()
     return b"".join(source)
-
-
-def _check(key: str) -> None:
-    if "\0" in key or {"", ".", ".."} & set(key.split("/")):
-        raise OptionError(f"{key!r} is not a key", why="a key is a relative path without '.' or '..' in it")
-
-
-def _check_prefix(prefix: str) -> None:
-    if prefix:
-        _check(prefix[:-1] if prefix.endswith("/") else "")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kinetic._stores.addresses import CREDENTIAL_VARIABLES
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
+__all__ = ["CREDENTIAL_VARIABLES", "open_store"]
+
 _memory: dict[str, Store] = {}
+_open: dict[tuple[str | None, ...], Store] = {}  # connections and tokens are worth keeping
+_lock = threading.Lock()
 
 
 def open_store(url: str) -> Store:
     """Open the store at an address.
 
     Args:
-        url: ``file:///absolute/folder``, an absolute folder, or ``memory://name`` (this process only).
+        url: ``gs://bucket/prefix``, ``s3://bucket/prefix``, ``file:///absolute/folder``, an absolute folder, or
+            ``memory://name`` (this process only).
 
     Raises:
         OptionError: No store of this kind.
@@ -26,13 +34,45 @@ def open_store(url: str) -> Store:
         from kinetic._stores.memory import MemoryStore  # only tests use it
 
         return _memory.setdefault(url, MemoryStore(url.removeprefix("memory://")))
+    if url.startswith(("gs://", "s3://")):
+        return _in_the_cloud(url)
     path = url.removeprefix("file://")
     if path.startswith("/"):
         from kinetic._stores.files import FileStore
 
         return FileStore(Path(path))
     raise OptionError(
-        f"{url!r} is not a store that this version of kinetic can open",
-        why="stores here: file:///folder, memory://name",
-        next="unset KINETIC_STORE, or give it a file:// address",
+        f"{url!r} is not a store that kinetic can open",
+        why="stores: gs://bucket/prefix, s3://bucket/prefix, file:///folder, memory://name",
+        next="unset KINETIC_STORE, or give it such an address",
     )
+
+
+def _in_the_cloud(url: str) -> Store:
+    """Open a bucket once per process, and anew when the credentials of the environment change."""
+    known = (url, str(os.getpid()), *(os.environ.get(name) for name in CREDENTIAL_VARIABLES))
+    with _lock:
+        if known not in _open:
+            _open[known] = _bucket(url)
+        return _open[known]
+
+
+def _bucket(url: str) -> Store:
+    try:
+        import obstore  # noqa: F401 - 12 ms; whether it is there
+    except ImportError as error:
+        if url.startswith("gs://"):
+            return _plain(url)
+        raise OptionError(
+            f"{url!r} cannot be opened here", why=f"obstore is missing: {error}", next="pip install obstore"
+        ) from error
+    from kinetic._stores import asking
+    from kinetic._stores.objects import ObjectStore
+
+    return _plain(url) if url.startswith("gs://") and asking.is_cut_off() else ObjectStore(url)
+
+
+def _plain(url: str) -> Store:
+    from kinetic._stores.plain_gcs import PlainGcsStore
+
+    return PlainGcsStore(url)

@@ -13,12 +13,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kinetic import _settings as settings
+from kinetic._batches import children
 from kinetic._cli.main import cli
 from kinetic._jobs import places, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, keys, names, seal
+from kinetic._wire.group import Group, Input, Settings, Table
+from kinetic._wire.order import Artifact
 from kinetic._wire.outcome import Outcome
 
 Kinetic = Callable[..., Result]
@@ -102,3 +105,78 @@ def made_job(home: Path) -> Callable[..., str]:
         return job_id
 
     return make
+
+
+@pytest.fixture
+def made_batch(home: Path) -> Callable[..., str]:
+    """Return a function that puts a batch into the store as it lies there once its jobs have ended; it returns the id.
+
+    ``states`` has a word for each input: "succeeded", "failed", "cancelled", or "" for one that was not submitted.
+    """
+
+    def make(*states: str, name: str | None = None, created: float | None = None) -> str:
+        when = time.time() if created is None else created
+        group_id = names.new_group_id()
+        key_id, own = keyring.own_key(settings.ensure_home(os.environ))
+        store = FileStore(home / "store")
+        table = Table(tuple(Input(f"x={index}", Artifact.within(b"")) for index in range(len(states))))
+        group = Group(
+            group_id=group_id,
+            group_name=name,
+            tags={},
+            created=when,
+            total_expected=len(states),
+            submit_fn_name="train",
+            slug="cpu",
+            handle={
+                "backend": "local",
+                "project": "local",
+                "cluster_name": "local",
+                "zone": "local",
+                "namespace": "default",
+                "bucket_name": str(home / "store"),
+                "image_uri": "",
+                "accelerator": "cpu",
+                "func_name": "train",
+                "created_at": names.utc(when),
+                "store": store.url,
+                "host": places.machine(),
+                "key_id": key_id,
+            },
+            more={},
+            settings=Settings(),
+            order_sha256="",
+            table_sha256=digests.of_bytes(table.to_bytes()),
+            outputs=f"{store.url}/outputs",
+            key_id=key_id,
+        )
+        store.put(keys.group_table(group_id), table.to_bytes())
+        store.put(keys.group_manifest(group_id), group.to_bytes(seal.job_key(own, group_id)))
+        for index, status in enumerate(states):
+            if status:
+                _end_child(store, group, index, status, own)
+        return group_id
+
+    return make
+
+
+def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
+    """Put one child of a batch into the store, with its log, its verdict and its mark."""
+    handle = children.handle_of(group, index, 0)
+    key = seal.job_key(own, handle.job_id)
+    store.put(keys.child(group.group_id, index, 0), b"")
+    store.put(keys.record(handle.job_id), record.to_bytes(handle.to_dict(), {}, key))
+    store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
+    body = pickle.dumps(index * 10) if status == "succeeded" else b""
+    verdict = Outcome(
+        handle.job_id,
+        status,
+        cause="value" if body else "exception",
+        error={} if body else {"type": "ValueError", "message": f"no {index}"},
+        body_length=len(body),
+        body_sha256=digests.of_bytes(body),
+        started=group.created,
+        ended=group.created + 2,
+    )
+    store.put(keys.result(handle.job_id), body + verdict.footer(key))
+    store.put(f"{keys.mark(group.group_id, index, 0)}.{status}", b"")

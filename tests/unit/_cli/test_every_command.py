@@ -26,9 +26,14 @@ def leaves(command: click.Command = cli, path: str = "") -> Iterator[tuple[str, 
 LEAVES = dict(leaves())
 WITH_JSON = sorted(path for path, command in LEAVES.items() if "--json" in {o for p in command.params for o in p.opts})
 
-# Words for a home with one job that succeeded, JOB, and one that failed, BAD. "run" is tried in flows.
+# Words for a home with one job that succeeded, JOB, one that failed, BAD, and a batch, GROUP. "run" is tried in flows.
 WITH_A_TABLE = {
     "accelerators": ["", "tpu-v5p-8"],
+    "batch cancel": ["GROUP"],
+    "batch cleanup": ["GROUP --dry-run", "GROUP --yes"],
+    "batch list": ["", "--limit 1"],
+    "batch results": ["GROUP", "GROUP --save FOLDER/saved.pkl", "GROUP --cleanup"],
+    "batch status": ["GROUP", "GROUP --failed", "GROUP --watch"],
     "config": ["", "show"],
     "disk": ["", "--clean"],
     "jobs cleanup": ["JOB", "--all --dry-run", "--all --yes"],
@@ -49,6 +54,8 @@ WITH_A_TABLE = {
 }
 # Text, or nothing at all on standard output: there is no table that a program would want to read.
 WITHOUT_A_TABLE = {
+    "batch logs": "GROUP 0",
+    "batch resume": "GROUP",
     "completion": "bash",
     "jobs cancel": "JOB",
     "jobs logs": "BAD",
@@ -62,11 +69,12 @@ JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() f
 
 
 @pytest.fixture
-def call(kinetic, home: Path, made_job, tmp_path: Path) -> Callable[..., object]:
-    """Return a function that runs a line of words in a home with two jobs, a profile, outputs and a project."""
+def call(kinetic, home: Path, made_job, made_batch, tmp_path: Path) -> Callable[..., object]:
+    """Return a function that runs a line of words in a home with jobs, a batch, a profile, outputs and a project."""
     names = {
         "JOB": made_job("succeeded", function="train", value={"loss": 0.5}, log="epoch 1\n"),
         "BAD": made_job("failed", function="fit", cause="exception", error={"type": "ValueError", "message": "no"}),
+        "GROUP": made_batch("succeeded", "succeeded"),
         "FOLDER": str(tmp_path),
     }
     (home / "store" / "outputs" / names["JOB"]).mkdir(parents=True)
@@ -120,7 +128,7 @@ def test_a_command_says_what_its_arguments_and_options_are(path: str) -> None:
             assert "." in (parameter.help or ""), parameter.name
 
 
-@pytest.mark.parametrize("line", [call for call in JSON_CALLS if not call.startswith("jobs result")])
+@pytest.mark.parametrize("line", [call for call in JSON_CALLS if not call.startswith(("jobs result", "batch results"))])
 def test_a_table_has_no_colour_in_it_whatever_the_terminal(line: str, call, monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")

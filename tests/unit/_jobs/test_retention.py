@@ -200,22 +200,58 @@ def test_outputs_results_and_logs_stay_however_old(store, home, runtime) -> None
     assert [store.get(key) for key in kept] == [b"x"] * 4
 
 
+@pytest.mark.parametrize(("days", "goes"), [(7.1, True), (6.9, False)])
+def test_what_a_job_was_sent_goes_seven_days_after_it_ended_and_its_result_stays(days, goes, store, home, runtime):
+    sent = [keys.function("cpu-train-1"), keys.arguments("cpu-train-1")]
+    kept = [keys.result("cpu-train-1"), keys.record("cpu-train-1"), keys.log_segment("cpu-train-1", 0, 0, 0)]
+    for key in (*sent, *kept):
+        store.put(key, b"x" * 50)
+        aged(store.root / key, days)
+
+    swept = sweep(store, home, runtime)
+
+    assert [(store.root / key).exists() for key in sent] == [not goes] * 2
+    assert [(store.root / key).exists() for key in kept] == [True] * 3
+    assert swept == (retention.Swept(payloads=2, size_bytes=100) if goes else NOTHING)
+
+
+def test_what_a_job_was_sent_stays_while_it_has_no_verdict(store, home, runtime) -> None:
+    store.put(keys.arguments("cpu-train-1"), b"x")
+    aged(store.root / keys.arguments("cpu-train-1"), 400)
+
+    assert sweep(store, home, runtime) == NOTHING
+
+
 # ------------------------------------------------------------------------------------------------- cache and history
+
+
+@pytest.mark.parametrize(("days", "goes"), [(59, False), (61, True)])
+def test_data_goes_sixty_days_after_it_was_sent_or_touched_last(days, goes, store, home, runtime) -> None:
+    blob, manifest = keys.data_blob("b" * 64), keys.data_manifest("a" * 64, "c" * 64)
+    for key in (blob, manifest):
+        store.put(key, b"x" * 10)
+        aged(store.root / key, days)
+
+    swept = sweep(store, home, runtime)
+
+    assert [store.size(key) is None for key in (blob, manifest)] == [goes, goes]
+    assert swept == (retention.Swept(data=2, size_bytes=20) if goes else NOTHING)
 
 
 def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store, home, runtime) -> None:
     (home / "cache" / "packs").mkdir(parents=True)
-    old = [home / "cache" / "a.json", home / "cache" / "packs" / "b"]
+    (home / "cache" / "data").mkdir()
+    old = [home / "cache" / "a.json", home / "cache" / "packs" / "b", home / "cache" / "data" / "c.stamps"]
     for page in (*old, home / "cache" / "c.json", home / "cache" / "d.json"):
         page.write_text("12345")
-    aged(old[0], 91)
-    aged(old[1], 91)
+    for page in old:
+        aged(page, 91)
     aged(home / "cache" / "c.json", 89)
     os.utime(home / "cache" / "d.json", (NOW - DAY, NOW - 400 * DAY))  # read yesterday, written long ago
 
     swept = sweep(store, home, runtime)
 
-    assert swept == retention.Swept(pages=2, size_bytes=10)
+    assert swept == retention.Swept(pages=3, size_bytes=15)
     assert sorted(page.name for page in (home / "cache").glob("*.json")) == ["c.json", "d.json"]
 
 

@@ -11,7 +11,6 @@ from kinetic._cli.commands import logs as of_a_job
 
 if TYPE_CHECKING:
     from kinetic._cli.batches import Batch
-    from kinetic._jobs.handle import JobHandle
 
 
 @click.command
@@ -33,18 +32,17 @@ def logs(
 
     Example: kinetic batch logs @last 3 --follow
     """
-    handle = _job(batch, index, attempt)
+    job_id = _job_id(batch, index, attempt)
     # Its attempt at the input chose the job; within the job it is the newest one.
-    ctx.invoke(of_a_job.logs, job_id=handle.job_id, follow=follow, tail=tail, attempt=None, host=host)
+    ctx.invoke(of_a_job.logs, job_id=job_id, follow=follow, tail=tail, attempt=None, host=host)
 
 
-def _job(batch: Batch, index: int, attempt: int | None) -> JobHandle:
-    """Return the job that tried an input.
+def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
+    """Return the id of the job that tried an input.
 
     Raises:
         OptionError: There is no such input, or no such attempt at it.
     """
-    from kinetic._batches import children
     from kinetic.errors import OptionError
 
     group_id, total = batch.group.group_id, batch.group.total_expected
@@ -69,4 +67,4 @@ def _job(batch: Batch, index: int, attempt: int | None) -> JobHandle:
             why=f"attempts count from 0, and the newest is {newest}",
             next=f"kinetic batch logs {group_id} {index} --attempt {newest}",
         )
-    return children.handle_of(batch.group, index, newest if attempt is None else attempt)
+    return batch.group.child_id(index, newest if attempt is None else attempt)

@@ -46,8 +46,10 @@ def resume(batch: Batch, again: bool) -> None:
         click.echo(f"\nlet go of {batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
         click.echo(f"what was submitted goes on; the rest: kinetic batch resume {batch.group.group_id}", err=True)
         raise
-    click.echo(f"{batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
-    click.echo(f"next:  kinetic batch status {batch.group.group_id} --watch", err=True)
+    after = batches.standing_of(batch)
+    click.echo(f"{batch.group.group_id}: {_told(after)}", err=True)
+    if not _is_over(after):
+        click.echo(f"next:  kinetic batch status {batch.group.group_id} --watch", err=True)
 
 
 def _is_over(standing: Standing) -> bool:
@@ -68,7 +70,7 @@ def _shown(batch: Batch) -> AbstractContextManager[object]:
     from kinetic._batches import view
 
     stack = ExitStack()
-    shown = stack.enter_context(view.of(batch.handle))
+    shown = stack.enter_context(view.of(batch.handle, summary=False))
     stack.callback(_keep_looking(batch, shown))
     return stack
 

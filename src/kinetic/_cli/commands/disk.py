@@ -94,7 +94,7 @@ def _told(swept: Swept) -> str:
     if not any(swept):
         return "nothing was there that nobody needs"
     kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
-    kinds["file that a job was sent"] = swept.payloads
+    kinds |= {"file that a job was sent": swept.payloads, "blob of data": swept.data}
     what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
     return f"removed: {what}; {_size(swept.size_bytes)}"
 

@@ -1,0 +1,103 @@
+"""What we say when a bucket does not do what it was asked to: which one, as whom we came, and what to do."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from pathlib import Path
+
+from kinetic._stores.addresses import Address
+from kinetic.errors import CredentialsError, KeyMissingError, StoreError, StoreUnreachableError
+
+GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
+GOOGLE_NEXT = (
+    "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
+    "the role Storage Object User on the bucket"
+)
+AMAZON_NEXT = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; where you log in with SSO or a role, run "
+    'eval "$(aws configure export-credentials --format env)"'
+)
+
+
+def refused(address: Address, why: object) -> CredentialsError:
+    """Say that we are not let in, and who we said we were."""
+    google = address.scheme == "gs"
+    return CredentialsError(
+        f"{address.scheme}://{address.bucket} does not let us in",
+        why=f"{short(why)}; looked for {_google_places() if google else _amazon_places()}",
+        next=GOOGLE_NEXT if google else AMAZON_NEXT,
+    )
+
+
+def missing(address: Address, key: str) -> KeyMissingError:
+    """Say that nothing lies under a key."""
+    return KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {address.url}")
+
+
+def no_bucket(address: Address, why: object) -> StoreError:
+    """Say that the bucket does not exist."""
+    return StoreError(
+        f"the bucket {address.scheme}://{address.bucket} does not exist",
+        why=short(why),
+        next="look at its spelling in KINETIC_STORE or the profile, or make it",
+        code="store-missing",
+    )
+
+
+def unreachable(address: Address, key: str, why: object) -> StoreUnreachableError:
+    """Say that no useful answer came, however often we asked."""
+    return StoreUnreachableError(
+        f"{address.scheme}://{address.bucket} did not answer for {key!r}",
+        why=short(why),
+        next="look at the network and the service's status page, and try again: what was stored is stored",
+    )
+
+
+def short(error: object) -> str:
+    """Return the first line: obstore's errors go on with pages of debugging."""
+    return str(error).partition("\n")[0][:500]
+
+
+def amazon_profile() -> str:
+    """Return the name of the profile of the ``aws`` command that counts."""
+    return os.environ.get("AWS_PROFILE") or "default"
+
+
+def amazon_file() -> Path:
+    """Return where ``aws configure`` writes keys."""
+    return Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
+
+
+def amazon_keys() -> dict[str, str]:
+    """Read the keys of the profile, in obstore's words; empty where there are none."""
+    file = amazon_file()
+    if not file.is_file():
+        return {}
+    parser = configparser.RawConfigParser()
+    parser.read(file, encoding="utf-8")
+    profile = amazon_profile()
+    names = {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token",
+    }
+    return {ours: parser[profile][theirs] for theirs, ours in names.items() if parser.has_option(profile, theirs)}
+
+
+def _google_places() -> str:
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    file = Path.home() / GOOGLE_FILE
+    return (
+        f"GOOGLE_APPLICATION_CREDENTIALS ({named or 'not set'}), {file} ({'there' if file.exists() else 'missing'}), "
+        "the metadata server of Google's machines"
+    )
+
+
+def _amazon_places() -> str:
+    key = os.environ.get("AWS_ACCESS_KEY_ID")
+    return (
+        f"AWS_ACCESS_KEY_ID ({f'ends in {key[-4:]}' if key else 'not set'}), the profile {amazon_profile()!r} of "
+        f"{amazon_file()} (keys {'there' if amazon_keys() else 'none'}), AWS_WEB_IDENTITY_TOKEN_FILE, "
+        "container credentials, the metadata server of Amazon's machines"
+    )

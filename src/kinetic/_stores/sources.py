@@ -1,0 +1,120 @@
+"""What a cloud store is given to write: small enough for one request, or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kinetic._stores.protocol import Source
+
+Body = bytes | memoryview
+
+
+class Large:
+    """More than fits into one request.
+
+    Attributes:
+        source: A view, a file, or chunks.
+        size: In bytes; None where only reading to the end will tell.
+        again: It can be read from the front: it is no stream, or nothing was read from it yet.
+    """
+
+    def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None) -> None:
+        self.source: memoryview | Path | Iterator[Body] = source
+        self.size = size
+        self.again = True
+        self._chunks: object = None
+        if size is None:
+            self._chunks = source
+            self.source = self._watched(source)  # type: ignore[arg-type]  # without a size they are chunks
+
+    def _watched(self, chunks: Iterator[Body]) -> Iterator[Body]:
+        self.again = False
+        yield from chunks
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close a generator that was not read to its end; what it holds is free again."""
+        for stream in (self.source, self._chunks):
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
+
+    def chunks(self, size: int) -> Iterator[Body]:
+        """Read the source in pieces of exactly this size; only the last one may be shorter."""
+        if isinstance(self.source, memoryview):
+            for start in range(0, len(self.source), size):
+                yield self.source[start : start + size]
+        elif isinstance(self.source, Path):
+            with self.source.open("rb") as file:
+                while chunk := file.read(size):
+                    yield chunk
+        else:
+            yield from _regrouped(self.source, size)
+
+
+def body_of(source: Source, most: int) -> Body | Large:
+    """Return the bytes where they are few, else the source with its size.
+
+    Args:
+        source: As a store is given it.
+        most: How many bytes one request may carry.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        view = _flat(source)
+        return view if len(view) <= most else Large(view, len(view))
+    if isinstance(source, os.PathLike):
+        path = Path(source)
+        size = path.stat().st_size
+        return path.read_bytes() if size <= most else Large(path, size)
+    return _of_chunks(source, most)
+
+
+def _of_chunks(source: Iterable[bytes], most: int) -> Body | Large:
+    rest = iter(source)
+    head: list[Body] = []
+    size = 0
+    for chunk in rest:
+        head.append(_flat(chunk))
+        size += len(head[-1])
+        if size > most:
+            return Large(_joined(head, rest), None)
+    return b"".join(head)
+
+
+def _joined(head: list[Body], rest: Iterator[bytes]) -> Iterator[Body]:
+    """Go on where the reading stopped; a generator, so that closing it lets go of both."""
+    try:
+        for chunk in chain(head, rest):
+            if len(chunk):
+                yield _flat(chunk)
+    finally:
+        close = getattr(rest, "close", None)
+        if close is not None:
+            close()
+
+
+def _regrouped(chunks: Iterator[Body], size: int) -> Iterator[bytes]:
+    waiting: list[Body] = []
+    length = 0
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while length + len(rest) >= size:
+            yield b"".join([*waiting, rest[: size - length]])
+            rest = rest[size - length :]
+            waiting, length = [], 0
+        waiting.append(rest)
+        length += len(rest)
+    if length:
+        yield b"".join(waiting)
+
+
+def _flat(data: bytes | bytearray | memoryview) -> memoryview:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")

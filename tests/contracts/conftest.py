@@ -1,0 +1,97 @@
+"""The stores that the contract suite is asked of, and the servers behind them.
+
+One server of each kind per worker, one fresh bucket per test. S3 is moto, in a process of its own. Cloud Storage is
+``servers/gcs.py``, ours, on a thread: its docstring says why no emulator serves, and a test compares it with
+Google's own client. Listings come in pages of seven, so that nearly every one has several.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from kinetic._stores import addresses
+from kinetic._stores.files import FileStore
+from kinetic._stores.memory import MemoryStore
+from kinetic._stores.objects import ObjectStore
+from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.retrying import Retry
+
+PAGE_SIZE = 7
+QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def gcs_server():
+    from servers.gcs import GcsServer
+
+    server = GcsServer().start()
+    server.page_size = PAGE_SIZE
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    from servers.moto_s3 import MotoServer
+
+    server = MotoServer(PAGE_SIZE)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def no_credentials(monkeypatch, tmp_path):
+    """Nothing of this machine's accounts is seen."""
+    for name in addresses.CREDENTIAL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+
+@pytest.fixture
+def make_store(request, tmp_path, monkeypatch, no_credentials):
+    """Return a function from the kind of a store to a new, empty one."""
+
+    def make(kind, retry=QUICK):
+        if kind == "files":
+            return FileStore(tmp_path / "store")
+        if kind == "memory":
+            return MemoryStore(os.urandom(4).hex())
+        bucket = f"bucket-{os.getpid()}-{next(_numbers)}"
+        if kind == "s3":
+            server = request.getfixturevalue("s3_server")
+            for name, value in server.environment().items():
+                monkeypatch.setenv(name, value)
+            server.bucket(bucket)
+            return ObjectStore(f"s3://{bucket}/some/prefix", retry=retry)
+        server = request.getfixturevalue("gcs_server")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.bucket(bucket)
+        kinds = {"gcs": ObjectStore, "plain": PlainGcsStore}
+        return kinds[kind](f"gs://{bucket}/some/prefix", retry=retry)
+
+    return make
+
+
+@pytest.fixture
+def faulty(request, make_store, monkeypatch):
+    """Return a function from the kind of a cloud store to a new one, and the proxy between it and its server."""
+    from servers.faults import FaultyProxy
+
+    proxies = []
+
+    def make(kind, retry=QUICK):
+        straight = make_store(kind)
+        straight.size("a")  # it finds its server in the environment, with its first request
+        server = request.getfixturevalue("s3_server" if kind == "s3" else "gcs_server")
+        proxy = FaultyProxy(server.url)
+        proxies.append(proxy)
+        monkeypatch.setenv("AWS_ENDPOINT_URL" if kind == "s3" else "STORAGE_EMULATOR_HOST", proxy.url)
+        return type(straight)(straight.url, retry=retry), proxy, straight
+
+    yield make
+    for proxy in proxies:
+        proxy.close()

@@ -1,0 +1,485 @@
+"""What only stores in the cloud have: accounts, buckets that are missing, services that promise less, forks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from servers.faults import Fault
+
+import kinetic
+from kinetic._stores import addresses, opening, probing, transfer
+from kinetic._stores.objects import ObjectStore
+from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.retrying import Retry
+from kinetic._stores.tokens import Tokens
+from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
+
+QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
+CLOUDS = ["gcs", "s3", "plain"]
+
+
+@pytest.fixture(params=CLOUDS)
+def wire(request, faulty):
+    return faulty(request.param)
+
+
+def run(code, *arguments, **environ):
+    environ = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1]), **environ}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environ, capture_output=True, text=True, timeout=18, check=False
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_service_that_does_not_let_us_in_is_told_with_what_was_looked_for(wire, status):
+    store, proxy, _ = wire
+    proxy.faults = [Fault("status", status=status, times=math.inf)]
+
+    verbs = [
+        lambda: store.put("a", b""), lambda: store.put("a", b"", if_absent=True), lambda: store.get("a"),
+        lambda: store.size("a"), lambda: list(store.entries("")), lambda: store.delete("a"),
+    ]  # fmt: skip
+    for verb in verbs:
+        with pytest.raises(CredentialsError, match="does not let us in") as caught:
+            verb()
+        variable = "AWS_ACCESS_KEY_ID" if store.url.startswith("s3") else "GOOGLE_APPLICATION_CREDENTIALS"
+        assert variable in caught.value.why
+        assert variable in caught.value.next
+
+
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_a_bucket_that_does_not_exist_is_told(make_store, kind):
+    there = make_store(kind)
+    store = type(there)(there.url.partition("://")[0] + "://no-such-bucket", retry=QUICK)
+
+    for verb in (
+        lambda: store.put("a", b""), lambda: store.put("a", b"", if_absent=True), lambda: store.get("a"),
+        lambda: list(store.entries("")), lambda: list(store.folders("")), lambda: store.put("a", bytes(9 << 20)),
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match="no-such-bucket does not exist") as caught:
+            verb()
+        assert caught.value.code == "store-missing"
+
+
+@pytest.mark.parametrize("url", ["gs://", "gs:///a", "s3://a b/c", "gs://bucket/a//b", "gs://bucket/../b", "s3://-x"])
+def test_an_address_without_a_usable_bucket_or_prefix_is_refused(url):
+    with pytest.raises(OptionError):
+        opening.open_store(url)
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "/deep/er", "/deep/er/"])
+def test_a_store_sees_nothing_outside_of_its_prefix(make_store, prefix):
+    bucket = make_store("gcs").url.removesuffix("/some/prefix")
+    store, beside = ObjectStore(bucket + prefix, retry=QUICK), ObjectStore(bucket + "/deep/er-other", retry=QUICK)
+
+    beside.put("x", b"")
+    store.put("a", b"")
+
+    assert [entry.key for entry in store.entries("")] == ["a"] + ["deep/er-other/x"] * (prefix in {"", "/"})
+    assert [entry.key for entry in beside.entries("")] == ["x"]
+    assert store.url == (bucket + prefix).rstrip("/")
+
+
+# --------------------------------------------------------------------------------------------------------------- probe
+
+
+@pytest.fixture
+def nothing_proven(monkeypatch):
+    monkeypatch.setattr(probing, "_proven", set())
+
+
+def test_a_service_that_heeds_conditions_is_asked_once_and_then_only_once_more_per_process(wire, nothing_proven):
+    store, proxy, _ = wire
+
+    probing.check(store)
+    assert len(proxy.requests) == 2  # the very first on this bucket
+    probing.check(store)
+    assert len(proxy.requests) == 2
+    probing._proven.clear()
+    probing.check(store)
+    assert len(proxy.requests) == 3
+
+
+def test_the_probe_is_in_no_listing(wire, nothing_proven):
+    store, _, _ = wire
+
+    probing.check(store)
+
+    assert list(store.entries("")) == []
+    assert list(store.folders("")) == []
+
+
+def test_a_service_that_ignores_conditions_is_refused_every_time(wire, nothing_proven):
+    store, proxy, _ = wire
+    proxy.faults = [Fault("careless", times=math.inf)]
+
+    for _ in range(2):
+        with pytest.raises(StoreError, match="ignores conditional writes") as caught:
+            probing.check(store)
+        assert caught.value.code == "store-unconditional"
+
+
+def test_a_probe_whose_answer_is_lost_accuses_nobody(wire, nothing_proven):
+    store, proxy, _ = wire
+    proxy.faults = [Fault("lose", method="PUT|POST")]
+
+    probing.check(store)
+
+
+def test_a_large_object_is_not_created_where_copies_ignore_conditions(faulty):
+    store, proxy, straight = faulty("s3")
+    proxy.faults = [Fault("careless", times=math.inf)]
+
+    with pytest.raises(StoreError, match="ignores conditional writes"):
+        store.put("a", bytes(9 << 20), if_absent=True)
+
+    assert list(straight.entries("")) == []
+
+
+def test_files_need_no_probe(make_store):
+    store = make_store("files")
+
+    probing.check(store)
+
+    assert not store.root.exists()
+
+
+# -------------------------------------------------------------------------------------------- one bucket, three clients
+
+
+def test_googles_own_client_sees_our_bytes_and_we_see_its(gcs_server, make_store, tmp_path, monkeypatch):
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    ours, plain = make_store("gcs"), make_store("plain")
+    plain = PlainGcsStore(ours.url, retry=QUICK)
+    client = storage.Client(project="p", credentials=AnonymousCredentials())
+    bucket = client.bucket(ours.address.bucket)
+    large = os.urandom(20 << 20)
+
+    ours.put("small", b"ours")
+    ours.put("ünï/a b%2F", b"odd")
+    ours.put("large", large)
+    plain.put("plain", b"plain")
+    plain.put("plain-large", large, if_absent=True)
+    bucket.blob("some/prefix/theirs").upload_from_string(b"theirs", if_generation_match=0)
+    (tmp_path / "file").write_bytes(large)
+    bucket.blob("some/prefix/theirs-large").upload_from_filename(tmp_path / "file", checksum="crc32c")
+
+    expected = {
+        "small": b"ours", "ünï/a b%2F": b"odd", "large": large, "plain": b"plain", "plain-large": large,
+        "theirs": b"theirs", "theirs-large": large,
+    }  # fmt: skip
+    assert {entry.key: ours.get(entry.key) for entry in ours.entries("")} == expected
+    assert {entry.key: plain.get(entry.key) for entry in plain.entries("")} == expected
+    blobs = client.list_blobs(bucket, prefix="some/prefix/")
+    assert {blob.name.removeprefix("some/prefix/"): blob.download_as_bytes() for blob in blobs} == expected
+    assert list(ours.entries("")) == list(plain.entries(""))
+    assert ours.put("theirs", b"", if_absent=True) is plain.put("theirs", b"", if_absent=True) is False
+    client.close()
+
+
+# ---------------------------------------------------------------------------------------------- tokens, without obstore
+
+
+@pytest.fixture
+def guarded(gcs_server, make_store, monkeypatch):
+    """A bucket behind tokens, and what its server hands out; reached as the real service would be."""
+    store = make_store("plain")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(addresses, "GOOGLE", gcs_server.url)
+    monkeypatch.setenv("GCE_METADATA_HOST", gcs_server.url.partition("://")[2])
+    gcs_server.tokens, gcs_server.issue = {"one", "two"}, [("one", 3600), ("two", 3600)]
+    yield store.url
+    gcs_server.tokens, gcs_server.issue = None, [("token", 3600)]
+
+
+def tokens_asked_for(server, since=0):
+    return sum(path.startswith(("/computeMetadata/", "/token")) for _, path in server.seen[since:])
+
+
+def test_a_machine_of_googles_gives_the_token(guarded, gcs_server):
+    store = PlainGcsStore(guarded, retry=QUICK)
+    before = len(gcs_server.seen)
+
+    store.put("a", b"x")
+
+    assert store.get("a") == b"x"
+    assert tokens_asked_for(gcs_server, before) == 1
+
+
+def test_a_token_is_renewed_before_it_ends(guarded, gcs_server):
+    now = [0.0]
+    store = PlainGcsStore(guarded, retry=QUICK)
+    store = PlainGcsStore(guarded, retry=QUICK, tokens=Tokens(store.address, QUICK, lambda: now[0]))
+    before = len(gcs_server.seen)
+    store.put("a", b"x")
+    gcs_server.tokens = {"two"}
+
+    now[0] = 3600 - 200
+
+    assert store.get("a") == b"x"
+    assert tokens_asked_for(gcs_server, before) == 2
+
+
+def test_a_token_that_is_refused_is_replaced_once(guarded, gcs_server):
+    store = PlainGcsStore(guarded, retry=QUICK)
+    store.put("a", b"x")
+    gcs_server.tokens = {"two"}
+
+    assert store.get("a") == b"x"
+
+    gcs_server.tokens = {"none of those that are given"}
+    with pytest.raises(CredentialsError, match="does not let us in"):
+        store.get("a")
+
+
+def test_a_token_that_ends_in_the_middle_of_an_upload_is_replaced(guarded, gcs_server):
+    store = PlainGcsStore(guarded, retry=QUICK)
+    data = os.urandom(20 << 20)
+
+    def chunks():
+        yield data[: 10 << 20]
+        gcs_server.tokens = {"two"}
+        yield data[10 << 20 :]
+
+    assert store.put("a", chunks()) is True
+    assert store.get("a") == data
+
+
+def test_many_threads_ask_for_one_token(guarded, gcs_server):
+    store = PlainGcsStore(guarded, retry=QUICK)
+    before = len(gcs_server.seen)
+
+    transfer.put_many(store, ((f"a/{number}", b"") for number in range(50)))
+
+    assert tokens_asked_for(gcs_server, before) == 1
+
+
+def login(tmp_path, monkeypatch, **page):
+    (tmp_path / "login.json").write_text(json.dumps(page))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
+
+
+def test_a_users_login_gives_the_token(guarded, gcs_server, tmp_path, monkeypatch):
+    login(
+        tmp_path, monkeypatch, type="authorized_user", client_id="i", client_secret="s", refresh_token="right",
+        token_uri=f"{gcs_server.url}/token",
+    )  # fmt: skip
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+    assert PlainGcsStore(guarded, retry=QUICK).put("a", b"x") is True
+
+
+def test_a_users_login_that_has_ended_is_told(guarded, gcs_server, tmp_path, monkeypatch):
+    login(tmp_path, monkeypatch, type="authorized_user", refresh_token="wrong", token_uri=f"{gcs_server.url}/token")
+
+    with pytest.raises(CredentialsError, match="invalid_grant"):
+        PlainGcsStore(guarded, retry=QUICK).get("a")
+
+
+def test_a_key_file_needs_obstore_and_says_so(guarded, tmp_path, monkeypatch):
+    login(tmp_path, monkeypatch, type="service_account", private_key="…")
+
+    with pytest.raises(CredentialsError, match="need obstore"):
+        PlainGcsStore(guarded, retry=QUICK).get("a")
+
+
+def test_no_credentials_at_all_are_told_with_where_they_were_looked_for(guarded, monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+
+    with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
+        PlainGcsStore(guarded, retry=QUICK).get("a")
+    assert "application-default login" in caught.value.next
+
+
+def test_obstore_without_credentials_is_told_the_same(guarded, monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
+
+    with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        ObjectStore(guarded, retry=QUICK).get("a")
+
+
+def test_credentials_that_cannot_be_read_are_told(no_credentials, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file.json")
+
+    for kind in (ObjectStore, PlainGcsStore):
+        with pytest.raises(CredentialsError, match=r"/no/such/file\.json"):
+            kind("gs://bucket", retry=QUICK).get("a")
+
+
+def test_keys_that_the_aws_command_wrote_are_found(make_store, monkeypatch, tmp_path):
+    store = make_store("s3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    folder = Path(os.environ["HOME"]) / ".aws"
+    folder.mkdir(parents=True)
+    (folder / "credentials").write_text("[work]\naws_access_key_id = AKIA\naws_secret_access_key = s%cret\n")
+
+    monkeypatch.setenv("AWS_PROFILE", "work")
+
+    assert store.put("a", b"x") is True
+
+
+# ------------------------------------------------------------------------------------------------- opening, processes
+
+
+def test_a_store_is_opened_once_and_anew_for_other_credentials(make_store, monkeypatch):
+    url = make_store("gcs").url
+
+    first = opening.open_store(url)
+    assert opening.open_store(url) is first
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
+    assert opening.open_store(url) is not first
+
+
+def test_obstore_is_loaded_with_the_first_bucket_only():
+    code = """
+import sys
+from kinetic._stores import open_store
+import tempfile
+open_store(tempfile.mkdtemp()).put("a", b"")
+assert not {"obstore", "http.client", "ssl"} & set(sys.modules), sorted(sys.modules)
+open_store("gs://bucket")
+assert "obstore" in sys.modules
+"""
+    assert run(code).stderr == ""
+
+
+def test_without_obstore_a_bucket_of_googles_opens_all_the_same(make_store):
+    url = make_store("gcs").url
+    code = """
+import sys
+sys.modules["obstore"] = None
+from kinetic._stores import open_store
+store = open_store(sys.argv[1])
+print(type(store).__name__, store.put("a", b"1", if_absent=True), store.get("a"))
+try:
+    open_store("s3://bucket")
+except Exception as error:
+    print(error)
+foreign = {name.partition(".")[0] for name, module in sys.modules.items() if module} - sys.stdlib_module_names
+print(sorted(name for name in foreign - {"kinetic", "sitecustomize", "usercustomize"} if not name.startswith("_")))
+"""
+    lines = run(code, url).stdout.splitlines()
+
+    assert lines[0] == "PlainGcsStore True b'1'"
+    assert "pip install obstore" in "\n".join(lines)
+    assert lines[-1] == "[]"
+
+
+FORKED = """
+import os, sys
+from kinetic._stores import open_store
+store = open_store(sys.argv[1])
+store.put("a", b"1")
+child = os.fork()
+if child == 0:
+    for which in (store, open_store(sys.argv[1])):
+        try:
+            print(type(which).__name__, which.get("a"), flush=True)
+        except Exception as error:
+            print(type(error).__name__, error.what, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(store.get("a"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["gcs", "s3"])
+def test_a_forked_child_never_hangs_in_a_store_that_its_parent_used(make_store, kind):
+    lines = run(FORKED, make_store(kind).url).stdout.splitlines()
+
+    refused = "StoreError this process cannot use the store"
+    assert lines == [refused, "PlainGcsStore b'1'" if kind == "gcs" else refused, "b'1'"]
+
+
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(kind, tmp_path, no_credentials):
+    import socket
+
+    silent = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    code = """
+import sys
+from kinetic._stores.objects import ObjectStore
+from kinetic._stores.plain_gcs import PlainGcsStore
+store = {"gcs": ObjectStore, "s3": ObjectStore, "plain": PlainGcsStore}[sys.argv[1]](sys.argv[2])
+print("asking", flush=True)
+store.get("a")
+"""
+    url = "s3://bucket" if kind == "s3" else "gs://bucket"
+    environ = {
+        **os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1]), "STORAGE_EMULATOR_HOST": address,
+        "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, kind, url], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    connection, _ = silent.accept()  # the request is on its way
+
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=15)
+
+    assert "KeyboardInterrupt" in errors
+    connection.close()
+    silent.close()
+
+
+MEMORY = """
+import resource, sys, os
+from kinetic._stores.objects import ObjectStore
+from kinetic._stores.plain_gcs import PlainGcsStore
+store = {"gcs": ObjectStore, "plain": PlainGcsStore}[sys.argv[1]](sys.argv[2])
+store.put("warm", b"")
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+before = peak()
+store.put("a", (os.urandom(1 << 20) for _ in range(240)), if_absent=True)
+store.fetch("a", sys.argv[3])
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["gcs", "plain"])
+def test_an_object_larger_than_memory_passes_through(make_store, tmp_path, kind):
+    done = run(MEMORY, kind, make_store(kind).url, str(tmp_path / "file"))
+
+    assert int(done.stdout) < 200, "MiB of memory for an object of 240"
+    assert (tmp_path / "file").stat().st_size == 240 << 20
+
+
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_the_first_error_among_many_transfers_ends_them(faulty, kind, tmp_path):
+    store, proxy, _ = faulty(kind, QUICK)
+    proxy.faults = [Fault("status", times=math.inf, after=20)]
+
+    with pytest.raises(StoreUnreachableError):
+        transfer.put_many(store, ((f"a/{number}", b"") for number in range(1000)))
+
+    assert len(proxy.requests) < 500
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetic-transfer-17")]
+
+
+@pytest.mark.parametrize("kind", ["gcs", "s3"])
+def test_what_killed_writers_left_is_swept_and_nothing_else(make_store, kind):
+    store = make_store(kind)
+    store.put("a", b"x")
+    store._service.ask_about("put", ".tmp/left", b"half")
+
+    assert store.sweep() == 0
+    assert store.sweep(older_than_seconds=-10) == 1
+    assert store.sweep(older_than_seconds=-10) == 0
+    assert store.get("a") == b"x"
