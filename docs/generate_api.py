@@ -31,7 +31,7 @@ Every public name, from the docstrings. Do not edit this page; edit those, and r
 CHAPTERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Running a function", "", ("run", "RemoteCallable")),
     ("Jobs", "[Jobs](jobs.md) tells how they are used.", ("JobHandle", "JobStatus", "attach", "list_jobs")),
-    ("Batches", "", ("BatchHandle", "attach_batch", "collections")),
+    ("Batches", "[Batches](batches.md) tells how they are used.", ("BatchHandle", "attach_batch", "collections")),
     ("Data and outputs", "", ("Data", "output_dir", "checkpoint_dir")),
     ("Modules", "", ("jobs", "job_status", "debug", "__version__")),
     ("Testing", "", ("testing",)),

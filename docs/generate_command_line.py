@@ -32,7 +32,8 @@ _CODES = """| Exit code | It means |
 | 2 | a mistake on the command line: nothing was done |
 | 124 | the time is over, the job goes on |
 | 125 | the job failed or was cancelled |
-| 130 | interrupted: the job goes on |"""
+| 130 | interrupted: the job goes on |
+| 141 | nobody reads standard output any more, as behind `head` |"""
 
 
 def page() -> str:

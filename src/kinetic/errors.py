@@ -353,14 +353,16 @@ class BatchError(Exception):
     """
 
     def __init__(self, group_id: str, failures: list[Any], partial_results: list[Any]) -> None:
-        super().__init__(f"batch {group_id}: {len(failures)} of {len(partial_results)} jobs failed")
+        head = f"batch {group_id}: {len(failures)} of {len(partial_results)} jobs failed"
+        ids = [job.job_id for job in failures[:5] if hasattr(job, "job_id")]
+        super().__init__("\n".join([head, *(f"    kinetic jobs logs {job_id}" for job_id in ids)]))
         self.group_id = group_id
         self.failures = failures
         self.partial_results = partial_results
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the three documented parts."""
-        return type(self), (self.group_id, self.failures, self.partial_results)
+        """Pickle by the three documented parts; the words and the notes come along."""
+        return type(self), (self.group_id, self.failures, self.partial_results), {**vars(self), "args": self.args}
 
 
 class Preempted(Exception):  # noqa: N818 - a state that user code announces, not a mistake

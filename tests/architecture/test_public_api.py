@@ -79,11 +79,44 @@ FUNCTIONS = {
 }
 
 
-def parameters_of(thing: Any) -> dict[str, object]:
-    """Return the parameters of a callable with their defaults, in order and without self."""
+BATCH_METHODS = {
+    "statuses": {},
+    "status_counts": {},
+    "wait": {"timeout": None},
+    "as_completed": {"poll_interval": 5.0, "timeout": None},
+    "results": {"timeout": None, "ordered": True, "cleanup": True, "return_exceptions": False},
+    "failures": {},
+    "cancel": {},
+    "cleanup": {"k8s": True, "gcs": True},
+}
+BATCH_FIELDS = ["group_id", "name", "tags", "jobs", "_bucket_name", "_project", "_submission_complete"]
+BATCH_FIELDS += ["_submission_error", "_lock", "_submission_errors", "_cached_failures"]
+MAP = {
+    "inputs": REQUIRED,
+    "input_mode": "auto",
+    "max_concurrent": 64,
+    "retries": 0,
+    "fail_fast": False,
+    "cancel_running_on_fail": False,
+    "name": None,
+    "tags": None,
+    "project": None,
+    "cluster": None,
+}
+
+
+def parameters_of(thing: Any, *, named: bool = False) -> dict[str, object]:
+    """Return the parameters of a callable with their defaults, in order and without self.
+
+    Parameters that can only be named are ours where the documents have none, and must be optional; with ``named`` they
+    are the documented ones.
+    """
     found = inspect.signature(thing).parameters
-    assert all(each.kind is each.POSITIONAL_OR_KEYWORD for each in found.values())
-    return {name: each.default for name, each in found.items() if name != "self"}
+    assert all(each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY} for each in found.values())
+    only_named = {name for name, each in found.items() if each.kind is each.KEYWORD_ONLY}
+    assert all(found[name].default is not REQUIRED for name in only_named)
+    left_out = {"self"} | (set() if named else only_named)
+    return {name: each.default for name, each in found.items() if name not in left_out}
 
 
 def test_run_takes_the_documented_thirteen_parameters_in_order() -> None:
@@ -116,6 +149,26 @@ def test_a_method_of_the_handle_takes_what_is_documented(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_takes_what_is_documented(name: str) -> None:
     assert list(parameters_of(getattr(kinetic, name)).items()) == list(FUNCTIONS[name].items())
+
+
+@pytest.mark.parametrize("name", BATCH_METHODS)
+def test_a_method_of_a_batch_takes_what_is_documented(name: str) -> None:
+    taken = parameters_of(getattr(kinetic.BatchHandle, name), named=True)
+
+    assert list(taken.items()) == list(BATCH_METHODS[name].items())
+
+
+def test_a_batch_begins_with_the_documented_fields_in_order() -> None:
+    fields = dataclasses.fields(kinetic.BatchHandle)
+
+    assert [field.name for field in fields][: len(BATCH_FIELDS)] == BATCH_FIELDS
+    assert all(
+        field.default is None or field.default_factory or not field.init for field in fields[len(BATCH_FIELDS) :]
+    )
+
+
+def test_a_fan_out_takes_what_is_documented() -> None:
+    assert list(parameters_of(kinetic.RemoteCallable.run_async_map, named=True).items()) == list(MAP.items())
 
 
 @pytest.mark.parametrize("name", ["done", "running", "wait", "exception"])

@@ -7,6 +7,7 @@ How a page is read, from top to bottom, in a project folder and a kinetic home o
 * In a console block, each `$ kinetic …` and `$ python …` runs and must succeed, and the lines below it must be printed.
 * A script runs where it ends, unless the block that follows is a console block that runs it.
 * An id such as cpu-train-20261120-134402-1f0c9ab stands for the newest job of that function; JOB for the newest of all.
+  One such as grp-a1b2c3d4 stands for the newest batch.
 * `<!-- needs: jax -->` on the line above a block: it runs only where jax can be imported, or is a command. The blocks
   of a page that need the same are a project of their own; where something is missing they are skipped, and say what.
 """
@@ -27,9 +28,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^(?:<!-- needs: ([\w ]+) -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CAN_BE_MISSING = {"jax", "keras", "uv"}  # whatever else a page needs is a misspelling that would be skipped for ever
+CAN_BE_MISSING = {"jax", "keras", "orbax", "sklearn", "uv"}  # anything else is a misspelling, never run
 NAME = re.compile(r"# (\S+)\n")
 JOB = re.compile(r"\b([a-z0-9]+-[a-z-]+)-\d{8}-\d{6}-[0-9a-f]{7}\b|\bJOB\b")
+GROUP = re.compile(r"\bgrp-[0-9a-f]{8}\b")
 NOT_RUN = {"make", "pip"}  # they make environments; `make demo` and `make test` are run by whoever releases
 SHIMS = {
     "python": 'exec "{python}" "$@"\n',
@@ -123,12 +125,16 @@ class Reader:
 
     def with_real_ids(self, text: str) -> str:
         """Put ids of jobs that exist in the place of those on the page."""
-        return JOB.sub(lambda found: self.newest_job(found[1] or "", found[0]), text)
+        text = JOB.sub(lambda found: self.newest_job(found[1] or "", found[0]), text)
+        return GROUP.sub(lambda found: self.newest(self.home / "store" / "_groups", "*/manifest.json", found[0]), text)
 
     def newest_job(self, beginning: str, written: str) -> str:
-        records = (self.home / "store").glob(f"{beginning}*/handle.json")
-        newest = max(records, key=lambda record: record.stat().st_mtime_ns, default=None)
-        assert newest is not None, f"no job stands for {written}"
+        return self.newest(self.home / "store", f"{beginning}*/handle.json", written)
+
+    @staticmethod
+    def newest(folder: Path, pattern: str, written: str) -> str:
+        newest = max(folder.glob(pattern), key=lambda page: page.stat().st_mtime_ns, default=None)
+        assert newest is not None, f"nothing stands for {written}"
         return newest.parent.name
 
 

@@ -129,6 +129,30 @@ kinetic.run(capture_env_vars=3)  # type: ignore[arg-type]
 kinetic.run(spott=True)  # type: ignore[call-arg]
 kinetic.run(volumes={"/data": "./data"})  # type: ignore[dict-item]
 
+# A batch.
+batch = train.run_async_map([0.1, 0.2], max_concurrent=8, retries=1, tags={"sweep": "rate"})
+assert_type(batch, kinetic.BatchHandle)
+assert_type(batch.jobs, list[JobHandle | None])
+assert_type(batch.results(timeout=1.0), list[Any])
+assert_type(batch.statuses(), list[tuple[int, JobStatus]])
+assert_type(batch.failures(), list[JobHandle])
+assert_type(batch.submission_failures, dict[int, Exception])
+assert_type(list(batch.as_completed()), list[JobHandle])
+assert_type(batch.retry_failed(), kinetic.BatchHandle)
+assert_type(kinetic.attach_batch("grp-0123abcd", resume=True), kinetic.BatchHandle)
+assert_type(kinetic.BatchError("grp-0123abcd", [], []).args, tuple[Any, ...])
+assert_type(model.fit.run_async_map([{"rate": 0.1}]), kinetic.BatchHandle)
+train.run_async_map()  # type: ignore[call-arg]
+train.run_async_map([0.1], retry=1)  # type: ignore[call-arg]
+train.run_async_map([0.1], tags=3)  # type: ignore[arg-type]
+
+# Data: where the function takes a path it is written as such, and so a checker wants the annotation to allow it.
+data = kinetic.Data(Path("set"), fuse=True)
+assert_type(data.content_hash(), str)
+assert_type(data.is_dir, bool)
+kinetic.Data(3)  # type: ignore[arg-type]
+kinetic.run(volumes={"/data": data})
+
 # The handle.
 job = train.run_async(0.1)
 assert_type(job.status(), JobStatus)
@@ -143,6 +167,8 @@ assert_type(job.to_dict(), dict[str, Any])
 assert_type(JobHandle.from_dict({}), JobHandle)
 assert_type(kinetic.attach("cpu-train-1"), JobHandle)
 assert_type(kinetic.list_jobs(zone="us-central1-a"), list[JobHandle])
+assert_type(kinetic.output_dir(), str)
+assert_type(kinetic.checkpoint_dir(), str)
 
 
 def told(status: JobStatus) -> None:

@@ -22,10 +22,11 @@ def submit(
         CallableError: The arguments do not fit the function's signature; nothing was submitted.
     """
     there = ground.prepare(options)
-    from kinetic._jobs import submitting  # 40 ms on first use, beside the keeper's own start
+    from kinetic._jobs import referring, submitting  # 40 ms on first use, beside the keeper's own start
     from kinetic._packing.call import Call, check_arguments
 
     check_arguments(function, args, kwargs, name)
+    kwargs = referring.with_defaults(function, args, kwargs)
     return submitting.submit(Call(function, args, kwargs, name), options, there)
 
 

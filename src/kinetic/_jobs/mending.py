@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._stores import open_store
-from kinetic._wire import digests, keys
+from kinetic._wire import digests, keys, pages
+from kinetic._wire.group import Table
 from kinetic._wire.order import Order
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kinetic._stores.protocol import Store
+    from kinetic._wire.data import DataRef
     from kinetic._wire.outcome import Outcome
 
-_DOUBTS = frozenset({"integrity", "key-missing"})
-_done: set[str] = set()
+_DOUBTS = frozenset({"integrity", "key-missing", "data-missing"})
+_broken: dict[tuple[str, str], int] = {}  # by the batch or job that complained, and the manifest: looked at once
 
 
 def is_needed(outcome: Outcome) -> bool:
-    """Say whether a job failed because bytes in a store were not what was promised."""
-    return outcome.cause == "runner" and outcome.error.get("code") in _DOUBTS and outcome.job_id not in _done
+    """Say whether a job failed because bytes in a store were not what was promised, or not there."""
+    return outcome.cause == "runner" and outcome.error.get("code") in _DOUBTS
 
 
 def mend(store: Store, outcome: Outcome) -> str:
@@ -30,14 +34,30 @@ def mend(store: Store, outcome: Outcome) -> str:
     Returns:
         A sentence for the user, or "" when the data is as it should be.
     """
-    _done.add(outcome.job_id)
     broken = 0
     with contextlib.suppress(KineticError), output.phase("looking again at the data"):
-        page = store.get(keys.order(outcome.job_id))
-        order = Order.from_bytes(page, sha256=digests.of_bytes(page))
-        shipped = [ref for ref in order.data if ref.kind == "shipped"]
-        if shipped:
-            from kinetic import _data  # only when something is wrong
-
-            broken = sum(_data.recheck(ref, open_store(ref.uri)) for ref in dict.fromkeys(shipped))
+        page = pages.read(store.get(keys.record(outcome.job_id)), "the record")
+        for ref in dict.fromkeys(_data_of(store, page)):
+            if ref.kind == "shipped":
+                broken += _recheck(ref, str(page.get("group_id") or outcome.job_id))
     return "what was damaged in the store was removed: submit again, and it is sent anew" if broken else ""
+
+
+def _recheck(ref: DataRef, complaint: str) -> int:
+    which = complaint, ref.manifest
+    if which not in _broken:
+        from kinetic import _data  # only when something is wrong
+
+        _broken[which] = _data.recheck(ref, open_store(ref.uri))
+    return _broken[which]
+
+
+def _data_of(store: Store, page: dict[str, object]) -> Iterable[DataRef]:
+    """Return what the order of a job refers to; of a batch's child, what all of them have, and what is its own."""
+    group_id, index = str(page.get("group_id") or ""), page.get("group_index")
+    order = store.get(keys.group_order(group_id) if group_id else keys.order(str(page["job_id"])))
+    shared = Order.from_bytes(order, sha256=digests.of_bytes(order)).data
+    if not group_id or not isinstance(index, int):
+        return shared
+    table = store.get(keys.group_table(group_id))
+    return (*shared, *Table.from_bytes(table, sha256=digests.of_bytes(table)).inputs[index].data)

@@ -7,7 +7,7 @@ unpickling puts the path in its place. Refused is only what could not be a path 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import references, walk
@@ -70,6 +70,35 @@ class Found:
 
         everything = [*self.data, *(volumes or {}).values()]
         return [Path(data.path) for data in everything if data.is_local]
+
+
+def with_defaults(
+    function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the arguments by name, and with them the defaults of the function that hold Data.
+
+    A function that travels by its name gets its defaults in the job, where Data means nothing: so they go along.
+    """
+    module = sys.modules.get(_MODULE)
+    by_place = getattr(function, "__defaults__", None) or ()
+    by_name = getattr(function, "__kwdefaults__", None) or {}
+    if module is None or not _holds(module.Data, *by_place, *by_name.values()):
+        return kwargs
+    import inspect  # cloudpickle loads it anyway
+
+    signature = inspect.signature(function, follow_wrapped=False)
+    given = signature.bind(*args, **kwargs).arguments
+    open_to_names = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    defaults = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if name not in given and parameter.kind in open_to_names and _holds(module.Data, parameter.default)
+    }
+    return {**kwargs, **defaults}
+
+
+def _holds(kind: type, *values: object) -> bool:
+    return next(walk.find(values, {}, lambda value: isinstance(value, kind)), None) is not None
 
 
 def ship(found: Found, volumes: Mapping[str, Data] | None, store: Store, cache: Path) -> tuple[DataRef, ...]:

@@ -83,10 +83,12 @@ def tell(notes: tuple[str, ...]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return what speaks on this side: Python, kinetic, platform."""
+    """Return what speaks on this side: Python, cloudpickle, kinetic, platform."""
+    from kinetic._packing import function
     from kinetic._version import __version__
 
-    return {"python": fingerprint.python(), "kinetic": __version__, "platform": sys.platform}
+    pickler = function.pickler_version()
+    return {"python": fingerprint.python(), "cloudpickle": pickler, "kinetic": __version__, "platform": sys.platform}
 
 
 def cache() -> Path:

@@ -70,6 +70,13 @@ class Travel:
         return answer.kind
 
 
+def pickler_version() -> str:
+    """Return the version of cloudpickle, whose own functions its pickles name."""
+    import cloudpickle  # 27 ms; whoever asks has pickled
+
+    return str(cloudpickle.__version__)
+
+
 def dump(value: object, file: IO[bytes], travel: Travel) -> None:
     """Pickle a value for the job into a file, piece by piece."""
     with _registered() as register:

@@ -69,13 +69,14 @@ class InputPacker:
         with translated():
             file = self._file or self._open()
             start = file.tell()
-        writer = digests.HashingWriter(file)
+        writer = digests.HashingWriter(_OnDisk(file))  # type: ignore[arg-type] # it needs write() only
         try:
             function.dump((tuple(args), dict(kwargs)), writer, self._travel)  # type: ignore[arg-type] # it needs write() only
         except BaseException as error:
-            file.seek(start)
-            file.truncate()
-            if not isinstance(error, Exception) or isinstance(error, KineticError | OSError):
+            with translated():
+                file.seek(start)
+                file.truncate()
+            if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
             raise self._refusal(args, kwargs, error) from error
         placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
@@ -116,3 +117,14 @@ class InputPacker:
 
     def _refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> Exception:
         return culprit.refusal(list(function.names_of(args, kwargs)), lambda value: failure(value, self._travel), error)
+
+
+class _OnDisk:
+    """A file whose own troubles are told apart from what an input's pickling raises."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        with translated():
+            return self._file.write(data)

@@ -24,9 +24,9 @@ _LOOK_SECONDS = 0.2
 def resume(batch: Batch, again: bool) -> None:
     """Go on with a batch whose driver is gone: submit what is missing.
 
-    It stays until everything is submitted and, where the batch has retries, until everything has ended. Ctrl-C ends it
-    at any time: what was submitted goes on by itself, and the same command takes up the rest. Nothing that was
-    collected, that succeeded or that runs is started again.
+    It stays until nothing is left to be submitted; where the batch has retries, until the last attempts are under way.
+    Ctrl-C ends it at any time: what was submitted goes on by itself, and the same command takes up the rest. Nothing
+    that was collected, that succeeded or that runs is started again.
 
     Example: kinetic batch resume @last
     """

@@ -1,0 +1,1 @@
+"""Many jobs behind one handle."""

@@ -1,0 +1,47 @@
+"""Removing children whose value is in memory, many at a time; the manifest stays, so the batch can be found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kinetic._jobs import removing, tombstones
+from kinetic._stores import transfer
+from kinetic._wire import keys
+from kinetic._wire.steps import step
+
+if TYPE_CHECKING:
+    from kinetic._batches.board import Board
+    from kinetic._batches.loose import Loose
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._stores.protocol import Store
+
+
+def after_collection(handles: Sequence[JobHandle], board: Board | Loose) -> None:
+    """Remove the resources and artifacts of children that succeeded and were collected; outputs always stay.
+
+    The marks come first: if we die in between, these children count as collected, and none of them is run again.
+    """
+    if not handles:
+        return
+    store = board.store
+    run(store, [partial(bury, handle, board, "SUCCEEDED", resource=True, artifacts=True) for handle in handles])
+    step("client:children-marked")
+    board.backend.remove([handle.job_id for handle in handles])
+    run(store, [partial(store.delete, keys.job(handle.job_id)) for handle in handles])
+
+
+def bury(handle: JobHandle, board: Board | Loose, status: str, *, resource: bool, artifacts: bool) -> None:
+    """Write a child's tombstone, and say in its batch's own listing that it was removed."""
+    fields = {**handle.to_dict(), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
+    tombstones.write(board.store, fields | {"artifacts_removed": artifacts, "resource_removed": resource})
+    if mark := removing.mark_of(handle):
+        board.store.put(f"{mark}.removed", b"")
+        board.note_end(handle.group_index or 0, handle.group_attempt or 0, "removed")
+
+
+def run(store: Store, tasks: Sequence[Callable[[], object]]) -> None:
+    """Do many small things with a store, side by side."""
+    for _ in transfer.in_parallel(store, tasks):
+        pass

@@ -1,0 +1,63 @@
+"""Ending children on purpose: what is closed can never succeed, what is cancelled is never started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kinetic._batches.clearing import run
+from kinetic._jobs import places, removing
+from kinetic._runner import sealing
+from kinetic._wire import keys, seal
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+
+if TYPE_CHECKING:
+    from kinetic._batches.board import Board
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._stores.protocol import Store
+
+_WAIT_SECONDS = 10.0  # 5 s until a process that ignores SIGTERM is killed, and as much again
+
+
+def close(handle: JobHandle, store: Store) -> None:
+    """Create the verdict of an attempt that has none and is to be followed by another one."""
+    if store.size(keys.result(handle.job_id)) is not None:
+        return
+    why = "its process was lost; another attempt took its place"
+    seal_verdict(handle, store, outcomes.FAILED, "lost", {"message": why})
+
+
+def cancel(indexes: Iterable[int], board: Board) -> None:
+    """Cancel the latest attempts at inputs: first all verdicts, then all processes; their artifacts stay."""
+    handles = [handle for index in indexes if (handle := board.handle(index)) is not None]
+    run(board.store, [partial(_cancel, handle, board) for handle in handles])
+    jobs = [handle.job_id for handle in handles]
+    if jobs and board.backend.stop(jobs, wait=_WAIT_SECONDS):
+        board.backend.remove(jobs)  # nothing of what they need stays: captured values, keys, folders
+
+
+def _cancel(handle: JobHandle, board: Board) -> None:
+    if seal_verdict(handle, board.store, outcomes.CANCELLED, "cancelled", {}) and handle.group_index is not None:
+        board.note_end(handle.group_index, handle.group_attempt or 0, outcomes.CANCELLED)
+
+
+def seal_verdict(handle: JobHandle, store: Store, status: str, cause: str, error: dict[str, str]) -> bool:
+    """Create the Outcome of a child; False when it has another one already."""
+    verdict = Outcome(
+        job_id=handle.job_id,
+        status=status,
+        attempt=-1,
+        cause=cause,
+        phase="",
+        error=dict(error),
+        ended=time.time(),
+        witness="client",
+        key_id=handle.key_id or "",
+    )
+    key = places.key_to_open(handle.job_id, handle.key_id or "")
+    if key is None:  # the user trusts the store, and so does whoever reads this
+        key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id)
+    return sealing.seal(store, verdict, key, mark=removing.mark_of(handle))

@@ -1,0 +1,113 @@
+"""Collecting a batch: every value in memory first, only then is anything removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kinetic import _output as output
+from kinetic._batches import clearing, naming, view, waiting
+from kinetic._wire import outcome as outcomes
+from kinetic.errors import BatchError, JobCancelledError, KineticError
+
+if TYPE_CHECKING:
+    from kinetic._batches.board import Board
+    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.loose import Loose
+    from kinetic._jobs.handle import JobHandle
+
+
+def results(
+    batch: BatchHandle, *, timeout: float | None, ordered: bool, cleanup: bool, return_exceptions: bool
+) -> list[Any]:
+    """Return the values of a batch; see ``BatchHandle.results``."""
+    board = batch._seeing()  # noqa: SLF001 - one room
+    values: dict[int, Any] = {}
+    failed: dict[int, BaseException] = {}
+    try:
+        with view.of(batch) as shown:
+            for index in waiting.completions(batch, timeout, shown):
+                _collect(batch, board, index, values, failed)
+    except KeyboardInterrupt:
+        _let_go(batch)
+        raise
+    ended = [*values, *failed]
+    by_themselves = [index for index in sorted(failed) if not isinstance(failed[index], JobCancelledError)]
+    failures = [job for index in by_themselves if (job := batch.jobs[index]) is not None]
+    batch._cached_failures = failures  # noqa: SLF001
+    failed |= _never_submitted(batch, {*values, *failed})
+    if cleanup:
+        _clear(batch, board, sorted(values))
+    if failed and not return_exceptions:
+        raise _error(batch, values, failed, failures)
+    everything = {**values, **failed}
+    order = sorted(everything) if ordered else [*_by_end(board, ended), *sorted(everything.keys() - set(ended))]
+    return [everything[index] for index in order]
+
+
+def _collect(
+    batch: BatchHandle, board: Board | Loose, index: int, values: dict[int, Any], failed: dict[int, BaseException]
+) -> None:
+    """Take one child's value or exception; an exception is never raised here, whatever class it has."""
+    job, end = batch.jobs[index], board.end(index)
+    if job is None:
+        return
+    if end is not None and end.word == outcomes.FAILED:
+        error = job.exception()
+        if error is not None:
+            failed[index] = error
+            return
+    try:
+        values[index] = job.result(cleanup=False)
+    except Exception as error:  # noqa: BLE001 - removed, cancelled, not to be opened here, or the mark was wrong
+        failed[index] = error
+
+
+def _by_end(board: Board | Loose, ended: list[int]) -> list[int]:
+    return sorted(ended, key=lambda index: (board.end(index) or (0, 0.0))[1])
+
+
+def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseException]:
+    """Return the exceptions that stand for inputs without a job."""
+    errors: dict[int, BaseException] = dict(batch.submission_failures)
+    for index in range(len(batch.jobs)):
+        if index not in known and index not in errors:
+            errors[index] = JobCancelledError(
+                f"input {index} of {batch.group_id} was not submitted",
+                why="the batch was stopped before its turn came",
+                next=f"kinetic batch status {batch.group_id}",
+            )
+    return errors
+
+
+def _clear(batch: BatchHandle, board: Board | Loose, collected: list[int]) -> None:
+    """Remove children whose value is in memory; problems are a warning, never an error."""
+    handles = [job for index in collected if (job := batch.jobs[index]) is not None]
+    try:
+        clearing.after_collection(handles, board)
+    except (KineticError, OSError) as error:
+        output.warn(f"{batch.group_id} was collected, and not all of it could be removed: {error}")
+    if len(collected) == len(batch.jobs):
+        board.forget_kept()
+
+
+def _error(
+    batch: BatchHandle, values: dict[int, Any], failed: dict[int, BaseException], failures: list[JobHandle]
+) -> BatchError:
+    """Say how many failed, and name the first of them; the first of all is the cause."""
+    refused = batch.submission_failures
+    partial = [values.get(index, refused.get(index)) for index in range(len(batch.jobs))]
+    error = BatchError(batch.group_id, failures, partial)
+    error.args = (naming.message(batch, failed),)
+    first = failed[naming.in_order(batch, failed)[0]]
+    error.__cause__ = first if not isinstance(first, JobCancelledError) else None
+    return error
+
+
+def _let_go(batch: BatchHandle) -> None:
+    """Say how to find the batch again: Ctrl-C ends the waiting and no job."""
+    output.say(f"detached: {batch.group_id} goes on")
+    output.say(f"follow:   kinetic batch status {batch.group_id}")
+    output.say(f"cancel:   kinetic batch cancel {batch.group_id}")
+    if not batch._submission_complete.is_set():  # noqa: SLF001
+        output.say("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
+        output.say(f"          kinetic batch resume {batch.group_id}     goes on with them")

@@ -1,0 +1,201 @@
+"""BatchHandle: many jobs as one live object."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kinetic._batches import collecting, ending, view, waiting
+from kinetic._jobs.handle import JobHandle
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._batches.board import Board
+    from kinetic._batches.loose import Loose
+    from kinetic._wire.group import Table
+
+
+@dataclass
+class BatchHandle:
+    """A collection of submitted jobs: observe it, collect from it, end it.
+
+    Made by ``run_async_map`` or by ``attach_batch``. Everything can be called from several threads.
+
+    Attributes:
+        group_id: E.g. "grp-a1b2c3d4".
+        name: As the user calls it, or None.
+        tags: The user's own words.
+        jobs: For each input the handle of its latest attempt; None while it was not submitted.
+    """
+
+    group_id: str
+    name: str | None
+    tags: dict[str, str]
+    jobs: list[JobHandle | None]
+    _bucket_name: str = ""
+    _project: str = ""
+    _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+    _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
+    _cached_failures: list[JobHandle] | None = field(default=None, repr=False, compare=False)
+    _board: Board | Loose | None = field(default=None, repr=False, compare=False)
+    _table: Table | None = field(default=None, repr=False, compare=False)
+    _poll: waiting.Poll = field(default_factory=waiting.Poll, repr=False, compare=False)
+    _store: str = field(default="", init=False, repr=False, compare=False)
+
+    def statuses(self) -> list[tuple[int, JobStatus]]:
+        """Return (index, status) of each submitted job, in the order of the inputs."""
+        board = self._refreshed()
+        found = ((index, board.status(index)) for index in range(len(self.jobs)))
+        return [(index, status) for index, status in found if status is not None]
+
+    def status_counts(self) -> dict[str, int]:
+        """Return how many submitted jobs have each status, by its name."""
+        return dict(Counter(status.value for _, status in self.statuses()))
+
+    def wait(self, *, timeout: float | None = None) -> None:
+        """Wait until every job has ended and nothing more will be submitted.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
+        """
+        with view.of(self) as shown:
+            for _ in waiting.completions(self, timeout, shown):
+                pass
+        waiting.tell_of_submission_failures(self)
+
+    def as_completed(self, *, poll_interval: float = 5.0, timeout: float | None = None) -> Iterator[JobHandle]:  # noqa: ARG002 - documented
+        """Yield jobs as they end, in that order, also while inputs are still being submitted.
+
+        With retries, the attempt that counts is yielded: the one that succeeded, or the last one.
+
+        Args:
+            poll_interval: Accepted for compatibility: ends are told, not polled.
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
+        """
+        for index in waiting.completions(self, timeout):
+            job = self.jobs[index]
+            if job is not None:
+                yield job
+
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Wait for all jobs and return their values.
+
+        Args:
+            timeout: Seconds to wait; None waits for ever. The jobs go on when they are over.
+            ordered: In the order of the inputs; otherwise in the order in which the jobs ended.
+            cleanup: Remove the resources and artifacts of jobs that succeeded, once every value is in memory. Failed
+                ones keep theirs, so that their logs can be read; the manifest and all outputs stay.
+            return_exceptions: Put exceptions in the places of jobs that failed, instead of raising.
+
+        Raises:
+            BatchError: Some jobs failed, or were never submitted.
+            JobTimeoutError: The seconds are over (also a TimeoutError).
+        """
+        return collecting.results(
+            self, timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
+        )
+
+    def failures(self) -> list[JobHandle]:
+        """Return the handles of jobs that failed: as ``results()`` found them, if it has been called, else now."""
+        if self._cached_failures is not None:
+            return list(self._cached_failures)
+        failed = [index for index, status in self.statuses() if status is JobStatus.FAILED]
+        return [job for index in failed if (job := self.jobs[index]) is not None]
+
+    @property
+    def submission_failures(self) -> dict[int, Exception]:
+        """Why inputs could not be submitted, by index; their places in ``jobs`` are None. A copy."""
+        with self._lock:
+            return dict(self._submission_errors)
+
+    def cancel(self) -> None:
+        """Cancel every job that has not ended, submit nothing more, and try nothing again; artifacts stay."""
+        ending.cancel(self)
+
+    def cleanup(self, *, k8s: bool = True, gcs: bool = True) -> None:
+        """Remove all jobs, and with ``gcs`` the manifest as well; outputs always stay.
+
+        Args:
+            k8s: Remove the resources of each job; one that runs is ended.
+            gcs: Remove the artifacts of each job, and what makes the batch findable: it cannot be attached afterwards.
+        """
+        ending.cleanup(self, resources=k8s, artifacts=gcs)
+
+    def retry_failed(self) -> BatchHandle:
+        """Run again what failed, and only that, each once more; return this handle.
+
+        Raises:
+            BackendError: Somebody else drives this batch right now.
+        """
+        from kinetic._batches import resuming
+
+        resuming.retry_failed(self)
+        return self
+
+    def _refreshed(self) -> Board | Loose:
+        """Look at everything now, and bring ``jobs`` up to date."""
+        board = self._seeing()
+        board.refresh(whole=True)
+        self._take_over_jobs()
+        return board
+
+    def _seeing(self) -> Board | Loose:
+        """Return what shows how the children stand; made here for a handle that somebody built by hand."""
+        with self._lock:
+            if self._board is None and self._store:
+                from kinetic._batches import finding
+
+                finding.find_again(self, self._store)
+            if self._board is None:
+                from kinetic._batches.loose import Loose
+
+                self._board = Loose(self.jobs)
+                self._submission_complete.set()
+            return self._board
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what is known, and where the batch lies; where it is opened, it only watches."""
+        names = ("group_id", "name", "tags", "jobs", "_bucket_name", "_project", "_submission_errors")
+        store = self._board.store.url if self._table is not None and self._board is not None else self._store
+        return {name: getattr(self, name) for name in names} | {"_store": store}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become what was pickled; the batch is looked for when it is needed."""
+        self.__init__(state["group_id"], state["name"], state["tags"], state["jobs"])  # type: ignore[misc] # a dataclass
+        self.__dict__.update(state)
+
+    def _take_over_jobs(self, indexes: Iterable[int] | None = None) -> None:
+        """Put handles into ``jobs`` for what the board has seen submitted, of all inputs or of some.
+
+        One that is there keeps its value.
+        """
+        board = self._seeing()
+        with self._lock:
+            for index in range(len(board.attempts)) if indexes is None else indexes:
+                job, attempt = self.jobs[index], board.attempts[index]
+                if attempt >= 0 and (job is None or (job.group_attempt or 0) != attempt):
+                    self.jobs[index] = board.handle(index)
+
+    def _repr_html_(self) -> str:
+        """Return a grid of statuses for notebooks."""
+        from kinetic._batches import grid
+
+        return grid.html_of(self)

@@ -1,0 +1,113 @@
+"""Launching children: first the key by which the batch knows them, then their record, then the backend."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kinetic._backends.protocol import Launch
+from kinetic._batches import children
+from kinetic._batches.clearing import run
+from kinetic._jobs import places, record
+from kinetic._wire import keys, seal
+from kinetic._wire.steps import step
+
+if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
+    from kinetic._hardware.placement import Placement
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._stores.protocol import Store
+    from kinetic._wire.group import Group, Table
+    from kinetic._wire.order import Order
+
+AT_ONCE = 200  # children to one call of the backend: each is locked by a descriptor while it is being submitted
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Everything that launching a child of one batch needs.
+
+    Attributes:
+        group: The batch.
+        table: Its inputs.
+        order: What its children share.
+        store: Where it lies.
+        backend: The place.
+        placement: The hardware.
+        key: The namespace's sealing key.
+        kept: What no store holds: "captured", "environ", "interpreter".
+    """
+
+    group: Group
+    table: Table
+    order: Order
+    store: Store
+    backend: Backend
+    placement: Placement
+    key: bytes = field(repr=False)
+    kept: Mapping[str, Any] = field(repr=False)
+
+    def launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobHandle]:
+        """Launch attempts at inputs, given as (index, attempt); what was launched before is success."""
+        launched: list[JobHandle] = []
+        for start in range(0, len(wanted), AT_ONCE):
+            launched += self._launch(wanted[start : start + AT_ONCE])
+        return launched
+
+    def _launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobHandle]:
+        here = places.machine()
+        handles = [children.handle_of(self.group, index, attempt, here) for index, attempt in wanted]
+        run(self.store, [partial(self._write, handle) for handle in handles])
+        self.backend.launch([self._one(handle) for handle in handles])
+        step("driver:launched")
+        return handles
+
+    def _write(self, handle: JobHandle) -> None:
+        """Make a child known: by its key in the batch's listing, and by its record under its own id."""
+        assert handle.group_index is not None  # noqa: S101 - it is a child
+        key = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0, str(handle.host))
+        self.store.put(key, b"")
+        step("driver:child-written")
+        more = {**self.group.more, "machine": os.uname().nodename}
+        page = record.to_bytes(handle.to_dict(), more, seal.job_key(self.key, handle.job_id))
+        self.store.put(keys.record(handle.job_id), page)
+        step("driver:record-written")
+
+    def _one(self, handle: JobHandle) -> Launch:
+        assert handle.group_index is not None  # noqa: S101 - it is a child
+        child = self.table.child(self.group, handle.group_index, handle.group_attempt or 0)
+        return Launch(
+            order=self.order.of_child(child),
+            order_sha256=self.group.order_sha256,
+            store_url=self.store.url,
+            placement=self.placement,
+            key=seal.job_key(self.key, handle.job_id),
+            key_id=self.group.key_id,
+            captured=self.kept["captured"],
+            group=self.group.group_id,
+            interpreter=self.interpreter,
+            child=child,
+            environ=self.kept["environ"],
+        )
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that the children run in; "" when it is this client's own."""
+        chosen = str(self.kept["interpreter"])
+        return "" if chosen == sys.executable else chosen
+
+
+def secrets_of(
+    captured: Mapping[str, str], environ: Mapping[str, str], interpreter: str, addresses: Sequence[str]
+) -> dict[str, Any]:
+    """Return what is kept beside the batch, for its owner only, so that another process can take it over."""
+    return {
+        "captured": dict(captured),
+        "environ": dict(environ),
+        "interpreter": interpreter or sys.executable,
+        "addresses": list(addresses),
+    }

@@ -1,0 +1,245 @@
+"""Taking a batch over: from its durable pages to a driver in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from kinetic import _hardware as hardware
+from kinetic import _output as output
+from kinetic._batches import lease, turns
+from kinetic._batches.board import Board
+from kinetic._batches.driving import Driver
+from kinetic._batches.launching import Launcher
+from kinetic._jobs import places
+from kinetic._packing import function
+from kinetic._settings import keyring
+from kinetic._wire import fingerprint, keys
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.group import Table
+from kinetic._wire.order import Order
+from kinetic.errors import BackendError, CredentialsError, KineticError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.lease import Lease
+    from kinetic._wire.group import Group
+
+
+def start(
+    batch: BatchHandle, launcher: Launcher, held: Lease | None, *, here: bool, only: Collection[int] | None = None
+) -> None:
+    """Drive a batch, in the caller's thread or in one of its own, which keeps the interpreter until it is done.
+
+    Args:
+        batch: Its handle; it is told of every launch.
+        launcher: Launches children.
+        held: The right to drive; None when it is to be had only if another machine stays silent.
+        here: Drive in the caller's thread; what goes wrong is raised there.
+        only: Launch nothing for any other input.
+    """
+    batch._submission_complete.clear()  # noqa: SLF001 - one room
+    batch._submission_error = None  # noqa: SLF001
+    batch._poll.attached = False  # noqa: SLF001
+
+    def drive() -> None:
+        try:
+            is_done = _drive(batch, launcher, held, only)
+        except BaseException as error:
+            error.add_note(how_to_go_on(batch.group_id))
+            batch._submission_error = error  # noqa: SLF001
+            batch._submission_complete.set()  # noqa: SLF001
+            if here:
+                raise
+        else:
+            batch._poll.attached = not is_done  # noqa: SLF001
+            if is_done:
+                batch._submission_complete.set()  # noqa: SLF001
+            else:
+                _tell_who_drives(batch)
+
+    if here:
+        drive()
+        return
+    try:
+        threading.Thread(target=drive, name=f"kinetic-{batch.group_id}", daemon=False).start()
+    except RuntimeError:  # no thread can be had: let another process drive
+        if held is not None:
+            held.release()
+        raise
+
+
+def _drive(batch: BatchHandle, launcher: Launcher, held: Lease | None, only: Collection[int] | None) -> bool:
+    """Drive a batch to its end; False when another process drives it."""
+    board = batch._seeing()  # noqa: SLF001 - one room
+    assert isinstance(board, Board)  # noqa: S101 - it has a manifest
+    held = held or lease.take_patiently(board.store, batch.group_id)
+    if held is None:
+        return False
+    driver = Driver(launcher, board, held, lambda index: batch._take_over_jobs((index,)), only)  # noqa: SLF001
+    try:
+        driver.run()
+    finally:
+        board.submit_alone(alone=False)
+    return not driver.superseded
+
+
+def how_to_go_on(group_id: str) -> str:
+    """Say what brings a batch to its end that this process could not."""
+    return f"kinetic batch resume {group_id}     goes on with what was not submitted"
+
+
+def resume(batch: BatchHandle, group: Group, *, here: bool = False) -> bool:
+    """Take over the driving of a batch whose driver is gone.
+
+    Args:
+        batch: Its handle.
+        group: Its manifest.
+        here: Drive in the caller's thread, and return when that is done.
+
+    Returns:
+        True when this process drives it, now or once another machine has stayed silent for a minute; False when
+        somebody else does.
+
+    Raises:
+        CredentialsError: The values of its captured variables, or its key, are not on this machine.
+        OptionError: It was cancelled, or another Python made its pickles.
+    """
+    board = batch._seeing()  # noqa: SLF001 - one room
+    assert isinstance(board, Board)  # noqa: S101 - it has a manifest
+    board.refresh(whole=True)
+    if board.stopped:
+        cancelled = board.turns.why == turns.CANCELLED
+        raise OptionError(
+            f"{batch.group_id} was stopped, and is not resumed",
+            why="it was cancelled" if cancelled else "something failed, and it was made with fail_fast=True",
+            next=f"kinetic batch resume {batch.group_id} --failed     runs what failed; the rest needs a new batch",
+            code="batch-stopped",
+        )
+    launcher = launcher_of(group, board)
+    held = lease.take(board.store, batch.group_id)
+    if held is None:
+        found = lease.holder(board.store, batch.group_id)
+        if found is None or found.is_here:
+            _tell_who_drives(batch)
+            return False
+        output.say(
+            f"{batch.group_id} was driven on {found.machine} a moment ago; it is taken over here if that stays silent"
+            " for a minute"
+        )
+    start(batch, launcher, held, here=here)
+    return True
+
+
+def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
+    """Allow every failed input one more attempt, durably, and drive the batch until they have had it.
+
+    Args:
+        batch: Its handle.
+        here: Drive in the caller's thread, and return when that is done.
+    """
+    board = batch._refreshed()  # noqa: SLF001 - one room
+    if not isinstance(board, Board):
+        raise OptionError("these jobs belong to no batch", next="run_async_map makes one")
+    failed = [index for index in range(len(batch.jobs)) if _has_failed(board, index)]
+    if not failed:
+        output.say(f"{batch.group_id}: nothing has failed")
+        return
+    launcher = launcher_of(board.group, board)
+    held = lease.take(board.store, batch.group_id)
+    if held is None:
+        raise BackendError(
+            f"{batch.group_id} is still being driven, so nothing was tried again",
+            why=_who(batch),
+            next=f"kinetic batch status {batch.group_id}     shows when it is done",
+            code="batch-driven",
+        )
+    try:
+        board.refresh(whole=True)  # now that nobody else changes anything
+        failed = [index for index in failed if _has_failed(board, index)]
+        board.want_again(failed)
+    except BaseException:
+        held.release()
+        raise
+    batch._cached_failures = None  # noqa: SLF001
+    start(batch, launcher, held, here=here, only=frozenset(failed))
+
+
+def launcher_of(group: Group, board: Board) -> Launcher:
+    """Rebuild what launching children needs, from the batch's pages and from what this machine kept.
+
+    Raises:
+        CredentialsError: Its key, or the values of its captured variables, are not on this machine.
+        OptionError: Another Python made its pickles.
+    """
+    store = board.store
+    key = keyring.find(places.home(), group.key_id)
+    if key is None:
+        raise CredentialsError(
+            f"{group.group_id} cannot be driven from here",
+            why=f"its children are sealed with the key {group.key_id}, which is not in {places.home() / 'keys'}",
+            next=f"on the machine that made it: kinetic key export {group.key_id}     then here: kinetic key import",
+            code="key-missing-here",
+        )
+    order = Order.from_bytes(store.get(keys.group_order(group.group_id)), sha256=group.order_sha256)
+    _check_pickles(group, order)
+    kept = board.backend.kept(group.group_id)
+    if kept is None:
+        kept = _without_secrets(group, order)
+    table = Table.from_bytes(store.get(keys.group_table(group.group_id)), sha256=group.table_sha256)
+    multi_host = group.handle.get("backend") == "pathways"
+    placement = hardware.place(str(group.handle["accelerator"]), spot=group.spot, multi_host=multi_host)
+    return Launcher(group, table, order, store, board.backend, placement, key, kept)
+
+
+def _check_pickles(group: Group, order: Order) -> None:
+    """Refuse to launch what this side's runner could not open: every input would fail, and use up its attempts.
+
+    Raises:
+        OptionError: The batch was made by another X.Y of Python, or by another cloudpickle.
+    """
+    theirs, ours = order.fingerprint, function.pickler_version()
+    why = fingerprint.mismatch(theirs.get("python", fingerprint.python()))
+    if not why and theirs.get("cloudpickle", ours) != ours:
+        why = f"its pickles were made by cloudpickle {theirs['cloudpickle']}, and this is cloudpickle {ours}"
+    if why:
+        raise OptionError(
+            f"{group.group_id} cannot be driven by this Python",
+            why=why,
+            next="resume it from the environment that made it",
+            code="python-mismatch",
+        )
+
+
+def _without_secrets(group: Group, order: Order) -> dict[str, object]:
+    """Return what stands for secrets where there were none; refuse where values are missing."""
+    import os
+
+    if order.environment:
+        raise CredentialsError(
+            f"{group.group_id} cannot be driven from here",
+            why=f"the values of {', '.join(order.environment)} never leave the machine that captured them",
+            next=f"run there: kinetic batch resume {group.group_id}",
+            code="captured-elsewhere",
+        )
+    return {"captured": {}, "environ": dict(os.environ), "interpreter": ""}
+
+
+def _has_failed(board: Board, index: int) -> bool:
+    end = board.end(index)
+    return end is not None and end.word == outcomes.FAILED
+
+
+def _tell_who_drives(batch: BatchHandle) -> None:
+    output.say(f"{batch.group_id} is driven by another process: {_who(batch)}; this one only watches")
+
+
+def _who(batch: BatchHandle) -> str:
+    with contextlib.suppress(KineticError):
+        found = lease.holder(batch._seeing().store, batch.group_id)  # noqa: SLF001 - one room
+        if found is not None:
+            return f"process {found.pid} on {found.machine}"
+    return "a process that has just begun"

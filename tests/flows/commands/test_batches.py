@@ -1,0 +1,270 @@
+"""``kinetic batch`` on real batches: each command is a process of its own, and so is the script that submits."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import pty
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+    import os, sys, time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def f(x):
+        print("log of", x)
+        if x == "bad" and not os.path.exists({fixed!r}):
+            raise ValueError("no such \\x1b[31mthing")
+        while x == "slow" and not os.path.exists({until!r}):
+            time.sleep(0.01)
+        return [x]
+
+    if __name__ == "__main__":
+        then, limit, *inputs = sys.argv[1:]
+        batch = f.run_async_map(inputs, max_concurrent=int(limit) or None, name="letters")
+        print(batch.group_id, flush=True)
+        if then == "wait":
+            batch.wait()
+        if then == "die":
+            while not batch.status_counts().get("SUCCEEDED"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def until(tmp_path) -> Path:
+    """Return the file for which slow jobs wait."""
+    return tmp_path / "until"
+
+
+@pytest.fixture
+def fixed(tmp_path) -> Path:
+    """Return the file with which bad inputs are no longer bad."""
+    return tmp_path / "fixed"
+
+
+@pytest.fixture
+def submit(project, until, fixed) -> Callable[..., str]:
+    """Return a function that submits a batch of words and returns its id."""
+    project.write("script.py", SCRIPT.format(until=str(until), fixed=str(fixed)))
+
+    def run(*inputs: str, then: str = "wait", limit: int = 0) -> str:
+        done = project.run("script.py", then, str(limit), *inputs)
+        assert done.returncode == (-9 if then == "die" else 0), done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path) -> None:
+    group_id = submit("a", "bad", "c")
+
+    listed = kinetic("batch", "list")
+    assert listed.code == 0
+    assert listed.out.splitlines()[1].split("  ")[0] == group_id
+    assert "2 succeeded, 1 failed" in listed.out
+
+    shown = kinetic("batch", "status", "@last")
+    assert shown.code == 0
+    assert shown.out.splitlines()[0] == f"{group_id}: 2 succeeded, 1 failed, of 3"
+    rows = [line.split() for line in shown.out.splitlines()[4:]]
+    assert [row[:3] for row in rows] == [["0", "'a'", "succeeded"], ["1", "'bad'", "failed"], ["2", "'c'", "succeeded"]]
+    assert "ValueError: no such \\x1b[31mthing" in shown.out
+    assert f"log of [1]:  kinetic batch logs {group_id} 1" in shown.err
+
+    log = kinetic("batch", "logs", group_id, "1")
+    assert (log.code, log.out.splitlines()[0]) == (0, "log of bad")
+
+    printed = kinetic("batch", "results", group_id)
+    assert (printed.code, printed.out) == (125, "[0] ['a']\n[2] ['c']\n")
+    assert "1 of 3 inputs" in printed.err
+    assert "[1] input 'bad': f raised ValueError" in printed.err
+
+    file = tmp_path / "found.pkl"
+    saved = kinetic("batch", "results", group_id, "--save", str(file), "--cleanup")
+    assert (saved.code, saved.out) == (125, "")
+    assert pickle.loads(file.read_bytes()) == [["a"], None, ["c"]]
+
+    again = kinetic("batch", "results", group_id)
+    assert (again.code, again.out) == (125, "")
+    assert "[0] input 'a': it was collected before" in again.err
+    assert "collected" in kinetic("batch", "status", group_id).out
+
+    assert kinetic("batch", "cleanup", group_id).code == 2
+    assert kinetic("batch", "list").out != ""
+    assert kinetic("batch", "cleanup", group_id, "--yes").code == 0
+    gone = kinetic("batch", "status", group_id)
+    assert (gone.code, gone.out) == (1, "")
+    assert "[batch-not-found]" in gone.err
+
+
+def test_the_same_as_json(submit, kinetic) -> None:
+    group_id = submit("a", "bad")
+
+    listed = json.loads(kinetic("batch", "list", "--json").out)["batches"]
+    shown = json.loads(kinetic("batch", "status", group_id, "--json").out)
+    results = json.loads(kinetic("batch", "results", group_id, "--json").out)["results"]
+    cleaned = json.loads(kinetic("batch", "cleanup", group_id, "--yes", "--json").out)
+
+    assert [(page["group_id"], page["name"], page["total"], page["driver"]) for page in listed] == [
+        (group_id, "letters", 2, None)
+    ]
+    assert shown["batch"]["counts"]["failed"] == 1
+    assert [(page["index"], page["input"], page["status"], page["attempt"]) for page in shown["jobs"]] == [
+        (0, "'a'", "SUCCEEDED", 0),
+        (1, "'bad'", "FAILED", 0),
+    ]
+    assert shown["jobs"][0]["duration_seconds"] >= 0
+    assert results[0]["value"] == ["a"]
+    assert results[1]["error"]["type"] == "ValueError"
+    assert cleaned["removed"] is True
+
+
+def test_a_batch_whose_driver_was_killed_says_so_and_is_resumed(submit, kinetic, fixed) -> None:
+    group_id = submit("a", "b", "bad", "d", "e", "f", then="die", limit=1)
+
+    listed, left = kinetic("batch", "list"), kinetic("batch", "status", group_id)
+    watched = kinetic("batch", "status", group_id, "--watch", "--timeout", "30s")
+    collected = kinetic("batch", "results", group_id, "--timeout", "30s")
+
+    assert "nobody" in listed.out
+    for told in (listed, left, watched, collected):
+        assert f"kinetic batch resume {group_id}" in told.err
+    assert (watched.code, collected.code) == (125, 125)
+
+    resumed = kinetic("batch", "resume", group_id)
+    kinetic("batch", "status", group_id, "--watch", "--timeout", "30s")
+    fixed.touch()
+    retried = kinetic("batch", "resume", group_id, "--failed")
+    results = kinetic("batch", "results", group_id, "--timeout", "30s")
+
+    assert (resumed.code, retried.code) == (0, 0), resumed.err + retried.err
+    assert (results.code, len(results.out.splitlines())) == (0, 6), results.err
+    assert kinetic("batch", "logs", group_id, "2", "--attempt", "1").out == "log of bad\n"
+    assert "Traceback" in kinetic("batch", "logs", group_id, "2", "--attempt", "0").out
+    done = kinetic("batch", "resume", group_id)
+    assert (done.code, "nothing is left" in done.err) == (0, True)
+
+
+def test_ctrl_c_leaves_a_resumed_batch_to_be_resumed_again(submit, kinetic, start, until, wait_until, home) -> None:
+    group_id = submit("a", "slow", "c", "d", then="die", limit=1)
+    resuming = start("batch", "resume", group_id)
+
+    def is_driven() -> bool:
+        page = json.loads(kinetic("batch", "list", "--json").out)["batches"][0]
+        return page["driver"] == {"machine": os.uname().nodename, "pid": resuming.pid} and page["counts"]["running"] > 0
+
+    wait_until(is_driven, "somebody drives the batch", 60)
+    resuming.send_signal(signal.SIGINT)
+    _, err = resuming.communicate(timeout=30)
+
+    assert resuming.returncode == 130, err
+    assert f"let go of {group_id}" in err.decode()
+    assert f"kinetic batch resume {group_id}" in err.decode()
+    page = json.loads(kinetic("batch", "list", "--json").out)["batches"][0]
+    assert (page["driver"], page["is_left"]) == (None, True)
+
+    until.touch()
+    assert kinetic("batch", "resume", group_id).code == 0
+    results = kinetic("batch", "results", group_id, "--timeout", "30s")
+    assert results.out.splitlines() == ["[0] ['a']", "[1] ['slow']", "[2] ['c']", "[3] ['d']"]
+
+
+def test_a_batch_is_cancelled_with_what_waits(submit, kinetic, project) -> None:
+    group_id = submit("slow", "slow", "slow", then="leave")
+
+    cancelled = kinetic("batch", "cancel", group_id)
+
+    assert cancelled.code == 0
+    assert f"{group_id} is cancelled: 3 jobs were ended by it" in cancelled.err
+    shown = kinetic("batch", "status", group_id, "--watch")
+    assert (shown.code, shown.out.splitlines()[0]) == (125, f"{group_id}: 3 cancelled, of 3")
+    refused = kinetic("batch", "resume", group_id, "--failed")
+    assert (refused.code, "nothing has failed" in refused.err) == (0, True)
+
+
+def test_only_what_failed_is_shown_when_that_is_asked_for_and_a_long_table_is_cut(submit, kinetic) -> None:
+    group_id = submit(*map(str, range(12)), "bad", *map(str, range(12)))
+
+    short, failed, whole = (kinetic("batch", "status", group_id, *words) for words in ((), ("--failed",), ("--all",)))
+
+    rows = [line.split() for line in short.out.splitlines()[4:]]
+    assert (len(rows), rows[0][0]) == (20, "12")  # what failed comes first
+    assert f"and 5 more: kinetic batch status {group_id} --all" in short.err
+    assert [line.split()[0] for line in failed.out.splitlines()[4:]] == ["12"]
+    assert [int(line.split()[0]) for line in whole.out.splitlines()[4:]] == list(range(25))
+
+
+def test_a_batch_that_is_meant_by_mistake_is_refused_with_the_way_on(submit, kinetic) -> None:
+    assert "[batch-not-found]" in kinetic("batch", "status", "@last").err
+    first, second = submit("a"), submit("b")
+
+    assert kinetic("batch", "status", second[:11]).code in {0, 2}  # 2: the two begin alike
+    ambiguous = kinetic("batch", "status", "grp-")
+    assert (ambiguous.code, "[ambiguous-id]" in ambiguous.err) == (2, True)
+    assert all(group_id in ambiguous.err for group_id in (first, second))
+    assert kinetic("batch", "logs", first, "7").code == 2
+    assert kinetic("batch", "logs", first, "0", "--attempt", "7").code == 2
+    assert kinetic("batch", "status", "nonsense").code == 2
+    assert kinetic("batch", "results", first, "--save", "/no/such/folder/x.pkl").code == 2
+
+
+def test_on_a_terminal_a_batch_is_watched_live_and_one_line_is_left(submit, command, environment, until) -> None:
+    group_id = submit("a", "bad", "slow", then="leave")
+    main, sub = pty.openpty()
+    watching = subprocess.Popen(
+        [*command, "batch", "status", group_id, "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=sub,
+        env={**environment, "TERM": "xterm"},
+    )
+    os.close(sub)
+
+    seen = _read_until(main, "running")
+    until.touch()
+    out, _ = watching.communicate(timeout=60)
+    seen += _read_until(main, None)
+
+    assert watching.returncode == 125
+    assert out.decode().splitlines()[0] == f"{group_id}: 2 succeeded, 1 failed, of 3"
+    assert "failed: [1] input 'bad': ValueError: no such \\x1b[31mthing" in seen
+    assert f"for {group_id}: 2 succeeded, 1 failed" in seen
+    assert "\x1b[31m" not in seen
+
+
+def _read_until(terminal: int, word: str | None) -> str:
+    """Read what appears on a terminal, until a word does, or until its end."""
+    seen = b""
+    while word is None or word.encode() not in seen:
+        try:
+            found = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not found:
+            break
+        seen += found
+    return seen.decode()
+
+
+def test_an_input_that_was_named_and_never_launched_is_not_waited_for_and_is_resumed(
+    submit, kinetic, project, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("KINETIC_TEST_KILL", f"driver:child-written@{tmp_path / 'killed'}")
+    died = project.run("script.py", "leave", "1", "a", "b")
+    monkeypatch.delenv("KINETIC_TEST_KILL")
+
+    left = kinetic("batch", "status", "@last", "--watch", "--timeout", "30s")
+    resumed = kinetic("batch", "resume", "@last")
+    results = kinetic("batch", "results", "@last", "--timeout", "30s")
+
+    assert died.returncode == -9, died.stderr
+    assert "2 inputs are still to be submitted" in left.err
+    assert (left.code, resumed.code, results.out) == (125, 0, "[0] ['a']\n[1] ['b']\n")

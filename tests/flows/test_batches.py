@@ -1,0 +1,840 @@
+"""A batch from its first input to its last result, with real processes: what the document of batched jobs promises."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+# -------------------------------------------------------------------------------------------------------------- inputs
+
+
+def test_every_row_of_the_table_of_input_modes(batches: Any) -> None:
+    batches.project.write(
+        "modes.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def shown(*args, **kwargs):
+            return [list(args), kwargs]
+        """,
+    )
+
+    found = batches.run(
+        """
+        from modes import shown
+        def of(*inputs, mode="auto"):
+            return shown.run_async_map(inputs, input_mode=mode).results()
+        tell({
+            "auto": of({"lr": 1, "wd": 2}, [1, 2], (3, 4), 5, {}, {"not-an-id": 1}, {"class": 1}, "text", {1: 2}),
+            "single": of({"lr": 1}, [1, 2], 5, mode="single"),
+            "args": of([1, 2], (3,), mode="args"),
+            "kwargs": of({"lr": 1}, {"class": 2}, {"not-an-id": 3}, mode="kwargs"),
+        })
+        """
+    )
+
+    assert found == {
+        "auto": [
+            [[], {"lr": 1, "wd": 2}],
+            [[1, 2], {}],
+            [[3, 4], {}],
+            [[5], {}],
+            [[], {}],
+            [[{"not-an-id": 1}], {}],
+            [[{"class": 1}], {}],
+            [["text"], {}],
+            [[{"1": 2}], {}],
+        ],
+        "single": [[[{"lr": 1}], {}], [[[1, 2]], {}], [[5], {}]],
+        "args": [[[1, 2], {}], [[3], {}]],
+        "kwargs": [[[], {"lr": 1}], [[], {"class": 2}], [[], {"not-an-id": 3}]],
+    }
+
+
+def test_inputs_of_the_wrong_kind_are_refused_before_anything_is_sent(batches: Any) -> None:
+    found = batches.run(
+        """
+        def refused(function, *words, **options):
+            try:
+                function(*words, **options)
+            except Exception as error:
+                return sorted(kind.__name__ for kind in type(error).__mro__ if kind in (ValueError, TypeError))
+        tell([
+            refused(run, [1], max_concurrent=0),
+            refused(run, [1], max_concurrent=-1),
+            refused(run, [1], retries=-1),
+            refused(act.run_async_map, [1], input_mode="guess"),
+            refused(run, []),
+            refused(run, iter(())),
+            refused(kinetic.collections.map, print, [1]),
+            refused(run, 5),
+            refused(run, [1], max_concurrent=2.5),
+        ])
+        """
+    )
+
+    assert found[:6] == [["ValueError"]] * 6
+    assert found[6] == ["TypeError"]
+    assert all("TypeError" in kinds for kinds in found[7:])
+    assert not (batches.store / "_groups").exists()
+
+
+def test_a_generator_a_method_a_class_method_and_a_function_of_the_script_can_be_mapped(batches: Any) -> None:
+    batches.project.write(
+        "methods.py",
+        """
+        import kinetic
+
+        class Scale:
+            factor = 3
+
+            def __init__(self, by):
+                self.by = by
+
+            @kinetic.run(accelerator="cpu")
+            def scaled(self, number):
+                return self.by * number
+
+            @classmethod
+            @kinetic.run(accelerator="cpu")
+            def of_class(cls, number):
+                return cls.factor * number
+        """,
+    )
+
+    found = batches.run(
+        """
+        from methods import Scale
+
+        @kinetic.run(accelerator="cpu")
+        def here(number):
+            return number + offset
+
+        offset = 100
+        tell([
+            double.run_async_map(number for number in range(3)).results(),
+            Scale(7).scaled.run_async_map([1, 2]).results(),
+            Scale.of_class.run_async_map([1, 2]).results(),
+            here.run_async_map([1, 2]).results(),
+            kinetic.collections.map(double, [1, 2]).results(),
+            kinetic.collections.map(double.run_async, [1, 2]).results(),
+        ])
+        """
+    )
+
+    assert found == [[0, 2, 4], [7, 14], [3, 6], [101, 102], [2, 4], [2, 4]]
+
+
+def test_data_in_inputs_is_shipped_once_and_becomes_a_path_in_each_job(batches: Any) -> None:
+    for number in range(3):
+        batches.project.write(f"sets/{number}/part.txt", f"set {number}")
+    batches.project.write(
+        "reading.py",
+        """
+        import pathlib
+        import kinetic
+
+        LABELS = kinetic.Data("sets/2")
+
+        @kinetic.run(accelerator="cpu")
+        def read(folder, number, labels=LABELS):
+            texts = [pathlib.Path(path, "part.txt").read_text() for path in (folder, labels)]
+            return [*texts, number]
+        """,
+    )
+
+    found, manifests = batches.run(
+        """
+        from reading import read
+        zero, one, again = kinetic.Data("sets/0"), kinetic.Data("sets/1"), kinetic.Data("sets/0")
+        labels = kinetic.Data("sets/2")
+        inputs = [(zero, 0, labels), (one, 1, labels), (zero, 2, labels), (again, 3, labels)]
+        found = read.run_async_map(inputs).results()
+        manifests = [name for _, _, names in os.walk(words[0] + "/data/manifests") for name in names]
+        tell([found, len(manifests)])
+        """,
+        str(batches.store),
+    )
+
+    assert found == [["set 0", "set 2", 0], ["set 1", "set 2", 1], ["set 0", "set 2", 2], ["set 0", "set 2", 3]]
+    assert manifests == 3
+
+
+def test_inputs_that_cannot_be_submitted_are_told_one_by_one_and_harm_no_other(batches: Any) -> None:
+    found, said = batches.both(
+        """
+        import threading
+        batch = act.run_async_map([plan(0), threading.Lock(), plan(2), {1, kinetic.Data(".")}], input_mode="single")
+        batch.wait()
+        errors = batch.submission_failures
+        try:
+            batch.results(cleanup=False)
+        except kinetic.BatchError as error:
+            caught = [len(error.failures), [value if isinstance(value, int) else type(value).__name__
+                                            for value in error.partial_results], message(error)]
+        kept = batch.results(return_exceptions=True, ordered=False, cleanup=False)
+        wrong = double.run_async_map([1, [1, 2], 3], input_mode="args")
+        strange = double.run_async_map([{"number": 1}, {"numbr": 2}])
+        tell({
+            "errors": {index: [isinstance(error, TypeError), isinstance(error, ValueError)]
+                       for index, error in errors.items()},
+            "jobs": [job is None for job in batch.jobs],
+            "caught": caught,
+            "kept": [value if isinstance(value, int) else "error" for value in kept],
+            "wrong": [type(error).__name__ for _, error in sorted(wrong.submission_failures.items())],
+            "strange": [sorted(strange.submission_failures), strange.results(return_exceptions=True)[0]],
+            "failures": len(batch.failures()),
+        })
+        """
+    )
+
+    assert set(found["errors"]) == {"1", "3"}
+    assert found["errors"]["1"][0]
+    assert found["errors"]["3"][1]
+    assert found["jobs"] == [False, True, False, True]
+    failures, partial, text = found["caught"]
+    assert failures == 0
+    assert partial == [0, "ArgumentNotPicklableError", 20, "OptionError"]
+    assert "0 of 4 jobs failed, 2 refused" in text
+    assert "[1]" in text
+    assert "lock" in text
+    assert sorted(found["kept"][:2]) == [0, 20]
+    assert found["kept"][2:] == ["error", "error"]
+    assert found["wrong"] == ["OptionTypeError", "CallableError", "OptionTypeError"]
+    assert found["strange"] == [[1], 2]
+    assert found["failures"] == 0
+    assert "2 of 4 inputs could not be submitted" in said
+
+
+def test_more_than_a_hundred_jobs_without_a_limit_are_worth_a_warning(batches: Any) -> None:
+    _, few = batches.both("tell(len(double.run_async_map(range(100), max_concurrent=None).jobs))")
+    _, limited = batches.both("tell(len(double.run_async_map(range(101), max_concurrent=101).jobs))")
+
+    found, many = batches.both("tell(sum(double.run_async_map(range(101), max_concurrent=None).results()))")
+
+    assert found == 2 * sum(range(101))
+    assert "warning" not in few + limited
+    assert "warning: 101 jobs are submitted at once; max_concurrent=64" in many
+
+
+# ----------------------------------------------------------------------------------------------- observing, collecting
+
+
+def test_results_come_in_the_order_of_the_inputs_or_in_that_of_their_ends(batches: Any) -> None:
+    found = batches.run(
+        """
+        inputs = [plan(0, until=go), *plans(4)[1:]]
+        batch = run(inputs)
+        order = []
+        for job in batch.as_completed():
+            order.append(job.group_index)
+            if len(order) == 3:
+                open(go, "w").close()
+        tell([order, batch.results(ordered=False, cleanup=False), batch.results()])
+        """
+    )
+
+    order, by_end, by_input = found
+    assert order == [1, 2, 3, 0]
+    assert by_end == [10, 20, 30, 0]
+    assert by_input == [0, 10, 20, 30]
+
+
+def test_jobs_are_yielded_while_others_are_still_to_be_submitted(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run(plans(6), max_concurrent=1)
+        jobs = batch.as_completed()
+        first = next(jobs)
+        missing = sum(job is None for job in batch.jobs)
+        rest = [job.result() for job in jobs]
+        tell([first.result(), missing > 0, sorted(rest), [len(batch.jobs), batch.status_counts()]])
+        """
+    )
+
+    assert found == [0, True, [10, 20, 30, 40, 50], [6, {"NOT_FOUND": 6}]]
+
+
+def test_statuses_follow_the_life_of_each_job_and_the_counts_are_theirs(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=9), *[plan(n, until=go) for n in (2, 3)]], max_concurrent=3,
+                    name="first", tags={"sweep": "lr"})
+        limit = time.monotonic() + 20
+        while batch.status_counts() != {"SUCCEEDED": 1, "FAILED": 1, "RUNNING": 2} and time.monotonic() < limit:
+            time.sleep(0.02)
+        during = [[index, status.value] for index, status in batch.statuses()]
+        try:
+            batch.wait(timeout=0.2)
+            told = ""
+        except TimeoutError as error:
+            told = str(error)
+        live = [job.group_index for job in batch.failures()]
+        open(go, "w").close()
+        batch.wait()
+        after = batch.status_counts()
+        job = batch.jobs[2]
+        tell([during, told, live, after, batch.name, batch.tags, batch.group_id,
+              [job.group_id == batch.group_id, job.group_kind, job.group_index]])
+        """
+    )
+
+    during, told, live, after, name, tags, group, child = found
+    assert during == [[0, "SUCCEEDED"], [1, "FAILED"], [2, "RUNNING"], [3, "RUNNING"]]
+    assert "has not ended within 0.2 s" in told
+    assert live == [1]
+    assert after == {"SUCCEEDED": 3, "FAILED": 1}
+    assert (name, tags) == ("first", {"sweep": "lr"})
+    assert len(group) == len("grp-a1b2c3d4")
+    assert child == [True, "map", 2]
+
+
+def test_a_timeout_leaves_the_jobs_alone_in_both_ways_of_waiting(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, until=go)])
+        late = []
+        def collected():
+            for job in batch.as_completed(timeout=0.5):
+                late.append(job.group_index)
+        for call in (lambda: batch.results(timeout=0.3), lambda: batch.results(timeout=0.3, ordered=False), collected):
+            try:
+                call()
+            except TimeoutError as error:
+                late.append(type(error).__name__)
+        open(go, "w").close()
+        tell([late, batch.results()])
+        """
+    )
+
+    assert found == [["JobTimeoutError", "JobTimeoutError", 0, "JobTimeoutError"], [0, 10]]
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["by input", "by end"])
+def test_a_failure_raises_with_everything_that_worked_in_its_place(batches: Any, ordered: bool) -> None:
+    found = batches.run(
+        f"""
+        batch = run([plan(0), plan(1, fails=9), plan(2), plan(3, fails=9)], max_concurrent=None)
+        try:
+            batch.results(ordered={ordered})
+        except kinetic.BatchError as error:
+            caught = [error.group_id == batch.group_id, [job.group_index for job in error.failures],
+                      error.partial_results, message(error), repr(error.__cause__)]
+        tell([caught, [job.group_index for job in batch.failures()],
+              ["number 1" in job.tail(n=20) for job in batch.failures()], batch.failures()[0].status().value])
+        """
+    )
+
+    (same, failures, partial, text, cause), cached, logs, status = found
+    assert same
+    assert failures == cached == [1, 3]
+    assert partial == [0, None, 20, None]
+    assert "2 of 4 jobs failed" in text
+    assert "ValueError: number 1 at its attempt 1" in text
+    assert "kinetic jobs logs cpu-act-" in text
+    assert "number 1" in cause
+    assert logs == [True, False]
+    assert status == "FAILED"  # what failed is kept, so that it can be looked into
+
+
+def test_exceptions_can_take_the_places_of_results(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=9), plan(2)])
+        found = batch.results(return_exceptions=True)
+        tell([[value if isinstance(value, int) else repr(value) for value in found], len(batch.failures())])
+        """
+    )
+
+    assert found == [[0, "ValueError('number 1 at its attempt 1')", 20], 1]
+
+
+def test_collecting_removes_what_succeeded_and_the_batch_can_still_be_found(batches: Any) -> None:
+    group = batches.run(
+        "batch = run([plan(0), plan(1, fails=9)]); batch.results(return_exceptions=True); tell(batch.group_id)"
+    )
+
+    found = batches.run(
+        """
+        batch = kinetic.attach_batch(words[0])
+        statuses = [status.value for _, status in batch.statuses()]
+        values = batch.results(return_exceptions=True)
+        tell([statuses, [job.group_index for job in batch.jobs], [type(value).__name__ for value in values],
+              [job.group_index for job in batch.failures()]])
+        """,
+        group,
+    )
+
+    assert found[:2] == [["NOT_FOUND", "FAILED"], [0, 1]]
+    assert found[2] == ["ResultMissingError", "ValueError"]
+    assert found[3] == [0, 1]
+
+
+def test_cleaning_up_leaves_nothing_that_can_be_attached_and_keeping_artifacts_keeps_values(batches: Any) -> None:
+    found = batches.run(
+        """
+        kept, gone = run(plans(2)), run([plan(5), plan(6, fails=1)], retries=1)
+        kept.wait(), gone.wait()
+        kept.cleanup(gcs=False)
+        statuses = kept.status_counts()
+        values = kinetic.attach_batch(kept.group_id).jobs[1].result(cleanup=False)
+        gone.cleanup()
+        try:
+            kinetic.attach_batch(gone.group_id)
+            attached = True
+        except FileNotFoundError:
+            attached = "FileNotFoundError"
+        except Exception as error:
+            attached = type(error).__name__
+        tell([statuses, values, gone.status_counts(), attached, gone.group_id, [job.job_id for job in gone.jobs]])
+        """
+    )
+
+    statuses, value, after, attached, group, jobs = found
+    assert statuses == {"NOT_FOUND": 2}
+    assert value == 10
+    assert after == {"NOT_FOUND": 2}
+    assert attached == "JobNotFoundError"
+    assert not (batches.store / "_groups" / group).exists()
+    assert [path.name for path in batches.store.iterdir() if path.name in jobs] == []
+
+
+# ---------------------------------------------------------------------------------- limits, retries, fail-fast, cancel
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_never_more_are_active_than_allowed(batches: Any, most: int) -> None:
+    """Whatever is submitted and has not ended counts: not only what runs."""
+    found = batches.run(
+        """
+        import sqlite3
+        most, seen = int(words[0]), []
+        batch = run(plans(12, seconds=0.02), max_concurrent=most)
+        path = [f"{folder}/queue.db" for folder, _, names in os.walk(os.environ["KINETIC_HOME"]) if "queue.db" in names]
+        db = sqlite3.connect(path[0])
+        while not batch._submission_complete.is_set():
+            seen += db.execute("SELECT count(*) FROM jobs WHERE state != 'ended'").fetchone()
+        tell([batch.results(), max(seen), len(seen) > 5])
+        """,
+        str(most),
+        KINETIC_LOCAL_SLOTS="4",
+    )
+
+    assert found == [[number * 10 for number in range(12)], most, True]
+
+
+def test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered_once(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0, fails=1), plan(1), plan(2, fails=2), plan(3, fails=9)], retries=2, max_concurrent=2)
+        yielded = [[job.group_index, job.group_attempt, job.status().value] for job in batch.as_completed()]
+        attempts = [job.group_attempt for job in batch.jobs]
+        values = batch.results(return_exceptions=True, ordered=False)
+        tell([sorted(yielded), attempts, sorted(str(value) for value in values), batch.group_id])
+        """
+    )
+
+    yielded, attempts, values, group = found
+    assert yielded == [[0, 1, "SUCCEEDED"], [1, 0, "SUCCEEDED"], [2, 2, "SUCCEEDED"], [3, 2, "FAILED"]]
+    assert attempts == [1, 0, 2, 2]
+    assert values == ["0", "10", "20", "number 3 at its attempt 3"]
+    assert batches.numbers("begins") == [0, 0, 1, 2, 2, 2, 3, 3, 3]
+    jobs = [page["job"] for page in batches.noted("begins")]
+    assert len(set(jobs)) == len(jobs)  # each attempt is a job of its own
+    children = [path.name.split(".")[:2] for path in (batches.store / "_groups" / group / "children").rglob("*.*")]
+    assert sorted(map(tuple, children))[-3:] == [("0000003", "0"), ("0000003", "1"), ("0000003", "2")]
+
+
+def test_what_was_tried_again_can_never_succeed_any_more_and_keeps_its_log(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0, fails=1)], retries=1)
+        batch.wait()
+        first = noted(notes)[0]["job"]
+        earlier = kinetic.attach(first)
+        tell([earlier.status().value, type(earlier.exception()).__name__, earlier.tail(), batch.results()])
+        """
+    )
+
+    status, error, log, values = found
+    assert (status, error, values) == ("FAILED", "ValueError", [0])
+    assert "number 0 at its attempt 1" in log
+
+
+def test_a_success_that_was_collected_early_is_never_run_again(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=2), *[plan(n) for n in range(2, 6)]], retries=2, max_concurrent=2)
+        values = {}
+        for job in batch.as_completed():
+            values[job.group_index] = job.result()  # removes it, while the driver goes on
+        tell([[values[index] for index in range(6)], batch.results()])
+        """
+    )
+
+    assert found == [[0, 10, 20, 30, 40, 50]] * 2
+    assert batches.numbers("begins") == [0, 1, 1, 1, 2, 3, 4, 5]
+
+
+def test_another_process_collects_while_retries_go_on_and_nothing_is_run_twice(
+    batches: Any, wait_until: Callable[..., None]
+) -> None:
+    driver = batches.start(
+        """
+        batch = run([plan(0), plan(1), plan(2, fails=2, seconds=0.2), plan(3, until=go)], retries=2)
+        tell(batch.group_id)
+        batch.wait()
+        tell(batch.status_counts())
+        """
+    )
+    group = batches.told(driver.stdout.readline())[0]
+    wait_until(lambda: {0, 1} <= set(batches.numbers("ends")), "the first ends", 20)
+
+    found = batches.run(
+        """
+        batch, found = kinetic.attach_batch(words[0]), {}
+        for job in batch.as_completed():
+            found[job.group_index] = [job.group_attempt, job.result()]
+            if len(found) == 3:
+                open(go, "w").close()
+        tell([found[index] for index in range(4)])
+        """,
+        group,
+    )
+    out, err = driver.communicate(timeout=60)
+
+    assert found == [[0, 0], [0, 10], [2, 20], [0, 30]]
+    assert driver.returncode == 0, err
+    assert batches.told(out) == [{"NOT_FOUND": 4}]
+    assert batches.numbers("begins") == [0, 1, 2, 2, 2, 3]
+
+
+def test_a_lost_worker_is_tried_again(batches: Any) -> None:
+    batches.project.write(
+        "dying.py",
+        """
+        import os
+        import signal
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def die_once(sign):
+            if not os.path.exists(sign):
+                open(sign, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return "alive"
+        """,
+    )
+
+    found = batches.run("from dying import die_once\ntell(die_once.run_async_map([go], retries=1).results())")
+
+    assert found == ["alive"]
+
+
+FAIL_FAST = """
+    options = {{"fail_fast": {fail_fast}, "cancel_running_on_fail": {cancel}}}
+    batch = run([plan(0, fails=9, until=go + "0"), plan(1, until=go), *[plan(n) for n in (2, 3)]], max_concurrent=2,
+                **options)
+    while len(noted(notes)) < 2:
+        time.sleep(0.01)
+    open(go + "0", "w").close()
+    while "FAILED" not in batch.status_counts():
+        time.sleep(0.01)
+    if {cancel} and {fail_fast}:
+        batch.wait()
+    open(go, "w").close()
+    batch.wait()
+    found = batch.results(return_exceptions=True)
+    tell([[value if isinstance(value, int) else type(value).__name__ for value in found],
+          [job is not None for job in batch.jobs]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "cancel", "values", "submitted"),
+    [
+        (False, False, ["ValueError", 10, 20, 30], 4),
+        (True, False, ["ValueError", 10, "JobCancelledError", "JobCancelledError"], 2),
+        (True, True, ["ValueError", "JobCancelledError", "JobCancelledError", "JobCancelledError"], 2),
+        (False, True, ["ValueError", 10, 20, 30], 4),
+    ],
+)
+def test_every_row_of_the_table_of_failing_fast(
+    batches: Any, fail_fast: bool, cancel: bool, values: list[object], submitted: int
+) -> None:
+    found = batches.run(FAIL_FAST.format(fail_fast=fail_fast, cancel=cancel))
+
+    assert found == [values, [index < submitted for index in range(4)]]
+    assert len(batches.noted("begins")) == submitted
+
+
+def test_failing_fast_counts_only_when_every_attempt_has_failed(batches: Any) -> None:
+    found = batches.run(
+        "tell(run([plan(0, fails=1), *plans(5)[1:]], retries=1, fail_fast=True, max_concurrent=1).results())"
+    )
+
+    assert found == [0, 10, 20, 30, 40]
+
+
+def test_an_input_that_cannot_be_submitted_fails_fast_before_anything_runs(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = act.run_async_map([plan(0), threading.Lock()], input_mode="single", fail_fast=True)
+        batch.wait()
+        tell([job is None for job in batch.jobs])
+        """
+    )
+
+    assert found == [True, True]
+    assert batches.noted() == []
+
+
+def test_cancelling_drops_what_is_queued_and_ends_what_runs_and_tries_nothing_again(
+    batches: Any, wait_until: Callable[..., None]
+) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(n, until=go, fails=1) for n in range(6)], max_concurrent=4, retries=3)
+        while len(noted(notes)) < 2:
+            time.sleep(0.01)
+        batch.cancel()
+        open(go, "w").close()
+        batch.wait()
+        jobs = [job for job in batch.jobs if job is not None]
+        errors = batch.results(return_exceptions=True)
+        tell([len(jobs), batch.status_counts(), [type(error).__name__ for error in errors],
+              [os.path.exists(words[0] + "/" + job.job_id + "/result.pkl") for job in jobs]])
+        """,
+        str(batches.store),
+    )
+
+    assert found == [4, {"NOT_FOUND": 4}, ["JobCancelledError"] * 6, [True] * 4]
+    assert batches.numbers("begins") == [0, 1]
+    assert batches.numbers("ends") == []
+    assert not [*batches.home.glob("run/*/jobs/*")]  # neither captured values nor keys stay
+
+
+def test_a_batch_is_cancelled_from_another_process_while_its_driver_launches(
+    batches: Any, wait_until: Callable[..., None]
+) -> None:
+    driver = batches.start(
+        """
+        batch = run(plans(300, seconds=0.05), max_concurrent=50)
+        tell(batch.group_id)
+        values = batch.results(return_exceptions=True)
+        tell([sum(isinstance(value, int) for value in values), len(values)])
+        """
+    )
+    group = batches.told(driver.stdout.readline())[0]
+    wait_until(lambda: batches.noted("ends"), "the first end", 20)
+
+    batches.run("kinetic.attach_batch(words[0]).cancel(); tell(1)", group)
+    out, err = driver.communicate(timeout=60)
+
+    assert driver.returncode == 0, err
+    succeeded, count = batches.told(out)[-1]
+    assert count == 300
+    assert succeeded < 150
+    assert batches.numbers("begins") != list(range(300))
+
+
+def test_a_cancelled_child_is_not_tried_again_and_the_others_go_on(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0, until=go), plan(1, fails=1)], retries=1)
+        while not noted(notes):
+            time.sleep(0.01)
+        batch.jobs[0].cancel()
+        found = batch.results(return_exceptions=True)
+        tell([[value if isinstance(value, int) else type(value).__name__ for value in found],
+              [job.group_attempt for job in batch.jobs]])
+        """
+    )
+
+    assert found == [["JobCancelledError", 10], [0, 1]]
+
+
+# --------------------------------------------------------------------------------------------------- driving, crashing
+
+CRASH = """
+    from kinetic._batches.launching import Launcher
+    whole, calls = Launcher.launch, []
+    def launch(self, wanted):
+        calls.append(wanted)
+        if len(calls) == 3:
+            raise RuntimeError("[/tmp/x] the driver crashed")
+        return whole(self, wanted)
+    Launcher.launch = launch
+    batch = run(plans(6), max_concurrent=1)
+    caught, got = [], []
+    for way in (batch.wait, lambda: got.extend(batch.as_completed()), batch.results,
+                lambda: batch.results(ordered=False)):
+        try:
+            way()
+            caught.append("nothing")
+        except RuntimeError as error:
+            caught.append(message(error))
+    tell([caught, [job.result() for job in got], batch.group_id])
+"""
+
+
+def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on_from(batches: Any) -> None:
+    caught, got, group = batches.run(CRASH)
+
+    assert len(caught) == 4
+    for text in caught:
+        assert "[/tmp/x] the driver crashed" in text
+        assert f"kinetic batch resume {group}" in text
+    assert got == [0, 10]
+    resumed = "tell(kinetic.attach_batch(words[0], resume=True).results(return_exceptions=True)[2:])"
+    assert batches.run(resumed, group) == [20, 30, 40, 50]
+
+
+def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> None:
+    group = batches.run("tell(run(plans(5, seconds=0.05), max_concurrent=1).group_id)")  # and nobody waits
+
+    assert batches.run("tell(kinetic.attach_batch(words[0]).results())", group) == [0, 10, 20, 30, 40]
+
+
+def test_without_limit_and_retries_everything_is_submitted_before_the_call_returns(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run(plans(5), max_concurrent=None)
+        submitted, threads = [job is not None for job in batch.jobs], threading.active_count()
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("kinetic-grp")]
+        with_retries = run(plans(1), max_concurrent=None, retries=1)
+        tell([submitted, names, with_retries.results()])
+        """
+    )
+
+    assert found == [[True] * 5, [], [0]]
+
+
+def test_ctrl_c_while_waiting_says_how_to_go_on_and_ends_no_job(batches: Any, wait_until: Callable[..., None]) -> None:
+    client = batches.start(
+        """
+        batch = run(plans(3, until=go), max_concurrent=2)
+        tell(batch.group_id)
+        batch.results()
+        """
+    )
+    group = batches.told(client.stdout.readline())[0]
+    wait_until(lambda: len(batches.noted("begins")) == 2, "the first two jobs", 20)
+
+    client.send_signal(signal.SIGINT)
+    wait_until(lambda: "\nKeyboardInterrupt" in batches.peek(client), "the end of the wait", 20)
+    said = batches.peek(client)
+    assert client.poll() is None  # it stays for what is still to be submitted
+    batches.go.touch()
+    client.communicate(timeout=60)
+
+    assert client.returncode in {1, 130, -signal.SIGINT}
+    assert f"{group} goes on" in said
+    assert f"kinetic batch resume {group}     goes on with them" in said
+    assert batches.run("tell(kinetic.attach_batch(words[0]).results())", group) == [0, 10, 20]
+
+
+# ------------------------------------------------------------------------------------------------- handles that travel
+
+
+def test_a_handle_travels_as_a_pickle_with_the_values_it_has(batches: Any) -> None:
+    batches.run(
+        """
+        import pickle
+        batch = run(plans(3, until=go))
+        with open(words[0], "wb") as file:
+            pickle.dump(batch, file)
+        open(go, "w").close()
+        tell(1)
+        """,
+        str(batches.home.parent / "handle.pkl"),
+    )
+
+    found = batches.run(
+        """
+        import pickle
+        batch = pickle.load(open(words[0], "rb"))
+        again, first = pickle.loads(pickle.dumps(batch)), batch.results(cleanup=False)
+        fresh = pickle.loads(pickle.dumps(kinetic.attach(batch.jobs[1].job_id)))
+        tell([len(batch.jobs), first, fresh.result(cleanup=False), again.results(),
+              pickle.loads(pickle.dumps(batch.jobs[1])).result()])  # gone from the store, and still in the handle
+        """,
+        str(batches.home.parent / "handle.pkl"),
+    )
+
+    assert found == [3, [0, 10, 20], 10, [0, 10, 20], 10]
+
+
+def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> None:
+    found = batches.run(
+        """
+        jobs = [act.run_async(plan(0)), act.run_async(plan(1, fails=9)), None, act.run_async(plan(3, until=go))]
+        batch = kinetic.BatchHandle("", "mine", {}, jobs)
+        order = []
+        for job in batch.as_completed():
+            order.append(jobs.index(job))
+            if len(order) == 2:
+                open(go, "w").close()
+        counts = batch.status_counts()
+        failures = [jobs.index(job) for job in batch.failures()]
+        try:
+            batch.results()
+        except kinetic.BatchError as error:
+            partial = error.partial_results
+        batch.cancel()
+        batch.cleanup()
+        tell([sorted(order), counts, failures, partial, batch.status_counts(),
+              kinetic.BatchHandle("", None, {}, [None, None]).results(return_exceptions=True) != []])
+        """
+    )
+
+    order, counts, failures, partial, after, empty = found
+    assert order == [0, 1, 3]
+    assert counts == {"SUCCEEDED": 2, "FAILED": 1}
+    assert failures == [1]
+    assert partial == [0, None, None, 30]
+    assert after == {"NOT_FOUND": 3}
+    assert empty
+
+
+# -------------------------------------------------------------------------------------------------------- what is sent
+
+
+def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_starts(batches: Any) -> None:
+    found = batches.run(
+        """
+        from kinetic._batches.launching import Launcher
+        from kinetic._stores.files import FileStore
+        written, first = collections.Counter(), []
+        put, adopt, whole = FileStore.put, FileStore.adopt, Launcher.launch
+        def counted(before):
+            def write(self, key, *words, **more):
+                written[key] += 1
+                return before(self, key, *words, **more)
+            return write
+        def launch(self, wanted):
+            first.append(dict(written))
+            return whole(self, wanted)
+        FileStore.put, FileStore.adopt, Launcher.launch = counted(put), counted(adopt), launch
+        batch = double.run_async_map(range(2500), max_concurrent=8)
+        while not first:
+            time.sleep(0.01)
+        batch.cancel()
+        tell([first[0], dict(written), batch.group_id])
+        """
+    )
+
+    before, written, group = found
+    prefix = f"_groups/{group}/"
+    expected = ["manifest.json", "order.json", "inputs.json", "inputs/00000", "inputs/00001", "inputs/00002"]
+    assert {key: before.get(prefix + key) for key in expected} == dict.fromkeys(expected, 1)
+    assert {key: written[prefix + key] for key in expected} == dict.fromkeys(expected, 1)
+    packs = {key: count for key, count in written.items() if key.startswith("packs/")}
+    assert packs
+    assert set(packs.values()) == {1}
+    assert packs.items() <= before.items()
+    assert not [key for key in before if "/children/" in key]

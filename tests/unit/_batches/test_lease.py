@@ -1,0 +1,180 @@
+"""The lease: one driver at a time, old only by the store's own clock, and the lower epoch stops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kinetic._batches import lease
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys
+
+GROUP = "grp-00000001"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileStore(tmp_path / "store")
+
+
+def after(seconds):
+    """Return a clock of the store that stands so much later than the last lease was touched."""
+
+    def clock(store, group_id):
+        return max(entry.modified for entry in store.entries(keys.leases(group_id))) + seconds
+
+    return clock
+
+
+def as_if_elsewhere(monkeypatch):
+    """Let what follows happen on another machine: there the locks of this one cannot be seen."""
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "there")
+
+
+def test_the_first_to_come_drives_and_the_second_does_not(store):
+    first = lease.take(store, GROUP)
+
+    assert first.epoch == 0
+    assert first.is_ours()
+    assert lease.take(store, GROUP) is None
+    assert lease.holder(store, GROUP).pid == os.getpid()
+
+
+def test_a_lease_that_was_released_can_be_taken_at_once(store):
+    lease.take(store, GROUP).release()
+
+    second = lease.take(store, GROUP)
+
+    assert second.epoch == 1
+    assert second.is_ours()
+
+
+def test_another_machine_waits_for_a_minute_by_the_clock_of_the_store(store, monkeypatch):
+    first = lease.take(store, GROUP)
+    as_if_elsewhere(monkeypatch)
+
+    assert lease.take(store, GROUP, clock=after(lease.OLD_SECONDS - 1)) is None
+    second = lease.take(store, GROUP, clock=after(lease.OLD_SECONDS + 1))
+
+    assert second.epoch == 1
+    assert second.is_ours()
+    assert not first.is_ours()  # the lower epoch stops
+
+
+def test_the_clock_of_this_machine_does_not_count(store, monkeypatch):
+    lease.take(store, GROUP)
+    as_if_elsewhere(monkeypatch)
+    monkeypatch.setattr(time, "time", lambda: 4e9)  # a century ahead
+
+    assert lease.take(store, GROUP) is None
+
+
+def test_a_lease_that_is_touched_stays_young(store, monkeypatch):
+    first = lease.take(store, GROUP)
+    path = Path(store.root) / keys.lease(GROUP, 0)
+    os.utime(path, (1000.0, 1000.0))
+    later = time.monotonic() + lease.TOUCH_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert first.is_ours()
+
+    as_if_elsewhere(monkeypatch)
+    assert lease.take(store, GROUP) is None
+
+
+def test_a_driver_of_this_machine_that_was_killed_is_known_to_be_dead_at_once(store, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from kinetic._batches import lease\n"
+        "from kinetic._stores.files import FileStore\n"
+        f"assert lease.take(FileStore(sys.argv[1]), {GROUP!r}).epoch == 0\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
+
+    assert killed.returncode == -9
+    assert not lease.holder(store, GROUP).lives
+    assert lease.take(store, GROUP).epoch == 1
+
+
+def test_of_many_that_take_over_at_the_same_time_one_drives(store):
+    code = (
+        "import sys, time\n"
+        "from kinetic._batches import lease\n"
+        "from kinetic._stores.files import FileStore\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"held = lease.take(FileStore(sys.argv[1]), {GROUP!r})\n"
+        "print('drives' if held is not None and held.is_ours() else 'watches', flush=True)\n"
+        "sys.stdin.readline()"
+    )
+    takers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(store.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(6)
+    ]
+    for taker in takers:
+        assert taker.stdout.readline() == "ready\n"
+    for taker in takers:
+        taker.stdin.write("go\n")
+        taker.stdin.flush()
+    said = [taker.stdout.readline().strip() for taker in takers]
+    for taker in takers:
+        taker.communicate("end\n")
+
+    assert sorted(said) == ["drives", *["watches"] * 5]
+
+
+def test_a_batch_that_was_removed_is_driven_by_nobody(store):
+    first = lease.take(store, GROUP)
+    store.delete(keys.group(GROUP))
+
+    assert not first.is_ours()
+    first.release()
+    assert [*store.entries(keys.group(GROUP))] == []
+
+
+def test_a_damaged_lease_is_old_after_a_minute_like_any_other(store):
+    store.put(keys.lease(GROUP, 0), b"not a page")
+
+    assert lease.take(store, GROUP, clock=after(1)) is None
+    assert lease.take(store, GROUP, clock=after(lease.OLD_SECONDS + 1)).epoch == 1
+
+
+def test_patience_with_a_silent_driver_elsewhere_ends_with_the_lease(store, monkeypatch):
+    lease.take(store, GROUP)
+    path = Path(store.root) / keys.lease(GROUP, 0)
+    as_if_elsewhere(monkeypatch)
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        then = time.time() - 61
+        os.utime(path, (then, then))
+
+    monkeypatch.setattr(lease.time, "sleep", wait)
+
+    # its touch moved into the past, which is no sign of life
+    assert lease.take_patiently(store, GROUP).epoch == 1
+    assert len(waited) == 1
+
+
+def test_patience_ends_when_the_driver_elsewhere_shows_that_it_lives(store, monkeypatch):
+    first = lease.take(store, GROUP)
+    as_if_elsewhere(monkeypatch)
+    monkeypatch.setattr(lease.time, "sleep", lambda seconds: store.touch(keys.lease(GROUP, 0)))
+
+    assert lease.take_patiently(store, GROUP) is None
+    assert first.is_ours()

@@ -1,0 +1,108 @@
+"""Turns: a stop holds for every input, and what is wanted again after it may be launched until the next stop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kinetic._batches.turns import CANCELLED, FAIL_FAST, Turns
+from kinetic._stores.files import FileStore
+
+GROUP = "grp-00000001"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileStore(tmp_path)
+
+
+def read(store):
+    found = Turns()
+    found.read(store, GROUP)
+    return found
+
+
+def test_a_batch_that_took_no_turn_is_not_stopped(store):
+    found = read(store)
+
+    assert (found.stopped, found.stops(3), found.allowed(3), found.why) == (False, False, 0, "")
+
+
+def test_a_stop_holds_for_every_input_and_whoever_reads(store):
+    Turns().stop(store, GROUP, FAIL_FAST)
+
+    found = read(store)
+
+    assert (found.stopped, found.stops(3), found.why) == (True, True, FAIL_FAST)
+
+
+def test_what_is_wanted_again_is_exempt_from_the_stop_before_and_nothing_else_is(store):
+    turns = Turns()
+    turns.stop(store, GROUP, FAIL_FAST)
+
+    turns.again(store, GROUP, {3: 2})
+
+    for found in (turns, read(store)):
+        assert not found.stopped
+        assert (found.stops(3), found.stops(4)) == (False, True)
+        assert (found.allowed(3), found.allowed(4)) == (2, 0)
+
+
+def test_a_later_stop_holds_for_what_was_wanted_again(store):
+    turns = Turns()
+    turns.again(store, GROUP, {3: 2})
+    turns.stop(store, GROUP, CANCELLED)
+
+    found = read(store)
+
+    assert found.stopped
+    assert found.stops(3)
+    assert found.why == CANCELLED
+
+
+def test_stopping_twice_for_one_reason_is_one_turn(store):
+    for _ in range(3):
+        Turns().stop(store, GROUP, CANCELLED)
+
+    assert len([*store.entries(f"_groups/{GROUP}/turns/")]) == 1
+
+
+def test_cancelling_after_failing_fast_is_told(store):
+    Turns().stop(store, GROUP, FAIL_FAST)
+
+    Turns().stop(store, GROUP, CANCELLED)
+
+    assert read(store).why == CANCELLED
+
+
+def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(store):
+    takers = [
+        threading.Thread(target=lambda number=number: Turns().again(store, GROUP, {number: 2})) for number in range(16)
+    ]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+
+    found = read(store)
+
+    assert [found.allowed(number) for number in range(16)] == [2] * 16
+    names = [entry.key.rpartition("/")[2] for entry in store.entries(f"_groups/{GROUP}/turns/")]
+    assert names == [f"{number:06d}" for number in range(16)]
+
+
+def test_only_what_is_new_is_read(store):
+    turns = Turns()
+    turns.again(store, GROUP, {1: 2})
+    asked = []
+    get = store.get
+    store.get = lambda key, **more: asked.append(key) or get(key, **more)
+
+    Turns().again(store, GROUP, {2: 2})
+    asked.clear()
+    turns.read(store, GROUP)
+    turns.read(store, GROUP)
+
+    assert len(asked) == 1
+    assert turns.allowed(2) == 2

@@ -1,0 +1,94 @@
+"""Several lines that are written over again: as many and as wide as the terminal, and gone before anybody writes."""
+
+from __future__ import annotations
+
+import io
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic import _output as output
+from kinetic._output import lines, live
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    stream = Terminal()
+    monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
+    monkeypatch.setattr(live, "_shown", False)
+    monkeypatch.setattr(live, "_above", 0)
+    monkeypatch.setattr(live, "_size", lambda: os.terminal_size((20, 5)))
+    for module in (live, lines):
+        monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=stream))
+    return stream
+
+
+def screen(text: str) -> list[str]:
+    """Return what a terminal shows after some bytes; it knows what we use and nothing else."""
+    rows, row, column, position = [""], 0, 0, 0
+    while position < len(text):
+        if text.startswith("\x1b[", position):
+            end = next(place for place in range(position + 2, len(text)) if text[place].isalpha())
+            match text[end]:
+                case "A":
+                    row = max(0, row - int(text[position + 2 : end]))
+                case "K":
+                    rows[row] = rows[row][:column]
+                case "J":
+                    rows[row:] = [rows[row][:column]]
+                case other:
+                    raise AssertionError(other)
+            position = end
+        elif text[position] == "\r":
+            column = 0
+        elif text[position] == "\n":
+            row, column = row + 1, 0
+            rows += [""] * (row + 1 - len(rows))
+        else:
+            rows[row] = f"{rows[row][:column].ljust(column)}{text[position]}{rows[row][column + 1 :]}"
+            column += 1
+        position += 1
+    return rows
+
+
+def test_lines_take_the_place_of_those_before_them(terminal) -> None:
+    live.show_lines(["one", "two two", "three"])
+    live.show_lines(["uno", "dos"])
+
+    assert screen(terminal.getvalue()) == ["uno", "dos"]
+
+
+def test_whoever_says_something_stands_above_and_the_lines_are_gone(terminal) -> None:
+    live.show_lines(["one", "two", "three"])
+
+    output.say("news")
+
+    assert screen(terminal.getvalue()) == ["kinetic: news", ""]
+
+
+def test_one_line_takes_the_place_of_several(terminal) -> None:
+    live.show_lines(["one", "two", "three"])
+
+    live.show("alone")
+    live.clear()
+    live.clear()
+
+    assert screen(terminal.getvalue()) == [""]
+
+
+def test_a_line_is_cut_where_the_terminal_ends_and_wide_characters_count_twice(terminal) -> None:
+    live.show_lines(["x" * 50, "語" * 50])
+
+    assert screen(terminal.getvalue()) == ["x" * 18 + "…", "語" * 9 + "…"]
+
+
+def test_there_are_no_more_lines_than_the_terminal_has(terminal) -> None:
+    live.show_lines([str(number) for number in range(20)])
+
+    assert screen(terminal.getvalue()) == ["0", "1", "2", "3"]
