@@ -26,6 +26,7 @@
     │   └── BackendUnavailableError
     ├── JobError(RuntimeError)             one job
     │   ├── JobNotFoundError
+    │   │   └── BatchNotFoundError(FileNotFoundError)
     │   ├── JobCancelledError
     │   ├── ResultMissingError
     │   ├── ResultUnreadableError
@@ -52,6 +53,7 @@ __all__ = [
     "BackendError",
     "BackendUnavailableError",
     "BatchError",
+    "BatchNotFoundError",
     "CallableError",
     "CapacityError",
     "CheckFailedError",
@@ -283,6 +285,12 @@ class JobNotFoundError(JobError):
     """Say that no job has this id."""
 
     default_code = "job-not-found"
+
+
+class BatchNotFoundError(JobNotFoundError, FileNotFoundError):
+    """Say that there is no batch of this id; a FileNotFoundError as well, since its manifest is what is missing."""
+
+    default_code = "batch-not-found"
 
 
 class JobCancelledError(JobError):

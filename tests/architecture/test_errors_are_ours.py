@@ -54,6 +54,7 @@ TREE = {
     "BackendUnavailableError": ("BackendError", RuntimeError),
     "JobError": ("KineticError", RuntimeError),
     "JobNotFoundError": ("JobError", RuntimeError),
+    "BatchNotFoundError": ("JobNotFoundError", FileNotFoundError),
     "JobCancelledError": ("JobError", RuntimeError),
     "ResultMissingError": ("JobError", RuntimeError),
     "ResultUnreadableError": ("JobError", RuntimeError),

@@ -21,6 +21,8 @@ TRESPASSES = {
     "a word that needs a library": ("_wire", "import numpy", "The words that both sides share"),
     "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _packing and _runner import cloudpickle"),
     "a second owner of click": ("_output", "import click", "Only _cli imports click"),
+    "a second owner of google-auth": ("_backends", "import google.auth", "Only _gcp imports google-auth"),
+    "a second owner of clusters": ("_gcp", "import httpx2", "Only _backends.kube speaks to clusters"),
     "a room without a floor": ("_utils", "", "Imports point down the floors"),
 }
 

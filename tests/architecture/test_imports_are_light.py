@@ -62,3 +62,26 @@ def test_every_public_name_can_be_touched_without_a_third_party(loaded_by: Loade
     loaded = loaded_by("import kinetic\nfor name in kinetic.__all__: getattr(kinetic, name)")
 
     assert foreign(loaded) == set()
+
+
+CLUSTERS = """
+import importlib, pathlib, kinetic
+root = pathlib.Path(kinetic.__file__).parent
+for room in ("_gcp", "_backends/kube"):
+    for path in sorted((root / room).glob("*.py")):
+        importlib.import_module("kinetic." + str((path.relative_to(root).with_suffix(""))).replace("/", "."))
+"""
+
+
+def test_the_rooms_of_clusters_load_no_library_before_a_cluster_is_asked(loaded_by: Loader) -> None:
+    loaded = loaded_by(CLUSTERS)
+
+    assert "kinetic._backends.kube.client" in loaded
+    assert foreign(loaded) == set()
+
+
+def test_a_job_on_this_machine_opens_no_room_of_clusters(loaded_by: Loader) -> None:
+    loaded = loaded_by("import kinetic._backends.choosing, kinetic._backends.local.backend, kinetic._jobs.submitting")
+
+    assert not {name for name in loaded if name.startswith(("kinetic._gcp", "kinetic._backends.kube"))}
+    assert foreign(loaded) == set()

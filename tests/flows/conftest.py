@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,3 +168,114 @@ def wait_until() -> Callable[..., None]:
             time.sleep(0.01)
 
     return wait
+
+
+JOBS_OF_BATCHES = '''
+    import json
+    import os
+    import time
+    import kinetic
+
+    def note(notes, **fields):
+        with open(notes, "a") as file:
+            file.write(json.dumps({"at": time.monotonic(), "job": os.environ["KINETIC_JOB_ID"], **fields}) + "\\n")
+
+    def noted(notes):
+        return [json.loads(line) for line in open(notes)] if os.path.exists(notes) else []
+
+    @kinetic.run(accelerator="cpu")
+    def act(plan):
+        """Do what a plan says: wait for a file, fail the first times, return ten times the number."""
+        number, notes = plan["n"], plan["notes"]
+        note(notes, what="begins", n=number)
+        while "until" in plan and not os.path.exists(plan["until"]):
+            time.sleep(0.01)
+        time.sleep(plan.get("seconds", 0))
+        begun = sum(page["n"] == number and page["what"] == "begins" for page in noted(notes))
+        if begun <= plan.get("fails", 0):
+            note(notes, what="fails", n=number)
+            raise ValueError(f"number {number} at its attempt {begun}")
+        note(notes, what="ends", n=number)
+        return number * 10
+
+    @kinetic.run(accelerator="cpu")
+    def double(number):
+        return number * 2
+'''
+
+
+class Batches:
+    """Clients that run batches, each a process of its own, and what the jobs of those batches noted."""
+
+    def __init__(self, project: Project, home: Path) -> None:
+        self.project, self.home = project, home
+        self.notes, self.go = home.parent / "notes", home.parent / "go"
+        project.write("jobs.py", JOBS_OF_BATCHES)
+
+    def start(self, code: str, *words: str, **more: str) -> subprocess.Popen[str]:
+        """Start a client; it finds the jobs, ``plan(n, **more)``, ``notes``, ``go`` and ``tell(value)``."""
+        head = f"""
+import collections, contextlib, json, os, sys, threading, time
+import kinetic
+from jobs import *
+words, notes, go = sys.argv[1:], {str(self.notes)!r}, {str(self.go)!r}
+def plan(n, **more):
+    return {{"n": n, "notes": notes, **more}}
+def plans(count, **more):
+    return [plan(n, **more) for n in range(count)]
+def tell(value):
+    print("told:" + json.dumps(value), flush=True)
+def run(inputs, **options):
+    return act.run_async_map(inputs, input_mode="single", **options)
+def message(error):
+    return str(error) + "\\n" + "\\n".join(getattr(error, "__notes__", ()))
+"""
+        return subprocess.Popen(
+            [sys.executable, "-c", head + textwrap.dedent(code), *words],
+            cwd=self.project.root,
+            env={**environment(), **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str, *words: str, **more: str) -> Any:
+        """Run a client to its good end, and return what it told last."""
+        return self.both(code, *words, **more)[0]
+
+    def both(self, code: str, *words: str, **more: str) -> tuple[Any, str]:
+        """Run a client to its good end, and return what it told last, and what it wrote to stderr."""
+        client = self.start(code, *words, **more)
+        out, err = client.communicate(timeout=100)
+        assert client.returncode == 0, f"{out}\n{err}"
+        return self.told(out)[-1], err
+
+    @staticmethod
+    def told(out: str) -> list[Any]:
+        return [json.loads(line.removeprefix("told:")) for line in out.splitlines() if line.startswith("told:")]
+
+    @staticmethod
+    def peek(client: Any) -> str:
+        """Read what a client has written to stderr so far, without waiting for its end."""
+        os.set_blocking(client.stderr.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            client.seen = getattr(client, "seen", "") + os.read(client.stderr.fileno(), 1 << 16).decode()
+        os.set_blocking(client.stderr.fileno(), True)
+        return str(getattr(client, "seen", ""))
+
+    def noted(self, what: str = "") -> list[dict[str, Any]]:
+        pages = [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        return [page for page in pages if not what or page["what"] == what]
+
+    def numbers(self, what: str) -> list[int]:
+        return sorted(page["n"] for page in self.noted(what))
+
+    @property
+    def store(self) -> Path:
+        return self.home / "store"
+
+
+@pytest.fixture
+def batches(project: Project, home: Path) -> Batches:
+    """Give the test clients that run batches."""
+    return Batches(project, home)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from kinetic._wire import steps
 
 HERE, THERE = {"KINETIC_MACHINE_ID": "here"}, {"KINETIC_MACHINE_ID": "there"}
 TAKE_OVER = """
@@ -66,6 +69,32 @@ def test_what_was_submitted_can_be_seen_and_the_other_places_are_empty(batches: 
     assert f"kinetic batch resume {group}" in said
 
 
+def test_who_only_watches_makes_do_without_what_was_announced_and_never_launched(batches: Any) -> None:
+    """The driver dies between the key that makes a child known and the launch."""
+    driver = batches.start(
+        "run(plans(3), max_concurrent=None)",
+        **{steps.VARIABLE: f"driver:record-written@{batches.home.parent / 'killed'}"},
+    )
+    driver.communicate(timeout=60)
+    (group,) = [path.name for path in batches.store.glob("_groups/*")]
+
+    found, said = batches.both(
+        """
+        batch = kinetic.attach_batch(words[0], poll_interval=0.1, poll_timeout=0.5)
+        values = batch.results(return_exceptions=True)
+        tell([[status.value for _, status in batch.statuses()], [str(value).splitlines()[1] for value in values]])
+        """,
+        group,
+    )
+
+    assert driver.returncode == -9
+    assert set(found[0]) == {"PENDING"}
+    assert found[1] == ["why:   the process that submitted the batch was gone before its turn came"] * 3
+    assert f"kinetic batch resume {group}" in said
+    assert batches.run(TAKE_OVER, group) == [0, 10, 20]
+    assert batches.numbers("begins") == [0, 1, 2]
+
+
 def test_another_process_takes_over_what_was_not_submitted_and_runs_nothing_twice(batches: Any, left: Left) -> None:
     group = left.leave("plans(8, until=go)")
 
@@ -89,19 +118,18 @@ def test_of_two_that_take_over_one_drives_and_the_other_watches(batches: Any, le
 
 
 def test_a_living_driver_is_not_taken_over(batches: Any, wait_until: Callable[..., None]) -> None:
-    driver = batches.start(
-        "batch = run(plans(5, until=go), max_concurrent=2)\ntell(batch.group_id)\ntell(batch.results())"
-    )
+    driver = batches.start("batch = run(plans(5, until=go), max_concurrent=2)\ntell(batch.group_id)\nbatch.wait()")
     (group,) = batches.told(driver.stdout.readline())
 
     watcher = batches.start(TAKE_OVER, group)
-    wait_until(lambda: batches.noted("begins"), "a job", 20)
+    wait_until(lambda: "is driven by another process: process" in batches.peek(watcher), "the line that says so", 20)
     batches.go.touch()
-    _, said = watcher.communicate(timeout=60)
+    out, said = watcher.communicate(timeout=60)
     _, err = driver.communicate(timeout=60)
 
+    assert watcher.returncode == 0, said
     assert driver.returncode == 0, err
-    assert "is driven by another process: process" in said
+    assert batches.told(out)[-1] == [number * 10 for number in range(5)]
     assert batches.numbers("begins") == list(range(5))
 
 
@@ -198,6 +226,31 @@ def test_another_machine_only_watches_a_driver_that_shows_that_it_lives(batches:
 
     assert taker.returncode == 0, err
     assert batches.told(out)[-1] == found == [0, 10, 20, 30]
+
+
+def test_a_driver_that_was_frozen_finds_a_higher_epoch_and_only_watches(batches: Any, left: Left) -> None:
+    frozen = batches.start(
+        """
+        batch = run(plans(8, until=go), max_concurrent=2)
+        tell(batch.group_id)
+        tell(batch.results(cleanup=False))
+        """,
+        **HERE,
+    )
+    (left.group,) = batches.told(frozen.stdout.readline())
+    left.wait_until(lambda: len(batches.noted("begins")) == 2, "the first jobs", 30)
+    frozen.send_signal(signal.SIGSTOP)
+    left.age()
+
+    batches.go.touch()
+    found = batches.run(TAKE_OVER, left.group, **THERE)
+    frozen.send_signal(signal.SIGCONT)
+    out, err = frozen.communicate(timeout=60)
+
+    assert frozen.returncode == 0, err
+    assert "this one only watches" in err
+    assert batches.told(out)[-1] == found == [number * 10 for number in range(8)]
+    assert batches.numbers("begins") == list(range(8))
 
 
 def test_what_waits_on_both_machines_runs_on_one(batches: Any, left: Left) -> None:
@@ -361,7 +414,7 @@ def test_after_failing_fast_what_failed_is_tried_again_and_nothing_else(batches:
     assert batches.numbers("begins") == [0, 1, 1]
 
 
-def test_an_input_that_was_refused_does_not_stop_what_is_tried_again_after_failing_fast(batches: Any) -> None:
+def test_what_was_tried_again_right_after_failing_fast_has_nothing_left_to_be_tried(batches: Any) -> None:
     found = batches.run(
         """
         whole = run([plan(0, fails=1), plan(1)], fail_fast=True, max_concurrent=1)

@@ -36,9 +36,9 @@ SEED = int(
 # once. "never": NOT_FOUND, and nothing runs. "lost": FAILED with a plain sentence. "removed": NOT_FOUND; its value may
 # still be there. "cancelled": NOT_FOUND, and result() says so at once.
 BECOMES: dict[str, str] = {
-    **dict.fromkeys(steps.CLIENT[:5], "never"),
-    **dict.fromkeys(steps.CLIENT[5:8], "value"),
-    **dict.fromkeys(steps.CLIENT[8:], "removed"),
+    **dict.fromkeys(steps.CLIENT[:6], "never"),
+    **dict.fromkeys(steps.CLIENT[6:9], "value"),
+    **dict.fromkeys(steps.CLIENT[9:], "removed"),
     **dict.fromkeys(steps.CANCELLER, "cancelled"),
     **dict.fromkeys(steps.KEEPER, "value"),
     **dict.fromkeys(steps.WORKER, "value"),
@@ -49,10 +49,10 @@ BECOMES: dict[str, str] = {
 }
 # A little later than these, the function may have begun, or somebody may have removed the job.
 LATER: dict[str, frozenset[str]] = {
-    **dict.fromkeys(steps.CLIENT[:5], frozenset({"never", "value", "removed"})),
-    **dict.fromkeys(steps.CLIENT[5:], frozenset({"value", "removed"})),
+    **dict.fromkeys(steps.CLIENT[:6], frozenset({"never", "value", "removed"})),
+    **dict.fromkeys(steps.CLIENT[6:], frozenset({"value", "removed"})),
     **dict.fromkeys(steps.KEEPER[:6], frozenset({"value", "lost"})),
-    **dict.fromkeys(steps.WORKER[:7], frozenset({"value", "lost"})),
+    **dict.fromkeys(steps.WORKER[:8], frozenset({"value", "lost"})),
 }
 
 SCRIPT = """
@@ -65,15 +65,15 @@ SCRIPT = """
             file.write(word + "\\n")
 
     @kinetic.run(accelerator="cpu")
-    def double(number, notes, seconds):
+    def double(data, notes, seconds):
         note(notes, "began")
         time.sleep(seconds)
         note(notes, "done")
-        return number * 2
+        return int(open(data + "/number").read()) * 2
 
     if __name__ == "__main__":
         what, notes, seconds = sys.argv[1:]
-        handle = double.run_async(21, notes, float(seconds))
+        handle = double.run_async(kinetic.Data("set"), notes, float(seconds))
         if what == "collect":
             print(handle.result())
         elif what == "cancel":
@@ -130,6 +130,7 @@ class Site:
         self.runtime = Paths(home / "run" / "here")
         self.notes = home.parent / "notes"
         project.write("job.py", SCRIPT)
+        project.write("set/number", "21")
         project.write("ask.py", ASK)
 
     def kill_at(self, name: str, later: float = 0.0) -> Path:
@@ -263,6 +264,7 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known
+    assert [*site.runtime.jobs.glob("*/data-*")] == []
     for folder in (site.home / "store").iterdir():
         if folder.name not in keys.RESERVED | {".tmp"}:
             assert (folder / "handle.json").exists(), f"{[*folder.rglob('*')]} cannot be found by anybody"

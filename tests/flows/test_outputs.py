@@ -175,6 +175,38 @@ def test_two_calls_with_one_output_directory_see_the_same_checkpoints(project):
     assert json.loads(project.out(text)) == [f"{project.root}/runs/one/checkpoints"] * 2
 
 
+def test_a_child_of_a_batch_that_failed_goes_on_from_its_own_checkpoint(project, kinetic):
+    script = """
+        import json
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", output_dir="runs")
+        def count(start):
+            kept = os.path.join(kinetic.checkpoint_dir(), "state.json")
+            state = json.load(open(kept)) if os.path.exists(kept) else {"steps": [start], "attempts": 0}
+            state["attempts"] += 1
+            while len(state["steps"]) < 6:
+                state["steps"].append(state["steps"][-1] + 1)
+                json.dump(state, open(kept, "w"))
+                if len(state["steps"]) == 3 and start != 20:
+                    raise OSError("the machine was taken away")
+            return state | {"output": kinetic.output_dir()}
+
+        if __name__ == "__main__":
+            batch = count.run_async_map([10, 20, 30], retries=1)
+            found = batch.results(cleanup=False)
+            print(json.dumps([batch.group_id, [job.job_id for job in batch.jobs], found]))
+    """
+
+    group, jobs, found = json.loads(project.out(script).splitlines()[-1])
+
+    assert [child["steps"] for child in found] == [list(range(start, start + 6)) for start in (10, 20, 30)]
+    assert [child["attempts"] for child in found] == [2, 1, 2]
+    assert [child["output"] for child in found] == [f"{project.root}/runs/{group}/{index}" for index in range(3)]
+    assert all("checkpoints/" in kinetic("outputs", "ls", job).out for job in jobs)
+
+
 def test_what_was_written_into_the_project_does_not_travel_with_the_next_job(project, kinetic):
     text = f"""{LOOK}
     import json

@@ -240,3 +240,30 @@ def test_a_volume_is_a_mount_even_where_the_store_of_the_jobs_has_threads(projec
     )
 
     assert said.splitlines()[-1] == "(True, ['a.txt', 'empty', 'sub'])"
+
+
+def test_links_go_with_their_job_however_quickly_it_is_collected(project, data, tmp_path, monkeypatch, wait_until):
+    top = tmp_path / "volumes"
+    monkeypatch.setenv("KINETIC_VOLUME_ROOT", str(top))
+
+    said = project.out(
+        """
+        import os
+        import kinetic
+
+        top = os.environ["KINETIC_VOLUME_ROOT"]
+
+        @kinetic.run(accelerator="cpu", volumes={"/data": kinetic.Data("set"), "/deep/er": kinetic.Data("set/a.txt")})
+        def look():
+            top = os.environ["KINETIC_VOLUME_ROOT"]
+            return os.listdir(top + "/data"), os.listdir(top + "/deep/er")
+
+        if __name__ == "__main__":
+            for _ in range(8):
+                found = look()  # its folder is removed here, while its keeper puts things in order there
+            print(sorted(found[0]), found[1])
+        """
+    )
+
+    assert said.splitlines()[-1] == "['a.txt', 'empty', 'sub'] ['a.txt']"
+    wait_until(lambda: not top.exists() or not [*top.iterdir()], "the end of all links")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
-    from kinetic._wire.order import Order
+    from kinetic._wire.order import Child, Order
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Launch:
         captured: Values of the captured environment variables.
         group: The batch this job belongs to, or "".
         interpreter: The Python that it runs in; "" for the client's own.
+        environ: The environment of the client that made the batch; None for this client's own.
+        child: What this launch adds to an order that its batch shares; ``order`` has it in it already.
     """
 
     order: Order
@@ -38,6 +40,8 @@ class Launch:
     captured: Mapping[str, str] = field(repr=False, default_factory=dict)
     group: str = ""
     interpreter: str = ""
+    child: Child | None = None
+    environ: Mapping[str, str] | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,15 @@ class Backend(Protocol):
     def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
         """Look at some jobs at once; what is not there is absent from the answer."""
 
+    def observe_group(self, group: str) -> dict[str, Sighting]:
+        """Look at every living job of a batch with one question, whatever their number.
+
+        Those that have ended are left out, and so are reasons.
+        """
+
+    def watch_group(self, group: str, *, seconds: float) -> None:
+        """Wait until some job of a batch may have ended, at most some seconds."""
+
     def watch(self, name: str, *, seconds: float) -> Sighting | None:
         """Wait until something about a job may have changed, at most some seconds; then look at it."""
 
@@ -107,11 +120,20 @@ class Backend(Protocol):
     def live_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it."""
 
-    def stop(self, name: str, *, wait: float) -> bool:
-        """End a job's processes; True when they are known to be gone within ``wait`` seconds."""
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:
+        """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
-    def remove(self, name: str) -> None:
-        """Forget a job that has ended: its row or resource, and what lies around it on that machine."""
+    def remove(self, names: Sequence[str]) -> None:
+        """Forget jobs that have ended: rows or resources, and what lies around them on that machine."""
+
+    def keep(self, group: str, secrets: Mapping[str, Any]) -> None:
+        """Keep what the children of a batch need and no store may hold: values of environment variables."""
+
+    def kept(self, group: str) -> dict[str, Any] | None:
+        """Return what was kept for a batch, or None where this place does not have it."""
+
+    def forget_kept(self, group: str) -> None:
+        """Remove what was kept for a batch."""
 
     def find(self) -> Iterator[Sighting]:
         """Look at every job that this place knows."""

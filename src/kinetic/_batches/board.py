@@ -287,6 +287,16 @@ class Board:
         pause = _ELSEWHERE_SECONDS if index in self._elsewhere else _LOST_SECONDS
         return float("-inf") if looked is None else looked[0] + pause
 
+    @property
+    def unlaunched(self) -> list[int]:
+        """The active inputs that nobody has launched, as far as was looked: their driver is about to, or died."""
+        with self._lock:
+            return sorted(index for index in self._active - self._elsewhere.keys() if self._waits_for_launch(index))
+
+    def _waits_for_launch(self, index: int) -> bool:
+        looked = self._lost.get(index)
+        return looked is not None and looked[1] is JobStatus.PENDING
+
     def unseen(self) -> list[int]:
         """Return active inputs that the backend does not know: their driver may have died just before launching them.
 

@@ -69,11 +69,13 @@ def _by_end(board: Board | Loose, ended: list[int]) -> list[int]:
 def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseException]:
     """Return the exceptions that stand for inputs without a job."""
     errors: dict[int, BaseException] = dict(batch.submission_failures)
+    stopped = batch._seeing().stopped  # noqa: SLF001 - one room
+    why = "the batch was stopped" if stopped else "the process that submitted the batch was gone"
     for index in range(len(batch.jobs)):
         if index not in known and index not in errors:
             errors[index] = JobCancelledError(
                 f"input {index} of {batch.group_id} was not submitted",
-                why="the batch was stopped before its turn came",
+                why=f"{why} before its turn came",
                 next=f"kinetic batch status {batch.group_id}",
             )
     return errors

@@ -56,6 +56,7 @@ class Driver:
         self._settings = launcher.group.settings
         self._again: deque[tuple[int, int]] = deque()  # submitted by a driver that died before it launched them
         self._waiting: deque[tuple[int, int]] = deque()
+        self._tried: set[tuple[int, int]] = set()  # what follows a failure: the board may tell of one end twice
         self._read = 0  # how much of the board's list of ends was looked at
         self._failed = False
         self.superseded = False
@@ -127,10 +128,13 @@ class Driver:
         end = self._board.end(index)
         if end is None or not self._is_ours(index):
             return
+        following = index, self._board.attempts[index] + 1
         if end.word == outcomes.FAILED and self._board.may_launch(index):
-            step("driver:saw-an-end")
-            self._close(index)
-            self._waiting.append((index, self._board.attempts[index] + 1))
+            if following not in self._tried:
+                step("driver:saw-an-end")
+                self._close(index)
+                self._tried.add(following)
+                self._waiting.append(following)
         elif end.word in {outcomes.FAILED, outcomes.CANCELLED}:
             self._failed = True
 

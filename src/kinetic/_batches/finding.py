@@ -18,7 +18,7 @@ from kinetic._jobs import places
 from kinetic._stores import open_store
 from kinetic._wire import keys, names
 from kinetic._wire.group import Group, Table
-from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError, OptionError
+from kinetic.errors import BatchNotFoundError, KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
@@ -50,7 +50,7 @@ def attach_batch(
         A handle, with None in ``jobs`` for inputs that were not submitted.
 
     Raises:
-        JobNotFoundError: There is no batch with this id.
+        BatchNotFoundError: There is no batch with this id.
         CredentialsError: ``resume`` needs values of captured variables, or a key, that this machine does not have.
         OptionError: This cannot be an id; or the batch was stopped and cannot be resumed.
     """
@@ -86,7 +86,7 @@ def handle_of(group: Group, store: Store, poll: Poll | None = None) -> BatchHand
 def find_again(batch: BatchHandle, store: str) -> None:
     """Give a handle that was unpickled its batch; one that was removed meanwhile has only its jobs."""
     opened = open_store(store)
-    with contextlib.suppress(JobNotFoundError):
+    with contextlib.suppress(BatchNotFoundError):
         _equip(batch, load(opened, batch.group_id), opened)
         batch._poll = Poll(attached=True)  # noqa: SLF001
 
@@ -105,16 +105,15 @@ def load(store: Store, group_id: str) -> Group:
     """Read and verify the manifest of a batch.
 
     Raises:
-        JobNotFoundError: There is none.
+        BatchNotFoundError: There is none.
     """
     try:
         data = store.get(keys.group_manifest(group_id))
     except KeyMissingError:
-        raise JobNotFoundError(
+        raise BatchNotFoundError(
             f"no batch {group_id} was found",
             why=f"looked in {store.url}; a batch that was cleaned up cannot be attached any more",
             next="kinetic batch list",
-            code="batch-not-found",
         ) from None
     group = Group.from_bytes(data, group_id, None)
     if not places.trusts_the_store():
@@ -126,7 +125,7 @@ def find(word: str, store: Store) -> Group:
     """Return the batch that a user means: by its id, or by the beginning of one if only one batch begins so.
 
     Raises:
-        JobNotFoundError: There is none.
+        BatchNotFoundError: There is none.
         OptionError: It cannot be the beginning of an id, or several batches begin so.
     """
     if _BEGINNING.fullmatch(word) is None:
@@ -153,7 +152,7 @@ def groups(store: Store | None = None) -> Iterator[Group]:
     for name in store.folders(keys.GROUPS):
         try:
             yield load(store, name)
-        except JobNotFoundError:
+        except BatchNotFoundError:
             continue  # being made, or being removed this moment
         except KineticError as error:
             output.warn(f"{name} is not listed: {error.what}")

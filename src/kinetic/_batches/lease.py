@@ -136,7 +136,7 @@ def holder(store: Store, group_id: str, *, clock: Callable[[Store, str], float] 
 
 def now_of(store: Store, group_id: str) -> float:
     """Return the time by the store's own clock: what it stamps on something written just now."""
-    key = f"{keys.group(group_id)}clock"
+    key = keys.group_clock(group_id)
     store.put(key, b"")
     entry = store.entry(key)
     return entry.modified if entry is not None else 0.0

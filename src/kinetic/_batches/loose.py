@@ -42,6 +42,11 @@ class Loose:
         return places.backend_of(self._first())
 
     @property
+    def unlaunched(self) -> list[int]:
+        """None: a handle is of a job that was submitted."""
+        return []
+
+    @property
     def active(self) -> frozenset[int]:
         """The jobs that have not ended."""
         return frozenset(index for index, job in enumerate(self._jobs) if job is not None and index not in self._found)

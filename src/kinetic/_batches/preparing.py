@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kinetic._batches.asking import Wish
     from kinetic._jobs.shipping import Shipment
     from kinetic._packing.archive import Shipped
+    from kinetic._stores.protocol import Store
     from kinetic._wire.data import DataRef
 
 _NO_ARGUMENTS = Artifact.within(b"")  # of the order itself; each child brings its own
@@ -59,7 +60,7 @@ def prepare(wish: Wish) -> Prepared:
     ground = grounds.prepare(wish.options)
     shipment = shipping.settle(wish.function, wish.options, ground)
     ground = shipment.ground
-    group_id = names.new_group_id()
+    group_id = _new_group(ground.store)
     ground.backend.begin(group_id)  # while it is held, nobody sweeps what no order names yet
     try:
         with output.phase("packing", summary=False):
@@ -75,6 +76,13 @@ def prepare(wish: Wish) -> Prepared:
         ground.backend.remove([group_id])
     shipping.tell(tuple(shipment.captured.notes))
     return prepared
+
+
+def _new_group(store: Store) -> str:
+    """Take an id that no other batch of this store has: among ten thousand, two drawn ones are the same in 1 of 86."""
+    while not store.put(keys.group_clock(group_id := names.new_group_id()), b"", if_absent=True):
+        pass
+    return group_id
 
 
 class _Packed(NamedTuple):
@@ -112,7 +120,7 @@ def _pack(wish: Wish, shipment: Shipment, group_id: str) -> _Packed:
 
 def _ship_data(packed: _Packed, shipment: Shipment) -> _Packed:
     """Bring the data of function, volumes and inputs into the store."""
-    shared = referring.ship(packed.found, shipment.options.volumes, shipment.ground.store, shipping.cache())
+    shared = shipment.ship_data(packed.found, shipment.options.volumes)
     rows = list(packed.table.inputs)
     for index, refs in _ship_theirs(packed.theirs, shipment).items():
         rows[index] = replace(rows[index], data=refs)
@@ -125,7 +133,7 @@ def _ship_theirs(theirs: Mapping[int, referring.Found], shipment: Shipment) -> d
     for item in theirs.values():
         for data in item.data:
             together(data)
-    refs = referring.ship(together, None, shipment.ground.store, shipping.cache())
+    refs = shipment.ship_data(together, None)
     by_data = {id(data): ref for data, ref in zip(together.data, refs, strict=True)}
     return {index: tuple(by_data[id(data)] for data in item.data) for index, item in theirs.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from kinetic._batches.handle import BatchHandle
     from kinetic._batches.lease import Lease
     from kinetic._wire.group import Group
+
+
+_SOON_SECONDS = 5.0
 
 
 def start(
@@ -149,7 +153,7 @@ def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
         output.say(f"{batch.group_id}: nothing has failed")
         return
     launcher = launcher_of(board.group, board)
-    held = lease.take(board.store, batch.group_id)
+    held = _take_soon(board)
     if held is None:
         raise BackendError(
             f"{batch.group_id} is still being driven, so nothing was tried again",
@@ -166,6 +170,16 @@ def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
         raise
     batch._cached_failures = None  # noqa: SLF001
     start(batch, launcher, held, here=here, only=frozenset(failed))
+
+
+def _take_soon(board: Board) -> Lease | None:
+    """Take the lease; of a driver whose jobs have all ended it is to be had in a moment."""
+    limit = time.monotonic() + _SOON_SECONDS
+    while (held := lease.take(board.store, board.group.group_id)) is None:
+        if board.active or time.monotonic() > limit:
+            return None
+        time.sleep(0.02)
+    return held
 
 
 def launcher_of(group: Group, board: Board) -> Launcher:

@@ -99,9 +99,19 @@ def _is_over(batch: BatchHandle, board: Board | Loose, others: _Others) -> bool:
     """Look, and say whether nothing runs any more and nothing more will."""
     complete = batch._submission_complete.is_set()  # noqa: SLF001 - before the look: what it launched last is seen
     board.refresh()
-    if board.active:
-        return batch._poll.attached and others.left_it_behind(board)  # noqa: SLF001
-    return complete or board.stopped or (batch._poll.attached and not others.may_submit(board))  # noqa: SLF001
+    if not _only_unlaunched(board):
+        return False
+    if not batch._poll.attached:  # noqa: SLF001
+        return complete
+    if (board.stopped and not board.active) or not others.may_submit(board):
+        board.refresh(whole=True)  # a driver may have launched something just before it left
+        return _only_unlaunched(board)
+    return False
+
+
+def _only_unlaunched(board: Board | Loose) -> bool:
+    """Say whether nothing is open but what a driver named, and died before it launched it."""
+    return len(board.active) <= len(board.unlaunched)
 
 
 class _Others:
@@ -111,31 +121,13 @@ class _Others:
         self._batch = batch
         self._poll = batch._poll  # noqa: SLF001 - one room
         self._since = time.monotonic()
-        self._asked = self._asked_of_lost = float("-inf")
-
-    def left_it_behind(self, board: Board | Loose) -> bool:
-        """Say whether nothing runs, since a driver named some inputs and died before it launched them.
-
-        True only for whoever needs a driver: others wait until somebody launches them.
-        """
-        now = time.monotonic()
-        if now - self._asked_of_lost < self._poll.interval or not board.unseen():
-            return False
-        self._asked_of_lost = now
-        found = lease.holder(board.store, self._batch.group_id)
-        if found is not None and found.lives:
-            return False
-        board.refresh(whole=True)  # a driver may have launched them just before it left
-        lost = board.unseen()
-        if lost and not self._poll.needs_driver:
-            self._tell(len(lost))
-        return self._poll.needs_driver and len(lost) == len(board.active)
+        self._asked = float("-inf")
 
     def may_submit(self, board: Board | Loose) -> bool:
         """Say whether something may come; ask for the driver only now and then."""
         errors = self._batch.submission_failures
         unsubmitted = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in errors]
-        missing = [index for index in unsubmitted if board.may_launch(index)]
+        missing = [*board.unlaunched, *(index for index in unsubmitted if board.may_launch(index))]
         again = [index for index in range(len(board.attempts)) if board.end(index) and not board.counts(index)]
         if not missing and not again:
             return False

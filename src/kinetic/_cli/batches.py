@@ -67,7 +67,7 @@ def find(word: str, project: str | None, cluster: str | None) -> Batch:
     """Return the batch that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
 
     Raises:
-        JobNotFoundError: There is none.
+        BatchNotFoundError: There is none.
         OptionError: It cannot be an id, or several batches begin so.
     """
     from kinetic._batches import finding
@@ -78,13 +78,12 @@ def find(word: str, project: str | None, cluster: str | None) -> Batch:
     elif (newest := finding.newest(store)) is not None:
         group = newest
     else:
-        from kinetic.errors import JobNotFoundError
+        from kinetic.errors import BatchNotFoundError
 
-        raise JobNotFoundError(
+        raise BatchNotFoundError(
             "there is no batch yet, so there is no newest one",
             why=f"looked in {store.url}; batches that were cleaned up leave nothing",
             next="kinetic jobs list --all",
-            code="batch-not-found",
         )
     return Batch(group, finding.handle_of(group, store))
 

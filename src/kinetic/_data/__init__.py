@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Data", "check_volumes", "recheck", "ship_all"]
 
 
-def ship_all(found: Sequence[Data], volumes: Mapping[str, Data], store: Store, *, cache: Path) -> tuple[DataRef, ...]:
+def ship_all(
+    found: Sequence[Data], volumes: Mapping[str, Data], store: Store, *, cache: Path, is_here: bool = False
+) -> tuple[DataRef, ...]:
     """Bring everything that a job reads to where the job can get it.
 
     Args:
@@ -24,6 +26,7 @@ def ship_all(found: Sequence[Data], volumes: Mapping[str, Data], store: Store, *
         volumes: Data by the path at which the job sees it.
         store: Where local data is sent.
         cache: The folder of this machine in which kinetic remembers what it has seen.
+        is_here: Whether the job runs on this very machine, where it can be shown files without a copy.
 
     Returns:
         A reference for each argument, in order, and then one for each volume, with its mount path.
@@ -35,7 +38,7 @@ def ship_all(found: Sequence[Data], volumes: Mapping[str, Data], store: Store, *
     """
     from kinetic._data import travelling  # hashing and JSON, for scripts that do more than decorate
 
-    return travelling.ship_all(found, volumes, store, cache=cache)
+    return travelling.ship_all(found, volumes, store, cache=cache, is_here=is_here)
 
 
 def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:

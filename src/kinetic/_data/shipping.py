@@ -25,17 +25,18 @@ from kinetic._wire.manifests import Manifest
 from kinetic.errors import DataChangedError
 
 
-def ship(data: Data, store: Store, *, cache: Path) -> DataRef:
+def ship(data: Data, store: Store, *, cache: Path, is_here: bool = False) -> DataRef:
     """Bring local data to where a job can get it.
 
     Args:
         data: A local file or folder.
         store: Where to.
         cache: The folder of this machine in which kinetic remembers what it has seen; it need not be writable.
+        is_here: Whether the job runs on this very machine.
 
     Returns:
-        The reference for the order. For ``fuse=True`` and a store in a folder of this machine it leads to the very
-        files, and nothing is sent; for ``fuse=True`` elsewhere, to plain objects that can be mounted.
+        The reference for the order. For ``fuse=True`` and a job on this machine it leads to the very files, and nothing
+        is sent; for ``fuse=True`` elsewhere, to plain objects that can be mounted.
 
     Raises:
         DataMissingError: The data is gone, or a link in it leads nowhere.
@@ -43,7 +44,7 @@ def ship(data: Data, store: Store, *, cache: Path) -> DataRef:
         DataError: Something in it cannot be read.
         StoreError: The store did not take it.
     """
-    if data.fuse and store.url.startswith("file://"):
+    if data.fuse and is_here:
         if not os.path.exists(data.path):
             raise data_.missing(data)
         return _reference(data, "view", data.path, is_dir=data.is_dir)

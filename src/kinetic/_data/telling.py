@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kinetic import _output as output
+from kinetic._output import live
 
 if TYPE_CHECKING:
     from kinetic._data.hashing import Tree
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _SLOW_SECONDS = 1.0
 _LARGE_BYTES = 10 << 30  # above this, sending is worth a second thought
 _NAMED = 5  # names in one line
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Telling:
@@ -28,7 +30,7 @@ class Telling:
     """
 
     def __init__(self, doing: str, what: str, files: int, size: int) -> None:
-        self._doing = f"{doing} {what}"
+        self._doing, self._what = doing, what
         self._of_files, self._of_bytes = files, size
         self._files = self._done = self._there = 0
         self._begun = time.monotonic()
@@ -47,7 +49,7 @@ class Telling:
         output.clear()
         took = time.monotonic() - self._begun
         if kind is None and took >= _SLOW_SECONDS:
-            output.say(f"{self._doing} took {took:.1f} s: {self.detail(took)}")
+            output.say(f"{self._doing} {self._what} took {took:.1f} s: {self.detail(took)}")
 
     def add(self, *, files: int = 0, done: int = 0, there: int = 0) -> None:
         """Count files, bytes that were worked on, and bytes that needed no work because they were there already."""
@@ -64,19 +66,38 @@ class Telling:
         rate = f", {size_text(done / seconds)}/s" if done and seconds > 0 else ""
         return told + rate + (f", {size_text(there)} there already" if there else "")
 
+    def brief(self, seconds: float) -> str:
+        """Say the same in the 80 columns of a terminal; what it is about comes last, where it may be cut off."""
+        with self._lock:
+            files, done, there = self._files, self._done, self._there
+        told = [f"{files}/{self._of_files} files", _share_text(done + there, self._of_bytes)]
+        told += [f"{size_text(done / seconds)}/s"] if done and seconds > 0 else []
+        told += [f"{size_text(there)} there"] if there else []
+        return f"{', '.join(told)} ({self._what})"
+
     def _tick(self) -> None:
-        progress = output.Progress()
-        progress.enter(self._doing)
+        progress, is_live = output.Progress(), live.is_possible()
+        doing = self._doing if is_live else f"{self._doing} {self._what}"
+        progress.enter(doing)
         while not self._over.wait(_SLOW_SECONDS):
-            progress.enter(self._doing, self.detail(time.monotonic() - self._begun))
+            seconds = time.monotonic() - self._begun
+            progress.enter(doing, self.brief(seconds) if is_live else self.detail(seconds))
 
 
 def size_text(size: float) -> str:
     """Return a number of bytes as people say it."""
-    for unit, bytes_per_unit in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= bytes_per_unit:
-            return f"{size / bytes_per_unit:.1f} {unit}"
-    return f"{size:.0f} bytes"
+    unit, bytes_per_unit = _unit_of(size)
+    return f"{size / bytes_per_unit:.{1 if bytes_per_unit > 1 else 0}f} {unit}"
+
+
+def _share_text(part: float, whole: float) -> str:
+    unit, bytes_per_unit = _unit_of(whole)
+    digits = 1 if bytes_per_unit > 1 else 0
+    return f"{part / bytes_per_unit:.{digits}f}/{whole / bytes_per_unit:.{digits}f} {unit}"
+
+
+def _unit_of(size: float) -> tuple[str, float]:
+    return next((found for found in _UNITS if size >= found[1]), ("bytes", 1.0))
 
 
 def tell_left_out(what: str, tree: Tree) -> None:

@@ -28,6 +28,7 @@ def ship_all(
     store: Store,
     *,
     cache: Path,
+    is_here: bool = False,
     opener: Opener = open_store,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[DataRef, ...]:
@@ -42,8 +43,10 @@ def ship_all(
     for data, mount in [*((data, "") for data in found), *((data, mount) for mount, data in mounts.items())]:
         which = data.path, data.fuse
         if which not in sent:
-            local = data.is_local
-            sent[which] = shipping.ship(data, store, cache=cache) if local else clouds.refer(data, opener=opener)
+            if data.is_local:
+                sent[which] = shipping.ship(data, store, cache=cache, is_here=is_here)
+            else:
+                sent[which] = clouds.refer(data, opener=opener)
         shipping.check_frozen(data, sent[which].hash)
         path, trust = data_.raw_of(data), data.hf_trust_remote_code
         references.append(replace(sent[which], path=path, trust=trust, mount=mount, writable=writable))

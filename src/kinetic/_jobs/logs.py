@@ -41,10 +41,18 @@ class StoredLog:
                 break
             begins, entry = self._segments[index]
             piece = self._store.get(entry.key, start=position - begins, length=length - len(found))
-            if not piece:
+            if not piece and not self._has_grown():
                 break
             found += piece
         return bytes(found)
+
+    def _has_grown(self) -> bool:
+        """Take in segments that began since the last listing; say whether there are any. A live job writes more."""
+        last = self._segments[-1][1].key
+        new = [(int(entry.key.rpartition("/")[2]), entry) for entry in self._store.entries(self._prefix, after=last)]
+        self._segments += new
+        self._starts += [start for start, _ in new]
+        return bool(new)
 
 
 def open_log(backend: LocalBackend, store: Store, job_id: str, *, attempt: int | None, host: int) -> LiveLog | None:

@@ -72,9 +72,7 @@ class Found:
         return [Path(data.path) for data in everything if data.is_local]
 
 
-def with_defaults(
-    function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by name, and with them the defaults of the function that hold Data.
 
     A function that travels by its name gets its defaults in the job, where Data means nothing: so they go along.
@@ -101,8 +99,17 @@ def _holds(kind: type, *values: object) -> bool:
     return next(walk.find(values, {}, lambda value: isinstance(value, kind)), None) is not None
 
 
-def ship(found: Found, volumes: Mapping[str, Data] | None, store: Store, cache: Path) -> tuple[DataRef, ...]:
+def ship(
+    found: Found, volumes: Mapping[str, Data] | None, store: Store, cache: Path, *, is_here: bool = False
+) -> tuple[DataRef, ...]:
     """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes.
+
+    Args:
+        found: The data among the arguments.
+        volumes: Data by the path at which the job sees it.
+        store: Where it is sent.
+        cache: Where this machine remembers what it sent.
+        is_here: Whether the job runs on this very machine.
 
     Raises:
         DataMissingError: It is not there; nothing was launched.
@@ -112,4 +119,4 @@ def ship(found: Found, volumes: Mapping[str, Data] | None, store: Store, cache: 
         return ()
     from kinetic import _data
 
-    return _data.ship_all(found.data, volumes or {}, store, cache=cache)
+    return _data.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)

@@ -38,9 +38,7 @@ DAY = 24 * 3600.0
 PACK_SECONDS = 7 * DAY
 PAYLOAD_SECONDS = 7 * DAY
 CACHE_SECONDS = 90 * DAY
-DATA_SECONDS = (
-    60 * DAY
-)  # what is shipped again is touched every week, and a manifest relies on blobs of 14 days at most
+DATA_SECONDS = 60 * DAY  # what is shipped again is touched every week; a manifest relies on blobs of 14 days at most
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "packs", "outputs", "data"})
@@ -188,8 +186,9 @@ def _sweep_data(store: FileStore, now: float) -> tuple[int, int]:
     """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
     gone, freed = 0, 0
     for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):
-        for entry in list(store.entries(prefix)):
-            if now - entry.modified > DATA_SECONDS:
+        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > DATA_SECONDS]:
+            latest = store.entry(entry.key)  # a client may have made it young since we listed it
+            if latest is not None and now - latest.modified > DATA_SECONDS:
                 store.delete(entry.key)
                 gone, freed = gone + 1, freed + entry.size
     return gone, freed

@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting
+from kinetic._jobs import defaults, interpreting, referring
 from kinetic._jobs import ground as grounds
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
 from kinetic._wire import fingerprint, outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from kinetic._data.data import Data
     from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
+    from kinetic._jobs.referring import Found
     from kinetic._packing.archive import Shipped
     from kinetic._packing.environment import Captured
     from kinetic._packing.root import Plan
+    from kinetic._wire.data import DataRef
 
 _SLOW_SECONDS = 1.0  # a phase that takes longer is named
 
@@ -47,6 +50,11 @@ class Shipment(NamedTuple):
     captured: Captured
     interpreter: str
     by_value: tuple[str, ...]
+
+    def ship_data(self, found: Found, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
+        """Bring data to where the jobs can get it; see ``referring.ship``."""
+        is_here = self.ground.target.backend.value == "local"
+        return referring.ship(found, volumes, self.ground.store, cache(), is_here=is_here)
 
 
 def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Shipment:

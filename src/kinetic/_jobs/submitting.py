@@ -51,8 +51,10 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     try:
         with output.phase("packing", summary=False):  # _pack says more than how long it took
             order, found = _pack(call, shipment, job_id)
-        data = referring.ship(found, options.volumes, ground.store, shipping.cache())
+        data = shipment.ship_data(found, options.volumes)
         order = replace(order, data=data)
+        if data:
+            step("client:data-sent")
         step("client:packed")
         with output.phase("uploading"):
             handle = _write(order, call, options, ground)

@@ -25,7 +25,7 @@ from kinetic._backends.local.keeper import main
 
 main(sys.argv[1:])
 '''
-_WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/afresh.py."""
+WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/afresh.py."""
 import sys
 
 from kinetic._runner.afresh import main
@@ -45,7 +45,7 @@ def folder(runners: Path) -> Path:
     """
     if runners in _made and _made[runners].exists():
         return _made[runners]
-    files = dict(_files())
+    files = dict(contents())
     name = f"{_digest(files)[:24]}-{sys.implementation.cache_tag}"
     target = runners / name
     if not (target / "complete").exists():
@@ -54,7 +54,7 @@ def folder(runners: Path) -> Path:
     return target
 
 
-def _files() -> list[tuple[str, Path]]:
+def contents() -> list[tuple[str, Path]]:
     """List what the runner is made of: path inside the folder, and the file."""
     found = list(_package("kinetic", Path(__file__).parents[1]))
     spec = importlib.util.find_spec("cloudpickle")
@@ -74,7 +74,7 @@ def _package(name: str, root: Path) -> list[tuple[str, Path]]:
 
 
 def _digest(files: dict[str, Path]) -> str:
-    digest = hashlib.sha256((_START + _WORKER).encode())
+    digest = hashlib.sha256((_START + WORKER).encode())
     for name, path in files.items():
         data = path.read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode())
@@ -110,7 +110,7 @@ def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, beside / name)
     (beside / "keeper.py").write_text(_START)
-    (beside / "worker.py").write_text(_WORKER)
+    (beside / "worker.py").write_text(WORKER)
     whole = compileall.compile_dir(
         beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target)
     )

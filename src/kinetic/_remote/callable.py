@@ -230,7 +230,8 @@ class RemoteCallable(Generic[P, R]):
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         from kinetic._remote import here
 
-        args, kwargs = here.with_paths(args, kwargs)
+        here.tell_of_volumes(self._name, self._options.volumes)
+        args, kwargs = here.with_paths(self._plain, self._leading, args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
 
     def _refuse_inside_a_job(self) -> None:

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import walk
 from kinetic.errors import DataMissingError, OptionError
 
 if TYPE_CHECKING:
-
     from kinetic._data.data import Data
 
 _MODULE = "kinetic._data.data"  # as long as nobody has imported it, there is no Data anywhere
 
 
-def with_paths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_paths(
+    function: Callable[..., Any], leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with a path in the place of each ``Data``; without any they are what they were.
 
+    Args:
+        function: What they are for: its defaults may be Data, too.
+        leading: What stands before them and is left as it is.
+        args: By position.
+        kwargs: By name.
+
     Raises:
-        OptionError: Data in a set, or as a key of a dict.
+        OptionError: Data in a set, or as a key of a dict, or too deep in lists of lists.
         DataMissingError: There is no such file, folder, object or prefix.
     """
     module = sys.modules.get(_MODULE)
     if module is None:
         return args, dict(kwargs)
+    from kinetic._jobs import referring
+
     kind: type = module.Data
+    kwargs = referring.with_defaults(function, (*leading, *args), kwargs)
     spots = list(walk.find(args, kwargs, lambda value: isinstance(value, kind)))
     for spot in spots:
         if spot.where != "value":
@@ -43,8 +53,25 @@ def with_paths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[
             paths[id(leaf)] = _path_of(leaf)  # type: ignore[arg-type] # its class is Data
         return paths[id(leaf)]
 
-    found = walk.replaced((args, dict(kwargs)), swap)
+    try:
+        found = walk.replaced((args, dict(kwargs)), swap)
+    except RecursionError:
+        raise OptionError(
+            f"{spots[0].position[:60]}… is nested too deeply for kinetic.Data",
+            why="no path can be put into its place there",
+            next="flatten it, or pass the data as an argument of its own",
+            code="data-position",
+        ) from None
     return found[0], found[1]
+
+
+def tell_of_volumes(name: str, volumes: Mapping[str, Data] | None) -> None:
+    """Say which volumes of a function are not there when it is called in this process."""
+    missing = [path for path in volumes or () if not os.path.isdir(path)]
+    if missing:
+        from kinetic import _output as output
+
+        output.once(f"{name}() runs in this process, where its volumes are not shown: there is no {', '.join(missing)}")
 
 
 def _path_of(data: Data) -> str:

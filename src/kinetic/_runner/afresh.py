@@ -36,7 +36,8 @@ def become(task: Work, report: int) -> NoReturn:
         for descriptor in (file.fileno(), report):
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
         words = [sys.executable, *_flags(), str(Path(task.runner) / SCRIPT), str(file.fileno()), str(report)]
-        os.execv(words[0], words)  # noqa: S606 - no shell is the point
+        environ = task.environment if task.own_interpreter else os.environ
+        os.execve(words[0], words, environ)  # noqa: S606 - no shell is the point
 
 
 def main(words: list[str]) -> NoReturn:
@@ -54,7 +55,8 @@ def to_json(task: Work) -> dict[str, Any]:
     """Return a task as plain JSON values."""
     fields = {name: getattr(task, name) for name in Work.__dataclass_fields__}
     plain = {name: os.fspath(fields[name]) for name in _PATHS}
-    maps = {name: None if fields[name] is None else dict(fields[name]) for name in ("environment", "child")}
+    names = ("environment", "child", "requirements")
+    maps = {name: None if fields[name] is None else dict(fields[name]) for name in names}
     return {**fields, **plain, **maps}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _REPR_CHARACTERS = 20_000
@@ -13,9 +13,15 @@ _TRACEBACK_CHARACTERS = 200_000
 
 @dataclass(frozen=True)
 class Value:
-    """The function returned."""
+    """The function returned.
+
+    Attributes:
+        value: What it returned.
+        exited: True when it called ``sys.exit()`` instead, as a handler of SIGTERM may.
+    """
 
     value: Any
+    exited: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         return Value(function(*args, **kwargs))
     except SystemExit as error:
         if error.code is None or error.code == 0:
-            return Value(None)
+            return Value(None, exited=True)
         return _failure(RuntimeError(f"the function called sys.exit({error.code!r})"), error, "exit")
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises belongs to the user
         return _failure(error, error, "exception")

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from kinetic._wire.pod import DETECT
+
 _JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
 
 
@@ -24,7 +26,7 @@ class Seat:
     Attributes:
         host: Its index, from 0.
         hosts: How many hosts there are.
-        coordinator: ``address:port`` at which host 0 listens.
+        coordinator: ``address:port`` at which host 0 listens; DETECT to let JAX find it; "" to leave JAX alone.
     """
 
     host: int
@@ -33,8 +35,8 @@ class Seat:
 
 
 def join_when_jax_is_imported(seat: Seat) -> None:
-    """Install the hook; a slice of one host needs none."""
-    if seat.hosts > 1:
+    """Install the hook; a slice of one host needs none, and neither does one without a coordinator."""
+    if seat.hosts > 1 and seat.coordinator:
         sys.meta_path.insert(0, _JaxFinder(seat))
 
 
@@ -76,15 +78,23 @@ class _JaxLoader(importlib.abc.Loader):
 
 def _take(jax: ModuleType, seat: Seat) -> None:
     distributed = __import__("jax.distributed").distributed
-    distributed.initialize(
-        coordinator_address=seat.coordinator,
-        num_processes=seat.hosts,
-        process_id=seat.host,
-        coordinator_bind_address=seat.coordinator,  # JAX's default binds every interface
-        initialization_timeout=_JOIN_SECONDS,
-    )
+    if seat.coordinator == DETECT:
+        distributed.initialize(initialization_timeout=_JOIN_SECONDS)
+    else:
+        distributed.initialize(
+            coordinator_address=seat.coordinator,
+            num_processes=seat.hosts,
+            process_id=seat.host,
+            coordinator_bind_address=_bind_address(seat.coordinator),
+            initialization_timeout=_JOIN_SECONDS,
+        )
     distributed.initialize = _already_done
     jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
+
+
+def _bind_address(coordinator: str) -> str | None:
+    """Keep a coordinator on this machine to this machine; JAX's default, for pods, binds every interface."""
+    return coordinator if coordinator.startswith("127.") else None
 
 
 def _already_done(*_: object, **__: object) -> None:

@@ -60,7 +60,7 @@ def together(tasks: Sequence[Work], endings: Sequence[Ending]) -> int:
     """
     failed = []
     for host, (task, ending) in enumerate(zip(tasks, endings, strict=True)):
-        word = _the_word(task, ending)
+        word = the_word(task, ending)
         if not ending.for_a_peer and (word is None or word["status"] != outcome.SUCCEEDED):
             when = ending.failed_at if ending.failed_at is not None else float("inf")
             failed.append((when, word is None, host))
@@ -69,7 +69,7 @@ def together(tasks: Sequence[Work], endings: Sequence[Ending]) -> int:
 
 def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
     """Say what became of an attempt."""
-    word = _the_word(task, ending)
+    word = the_word(task, ending)
     if word is None:
         word = _without_a_word(task, ending, machine_bytes)
     return Outcome(
@@ -90,7 +90,7 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
     )
 
 
-def _the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
+def the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
     """Return the worker's final word if it holds: a body that it promised must be there in full."""
     word = ending.word or task.last_word()  # it may have died between the two
     if not isinstance(word, dict) or word.get("status") not in {outcome.SUCCEEDED, outcome.FAILED}:

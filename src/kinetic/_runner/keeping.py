@@ -55,6 +55,8 @@ class Watch:
         pid: Its process, and its process group.
         listener: What it says.
         began: Monotonic time of the fork.
+        grace: Seconds from SIGTERM to SIGKILL.
+        spare_children: Whether SIGTERM goes to the worker alone, which may need its children to save its work.
     """
 
     task: Work
@@ -73,6 +75,8 @@ class Watch:
     failed_at: float | None = None
     peer_limit: float | None = None
     for_a_peer: bool = False
+    grace: float = _GRACE_SECONDS
+    spare_children: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -129,7 +133,7 @@ def start(task: Work, libc: Any, close: list[int]) -> Watch:
         _die_with(keeper, libc, life, alive)
         for descriptor in (*close, ear):
             os.close(descriptor)
-        if afresh.is_needed():
+        if afresh.is_needed() or task.own_interpreter:
             _in_a_fresh_interpreter(task, mouth)
         working.work(task, mouth)
     os.close(mouth)
@@ -169,7 +173,12 @@ def _end_at_eof(life: int) -> None:
 
 
 def watch(
-    hosts: Sequence[Watch], bell: Bell, *, wake: int = -1, stop: Callable[[], bool] = bool
+    hosts: Sequence[Watch],
+    bell: Bell,
+    *,
+    wake: int = -1,
+    stop: Callable[[], bool] = bool,
+    elsewhere: Callable[[], bool] | None = None,
 ) -> list[judging.Ending]:
     """Wait for the end of every host's worker; obey deadline and a wish to stop; leave no process behind.
 
@@ -181,6 +190,7 @@ def watch(
         bell: Rings when a child ends.
         wake: A descriptor that becomes readable when ``stop`` should be asked.
         stop: Says whether somebody wants the job to end.
+        elsewhere: Says whether hosts that others watch are done, too; None when there are none.
 
     Returns:
         How each host ended.
@@ -192,7 +202,7 @@ def watch(
             for watched in hosts:
                 watched.stopped = True
         _reap(hosts)
-        _mind_each_other(hosts)
+        _mind_each_other(hosts, elsewhere)
         for watched in hosts:
             if watched.status is None:
                 _act(watched)
@@ -235,14 +245,14 @@ class _Senses:
                 pass
 
 
-def _mind_each_other(hosts: Sequence[Watch]) -> None:
+def _mind_each_other(hosts: Sequence[Watch], elsewhere: Callable[[], bool] | None) -> None:
     """Note who failed and when, end the peers of a failed host, and let nobody hurry who waits for its peers."""
     now = time.monotonic()
     for watched in hosts:
         if watched.failed_at is None and watched.has_failed:
             watched.failed_at = now
     first = min((watched.failed_at for watched in hosts if watched.failed_at is not None), default=None)
-    if all(watched.is_over for watched in hosts):
+    if all(watched.is_over for watched in hosts) and (elsewhere is None or elsewhere()):
         for watched in hosts:
             watched.done_at = watched.done_at or now
     elif first is not None and len(hosts) > 1:
@@ -265,10 +275,10 @@ def _patience(watched: Watch) -> float:
         times.append(watched.done_at + _GRACE_SECONDS)
     elif watched.dumped_at is not None:
         times.append(watched.dumped_at + _STACKS_SECONDS)
-    elif watched.task.deadline is not None:
+    elif watched.task.deadline is not None and not watched.listener.report.done:
         times.append(watched.began + watched.task.deadline)
     if watched.stopped:
-        times.append(now if watched.term_at is None else watched.term_at + _GRACE_SECONDS)
+        times.append(now if watched.term_at is None else watched.term_at + watched.grace)
     return max(0.0, min(times) - now)
 
 
@@ -281,8 +291,8 @@ def _act(watched: Watch) -> None:
         return
     if watched.stopped and watched.term_at is None:
         watched.term_at = now
-        _signal(watched, signal.SIGTERM)
-    elif watched.term_at is not None and now >= watched.term_at + _GRACE_SECONDS:
+        _signal(watched, signal.SIGTERM, alone=watched.spare_children)
+    elif watched.term_at is not None and now >= watched.term_at + watched.grace:
         _signal(watched, signal.SIGKILL)
     if watched.task.deadline is None or watched.listener.report.done:
         return
@@ -340,9 +350,9 @@ def _children() -> list[int]:
         return []
 
 
-def _signal(watched: Watch, number: signal.Signals) -> None:
+def _signal(watched: Watch, number: signal.Signals, *, alone: bool = False) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(watched.pid, number)
+        (os.kill if alone else os.killpg)(watched.pid, number)
 
 
 def _ending(watched: Watch) -> judging.Ending:

@@ -105,10 +105,9 @@ def _hand_over(store: Store, key: str, path: Path) -> bool:
     adopt: Any = getattr(store, "adopt", None)
     if adopt is not None:
         return bool(adopt(key, path, if_absent=True))
-    try:
-        return store.put(key, path, if_absent=True)
-    finally:
-        path.unlink(missing_ok=True)
+    created = store.put(key, path, if_absent=True)  # one that fails leaves the file: it can be tried again
+    path.unlink(missing_ok=True)
+    return created
 
 
 def _create(store: Store, key: str, page: bytes) -> bool:

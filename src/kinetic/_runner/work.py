@@ -14,6 +14,7 @@ from kinetic._wire.steps import step
 
 ORDER = "order"
 VERIFICATION = "artifact verification"
+INSTALL = "dependency install"
 EXTRACT = "context extract"
 ENVIRONMENT = "environment setup"
 DATA = "data download"
@@ -49,6 +50,9 @@ class Work:
         data_cache: What this machine keeps of data for other jobs.
         function: Name of the user's function, for messages from before the order is read.
         placed: References to all that the job reads, as plain JSON, if any of it needs a mount; else None.
+        requirements: What to install first, an Artifact as plain JSON; None outside of pods.
+        is_in_a_pod: Whether nothing on this disk outlives the job.
+        own_interpreter: Whether the environment has what an interpreter reads only when it starts.
     """
 
     job_id: str
@@ -73,6 +77,9 @@ class Work:
     data_cache: Path = Path()
     function: str = ""
     placed: Sequence[Mapping[str, Any]] | None = None
+    requirements: Mapping[str, Any] | None = None
+    is_in_a_pod: bool = False
+    own_interpreter: bool = False
 
     @property
     def data_shared(self) -> Path | None:

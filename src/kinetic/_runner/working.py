@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kinetic._runner import calling, delivering, fetching, hosts, interpreter, output, workspace
-from kinetic._runner.work import DATA, ENVIRONMENT, EXECUTE, EXTRACT, SERIALIZE, UNPICKLE, VERIFICATION, Teller, Work
+from kinetic._runner.work import (
+    DATA,
+    ENVIRONMENT,
+    EXECUTE,
+    EXTRACT,
+    INSTALL,
+    SERIALIZE,
+    UNPICKLE,
+    VERIFICATION,
+    Teller,
+    Work,
+)
 from kinetic._stores import open_store
 from kinetic._wire import outcome, outputs, references
 from kinetic._wire.data import DataRef
@@ -68,7 +79,8 @@ def _run(task: Work, teller: Teller) -> int:
     left = _name_files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
     output.flush()
     phase = SERIALIZE if word["cause"] in {"serialization", "disk-full"} else EXECUTE
-    teller.done({**word, "phase": phase, "files": left, "phases": times}, task.meta)
+    exited = {"exited": True} if getattr(ended, "exited", False) else {}
+    teller.done({**word, **exited, "phase": phase, "files": left, "phases": times}, task.meta)
     step("worker:told")
     return 0 if word["status"] == outcome.SUCCEEDED else 1
 
@@ -87,6 +99,12 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         order = fetching.order(store, task.job_id, task.order_sha256, key=task.order_key, child=task.child)
         function, arguments = fetching.payload(store, order)
     step("worker:verified")
+    if task.requirements is not None:
+        from kinetic._runner.pod import requiring  # in pods only
+
+        with _timed(times, INSTALL):
+            teller.enter(INSTALL)
+            requiring.install(store, task.requirements, task.folder.parent)
     with _timed(times, EXTRACT):
         teller.enter(EXTRACT)
         unpacked = _rebuild(store, order, task.folder)
@@ -101,6 +119,7 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         with _timed(times, DATA):
             teller.enter(DATA)
             references.put_data(_provide(task, order, spots))
+        step("worker:data-ready")
     with _timed(times, UNPICKLE):
         teller.enter(UNPICKLE)
         call = fetching.open_payload(function, arguments)
@@ -165,7 +184,7 @@ def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -
     if found:
         shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         which = "it is" if len(found) == 1 else "they are"
-        where = f"{which} kept for 24 h in {task.folder}" if failed else f"{which} not kept"
+        where = f"{which} kept for 24 h in {task.folder}" if failed and not task.is_in_a_pod else f"{which} not kept"
         hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
         sys.stderr.write(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
     return found[:_FILES_NAMED]

@@ -6,6 +6,7 @@
 | {job_id}/order.json | client | the Order |
 | {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the Order |
 | {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
+| {job_id}/hosts/{attempt}/{host}/{word} | runner | in a slice of pods: that a host began, answers, or how it ended |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
@@ -17,7 +18,7 @@
 | _groups/{group}/children/{shard}/{index}.{attempt}.{machine} | driver | empty: this attempt was submitted there |
 | _groups/{group}/marks/{shard}/{index}.{attempt}.{word} | as the Outcome | empty: how it ended, or "removed" |
 | _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
-| _groups/{group}/clock | anybody | empty: written to learn the time by the store's clock |
+| _groups/{group}/clock | submitter, first | empty: takes the id; written again to learn the store's time |
 | _groups/{group}/turns/{n} | anybody | nothing more is launched; or some inputs are to be tried again |
 | data/blobs/{sha256} | client | bytes of shipped data: a pack of small files, or a chunk of a large one |
 | data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
@@ -77,6 +78,16 @@ def attempt(job_id: str, number: int) -> str:
     return f"{job_id}/attempts/{number}"
 
 
+def hosts(job_id: str, attempt_number: int) -> str:
+    """Return the prefix of what the hosts of a slice of pods tell each other."""
+    return f"{job_id}/hosts/{attempt_number}/"
+
+
+def host(job_id: str, attempt_number: int, index: int, word: str) -> str:
+    """Return the key of one word of one host: "begun", "here", or the status of its end."""
+    return f"{job_id}/hosts/{attempt_number}/{index}/{word}"
+
+
 def logs(job_id: str, attempt_number: int, host: int) -> str:
     """Return the prefix of one host's log of one attempt."""
     return f"{job_id}/logs/{attempt_number}/{host}/"
@@ -130,6 +141,11 @@ def group(group_id: str) -> str:
 def group_manifest(group_id: str) -> str:
     """Return the key of a batch's manifest."""
     return f"_groups/{group_id}/manifest.json"
+
+
+def group_clock(group_id: str) -> str:
+    """Return the key whose creation takes a batch's id, and whose age tells the time by the store's own clock."""
+    return f"_groups/{group_id}/clock"
 
 
 def group_order(group_id: str) -> str:

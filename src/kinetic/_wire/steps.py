@@ -14,6 +14,7 @@ VARIABLE = "KINETIC_TEST_KILL"
 # In the order in which one job comes by them. The suite takes its points from here; one that is not reached fails it.
 CLIENT = (
     "client:begun",  # the job's folder is there and locked: from now on the job is being submitted
+    "client:data-sent",  # blobs and manifest are in the store
     "client:packed",
     "client:order-written",
     "client:record-written",  # the job can be found
@@ -51,6 +52,7 @@ WORKER = (
     "worker:begun",
     "worker:verified",
     "worker:unpacked",
+    "worker:data-ready",  # what the job reads lies at its path
     "worker:unpickled",
     "worker:calling",  # the mark that the function began is on the disk
     "worker:called",

@@ -33,7 +33,7 @@ def find(args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callab
     pending: list[tuple[str, object, Where]] = [(f"argument {n}", value, "value") for n, value in enumerate(args)]
     pending += [(f"argument {name!r}", value, "value") for name, value in kwargs.items()]
     pending.reverse()
-    seen: set[tuple[int, bool]] = set()
+    seen: dict[tuple[int, bool], object] = {}  # holds what it has seen: a field may make its value on each access
     while pending:
         position, value, where = pending.pop()
         if (id(value), where == "value") in seen:
@@ -44,7 +44,7 @@ def find(args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callab
             pending += reversed(list(_parts(position, value, where)))
         else:
             continue
-        seen.add((id(value), where == "value"))
+        seen[id(value), where == "value"] = value
 
 
 def replaced(value: object, swap: Callable[[object], object]) -> Any:

@@ -11,6 +11,7 @@ from kinetic._batches import inputs
 from kinetic._packing.call import check_arguments
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
+
 class Point(NamedTuple):
     x: int
     y: int

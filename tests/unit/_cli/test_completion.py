@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -183,19 +182,15 @@ def test_nothing_is_offered_where_there_is_no_home(complete, tmp_path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_completing_loads_little_and_is_quick(environ) -> None:
+def test_completing_loads_little(environ) -> None:
     asked = {"_KINETIC_COMPLETE": "bash_complete", "COMP_WORDS": "kinetic jobs logs cpu-", "COMP_CWORD": "3"}
     program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
     program += "from kinetic._cli.main import main; main()"
-    best, loaded = 9.0, set()
-    for _ in range(5):  # the machine may be busy with other tests: the best of some tries says what it costs
-        begun = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environ | asked, capture_output=True, text=True, check=False
-        )
-        best = min(best, time.perf_counter() - begun)
-        loaded = set(done.stderr.split())
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ | asked, capture_output=True, text=True, check=False
+    )
+    loaded = set(done.stderr.split())
 
+    assert "kinetic._cli.completing" in loaded
     late = {"sqlite3", "cloudpickle", "rich", "kinetic._jobs.finding", "kinetic._backends.local.backend", "logging"}
     assert not late & loaded
-    assert best < 0.3  # 0.05 to 0.08 s on a quiet machine; what is promised is 0.1

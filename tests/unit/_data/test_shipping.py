@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -514,13 +518,11 @@ def test_an_error_of_the_store_promises_nothing_and_is_raised(send, store):
 # ------------------------------------------------------------------------------------------------------------- mounted
 
 
-def test_on_this_machine_mounted_data_is_the_very_folder(root, tmp_path, cache):
-    store = FileStore(tmp_path / "store")
-
-    ref = ship(Data(root, fuse=True), store, cache=cache)
+def test_on_this_machine_mounted_data_is_the_very_folder_wherever_the_store_lies(store, root, cache):
+    ref = ship(Data(root, fuse=True), store, cache=cache, is_here=True)
 
     assert (ref.kind, ref.uri, ref.fuse, ref.is_dir) == ("view", str(root), True, True)
-    assert not (tmp_path / "store").exists()
+    assert store.asked == []
 
 
 def test_mounted_data_that_is_gone_is_missing(root, tmp_path, cache):
@@ -528,7 +530,7 @@ def test_mounted_data_that_is_gone_is_missing(root, tmp_path, cache):
     root.rename(root.with_name("moved"))
 
     with pytest.raises(DataMissingError):
-        ship(data, FileStore(tmp_path / "store"), cache=cache)
+        ship(data, FileStore(tmp_path / "store"), cache=cache, is_here=True)
 
 
 def test_elsewhere_mounted_data_lies_there_as_plain_objects(send, memory, root):
@@ -640,6 +642,35 @@ def test_what_takes_long_is_told_with_files_bytes_rate_and_what_was_there(capsys
     assert "sending ./set took" in said
     assert "3 of 3 files, 3.0 kB of 3.0 kB, " in said
     assert "/s, 2.0 kB there already" in said
+
+
+TELL = """
+import time
+from kinetic._data import telling
+
+telling._SLOW_SECONDS = 0.02
+with telling.Telling("sending", "/data/" + 60 * "long", 20_000, 3_000_000_000) as told:
+    told._begun -= 12
+    told.add(files=3456, done=1_000_000_000, there=1_200_000_000)
+    time.sleep(1.2)  # what is shown on a terminal counts whole seconds
+"""
+
+
+def test_a_terminal_shows_files_bytes_rate_and_what_was_there_in_eighty_columns():
+    ours, theirs = os.openpty()
+    with subprocess.Popen([sys.executable, "-c", TELL], stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that nobody writes any more
+            while piece := os.read(ours, 4096):
+                shown += piece
+    os.close(ours)
+
+    assert process.returncode == 0
+    assert re.search(
+        rb"\r\x1b\[Kkinetic: sending, 1 s: 3456/20000 files, 2.2/3.0 GB, [0-9.]+ MB/s, 1.2 GB there \(", shown
+    )
+    assert b"\r\x1b[K" in shown[-len(b"kinetic: sending") - 400 :], "the line is gone at the end"
 
 
 def test_what_takes_a_moment_is_not_told(send, capsys):

@@ -214,3 +214,36 @@ def test_another_attempt_is_followed_from_its_beginning() -> None:
     now[0] = 1
     assert new(follower) == "second\n"
     assert new(follower) == ""
+
+
+# ------------------------------------------------------------------------------- a log that a pod is still writing
+
+
+def test_a_reader_of_stored_segments_sees_what_is_added_to_the_last_one(store: MemoryStore) -> None:
+    log = stored(store, b"first\n", b"sec")
+
+    store.put(keys.log_segment("job", 0, 0, 6), b"second\n")
+
+    assert log.read(9, 100) == b"ond\n"
+
+
+def test_a_reader_of_stored_segments_goes_on_into_those_that_began_later(store: MemoryStore) -> None:
+    log = stored(store, b"first\n", b"sec")
+
+    store.put(keys.log_segment("job", 0, 0, 6), b"second\n")
+    store.put(keys.log_segment("job", 0, 0, 13), b"third\n")
+
+    assert log.read(9, 100) == b"ond\nthird\n"
+    assert log.read(19, 100) == b""
+
+
+def test_a_follower_of_stored_segments_sees_each_byte_once(store: MemoryStore) -> None:
+    stored(store, b"fi")
+    follower = Follower(lambda attempt: StoredLog(store, keys.logs("job", attempt, 0)), lambda: 0)
+    seen = [b"".join(follower.new_bytes())]
+
+    for start, data in ((0, b"first"), (5, b"\nsec"), (5, b"\nsecond\n"), (13, b"third\n")):
+        store.put(keys.log_segment("job", 0, 0, start), data)
+        seen.append(b"".join(follower.new_bytes()))
+
+    assert seen == [b"fi", b"rst", b"\nsec", b"ond\n", b"third\n"]

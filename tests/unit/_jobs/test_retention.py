@@ -238,6 +238,22 @@ def test_data_goes_sixty_days_after_it_was_sent_or_touched_last(days, goes, stor
     assert swept == (retention.Swept(data=2, size_bytes=20) if goes else NOTHING)
 
 
+def test_data_that_a_client_makes_young_after_we_listed_it_stays(store, home, runtime) -> None:
+    class Used(FileStore):
+        def entries(self, prefix, *, after=""):
+            found = list(super().entries(prefix, after=after))
+            for entry in found:
+                self.touch(entry.key)
+            return iter(found)
+
+    blob = keys.data_blob("b" * 64)
+    store.put(blob, b"x" * 10)
+    aged(store.root / blob, 61)
+
+    assert sweep(Used(store.root), home, runtime) == NOTHING
+    assert store.get(blob) == b"x" * 10
+
+
 def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store, home, runtime) -> None:
     (home / "cache" / "packs").mkdir(parents=True)
     (home / "cache" / "data").mkdir()

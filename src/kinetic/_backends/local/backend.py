@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +19,7 @@ from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
 from kinetic._backends.protocol import Diagnosis, Launch, Sighting
 from kinetic._packing import runner
 from kinetic._settings import home
+from kinetic._stores import open_store, transfer
 from kinetic._wire import folders, pages
 from kinetic._wire.steps import step
 from kinetic.errors import CapacityError, KineticError
@@ -102,20 +104,29 @@ class LocalBackend:
 
     def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:
         name, recipe = self._our_soil(interpreter)
-        rows = []
-        for launch in launches:
-            job_id = launch.order.job_id
-            self.begin(job_id)
-            launching.write(self.paths, self._page(launch), launch.key)
-            pulse.make(self.paths.pulse(job_id))
-            step("client:launch-written")
-            rows.append((job_id, launch.group, self._devices(launch.placement)))
+        mask = os.umask(0o077)  # the only way to read it, and one for the whole process: so not on the threads below
+        os.umask(mask)
+        writes = [partial(self._write, launch, mask) for launch in launches]
+        if len(writes) == 1:
+            writes[0]()  # without a thread
+        else:
+            for _ in transfer.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
+                pass
+        rows = [(launch.order.job_id, launch.group, self._devices(launch.placement)) for launch in launches]
         self.queue.add(rows, name, recipe)
         step("client:queued")
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
         spawning.advance(self.paths, self.queue, self.limits, soil=name)
+
+    def _write(self, launch: Launch, mask: int) -> None:
+        """Write what the keeper of a job is told."""
+        job_id = launch.order.job_id
+        self.begin(job_id)
+        launching.write(self.paths, self._page(launch, mask), launch.key)
+        pulse.make(self.paths.pulse(job_id))
+        step("client:launch-written")
 
     def finish_submitting(self, job_id: str) -> None:
         """Take the mark of ``begin`` away: the job is launched, or will never be."""
@@ -229,7 +240,7 @@ class LocalBackend:
         self.queue.forget(names)
         step("client:row-forgotten")
         for name in names:
-            burying.remove_folder(self.paths.job(name))
+            burying.remove_job(self.paths, name)
         step("client:folder-removed")
 
     def _clear_scratch(self, row: Row) -> None:
@@ -282,9 +293,7 @@ class LocalBackend:
                 db.execute(NEW_SOIL, self._soils[interpreter])
         return self._soils[interpreter]
 
-    def _page(self, launch: Launch) -> launching.LaunchPage:
-        mask = os.umask(0o077)
-        os.umask(mask)
+    def _page(self, launch: Launch, mask: int) -> launching.LaunchPage:
         return launching.LaunchPage(
             job_id=launch.order.job_id,
             order_sha256=launch.order_sha256,

@@ -180,7 +180,7 @@ def forsake(paths: Paths, store: Store, job_id: str) -> None:
     """Leave nothing behind of a job that somebody else removed while we had it in hands."""
     if store.size(keys.record(job_id)) is None:
         store.delete(keys.job(job_id))
-    remove_folder(paths.job(job_id))
+    remove_job(paths, job_id)
 
 
 def _clear_attempt(paths: Paths, row: Row) -> None:
@@ -269,6 +269,12 @@ def drop_data(paths: Paths, job_id: str) -> None:
 
         for folder in found:
             releasing.release(folder, paths.data_cache)
+
+
+def remove_job(paths: Paths, job_id: str) -> None:
+    """Remove the folder of a job that is over, and first the links elsewhere that are noted in it."""
+    drop_data(paths, job_id)
+    remove_folder(paths.job(job_id))
 
 
 def remove_folder(folder: Path) -> None:

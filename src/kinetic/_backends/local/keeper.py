@@ -100,7 +100,7 @@ class Keeper:
         attempt = self._claim_attempt(store, page, started)
         if attempt is None:  # another machine began with it: this row is none of ours
             self.queue.forget([row.job_id])
-            burying.remove_folder(self.paths.job(row.job_id))
+            burying.remove_job(self.paths, row.job_id)
             return
         step("keeper:attempt-noted")
         if not self.queue.running(row.job_id, self.name, attempt):

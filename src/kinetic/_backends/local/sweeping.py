@@ -9,7 +9,8 @@
 | what is left of a job that was being removed when the remover was killed | at once |
 | what is left in the store of a submission that was killed before its record was written | after a day |
 | what is left of a batch whose submission was killed before its manifest was written | after a day |
-| what no store may hold of a batch, and its drivers' locks | a month after the batch is gone |
+| the lock of a batch's driver that is gone | after a day |
+| what no store may hold of a batch | after a month, once the batch is gone |
 | an isolated environment | 30 days after its last use, once no row needs it |
 | data that jobs have read | 30 days after its last use |
 | the runner's code of another version of kinetic | 30 days after it was made, once no row needs it |
@@ -59,8 +60,7 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
     for folder in _listed(paths.jobs):
         row = rows.get(folder.name)
         if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
-            burying.drop_data(paths, folder.name)
-            burying.remove_folder(folder)
+            burying.remove_job(paths, folder.name)
         elif row is not None and row.ended is not None and now - row.ended > DAY:
             launching.forget(paths, folder.name)  # its keeper died before it could
             burying.drop_data(paths, folder.name)
@@ -90,7 +90,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
             continue
         if name in ended:
             queue.forget([name])
-            burying.remove_folder(paths.job(name))
+            burying.remove_job(paths, name)
         with contextlib.suppress(KineticError):
             if pages.read(store.get(keys.tombstone(name)), name).get("artifacts_removed"):
                 store.delete(keys.job(name))
@@ -113,8 +113,11 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
             if now - newest > DAY:
                 store.delete(keys.group(name))
     for file in _listed(paths.groups):
-        gone = store.size(keys.group_manifest(file.name.partition(".")[0])) is None
-        if gone and _age(file, now) > MONTH and not (file.suffix == ".lock" and life.is_held(file)):
+        if file.suffix == ".lock":
+            useless = _age(file, now) > DAY and not life.is_held(file)
+        else:
+            useless = _age(file, now) > MONTH and store.size(keys.group_manifest(file.stem)) is None
+        if useless:
             file.unlink(missing_ok=True)
 
 

@@ -18,8 +18,9 @@ import pytest
 from kinetic._backends.local import burying, launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue
+from kinetic._runner.data import links
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, keys, seal
+from kinetic._wire import digests, folders, keys, seal
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
 
@@ -402,6 +403,22 @@ def test_a_job_that_was_told_to_stop_is_not_started_again(grave):
     grave.bury()
 
     assert grave.state == "ended"
+
+
+def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_path: Path):
+    paths = Paths(tmp_path / "run")
+    data = paths.data(JOB, 0)
+    data.mkdir(parents=True)
+    taken, made = tmp_path / "elsewhere" / "volume", tmp_path / "elsewhere"
+    made.mkdir()
+    taken.symlink_to(data / "0")
+    (data / links.PAGE).write_text(json.dumps([str(taken), str(made)]) + "\n")
+    folders.make(paths.data_cache / "links")
+
+    burying.remove_job(paths, JOB)
+
+    assert not paths.job(JOB).exists()
+    assert not made.exists()
 
 
 @pytest.fixture

@@ -1,0 +1,155 @@
+"""What a batch costs its client: submitting, driving, remembering, counting."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from _measure import Bench, Ground, alternate
+
+BATCH = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def noop(number):
+    return number
+
+batches = []
+
+def prepare():
+    # The first job of a home makes its folders, its key and the runner; a batch is not the place to measure that.
+    return noop(1)
+
+def submit(count):
+    begun = time.perf_counter()
+    batches.append(noop.run_async_map(range(count), max_concurrent=None))
+    return time.perf_counter() - begun
+
+def cancel():
+    batches[-1].cleanup()
+    return True
+
+def drive(count):
+    begun = time.perf_counter()
+    batch = noop.run_async_map(range(count))
+    if batch.results(cleanup=False) != list(range(count)):
+        raise SystemExit("a result is wrong")
+    batches.append(batch)
+    return time.perf_counter() - begun
+
+def count_statuses():
+    begun = time.perf_counter()
+    counts = batches[-1].status_counts()
+    return [time.perf_counter() - begun, counts]
+
+def peak():
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024 / 1e6
+    except OSError:
+        import resource
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+def end_all(count):
+    # Ends the jobs of a batch of this size as their keepers would, without running them.
+    from kinetic._stores import transfer
+    from kinetic._wire import keys
+    batch = noop.run_async_map(range(count), max_concurrent=1)
+    batch.cancel()
+    board = batch._board
+    tasks = []
+    for index in range(count):
+        for key in (keys.child(batch.group_id, index, 0), keys.mark(batch.group_id, index, 0) + ".succeeded"):
+            tasks.append((key, b""))
+    transfer.put_many(board.store, tasks)
+    batches.append(kinetic.attach_batch(batch.group_id))
+    return True
+
+serve(prepare=prepare, submit=submit, cancel=cancel, drive=drive, count_statuses=count_statuses, peak=peak,
+      end_all=end_all)
+"""
+
+
+def main() -> None:
+    bench = Bench("a batch of jobs that do nothing", runs=3, quick_runs=1)
+    count, many = (100, 1000) if bench.quick else (1000, 10_000)
+    with Ground() as ground:
+        _submitting(bench, ground, count)
+        _driving(bench, ground, count)
+        _remembering(bench, ground, many)
+        _counting(bench, ground, many)
+    bench.end()
+
+
+def _submitting(bench: Bench, ground: Ground, count: int) -> None:
+    packs: list[float] = []
+
+    def submit() -> float:
+        ground.quiet()
+        ground.script("news.py", f"NUMBER = {len(packs)}\n")  # there is something to pack, and to send
+        before = set(ground.stored())
+        with ground.session("batch.py", BATCH) as session:
+            seconds = float(session.ask("submit", count))
+            new = set(ground.stored()) - before
+            packs.append(sum("/packs/" in path for path in new))
+            session.ask("cancel")
+        return seconds * 1e3 / count
+
+    with ground.session("first.py", BATCH) as session:
+        session.ask("prepare")
+    measured = alternate(bench.runs, batch=submit, pool=lambda: _pool(ground, min(count, 100)) * 1e3 / min(count, 100))
+    name = f"submitting one of {count}, max_concurrent=None; vs one of a pool"
+    bench.limit(name, measured["batch"], 5, "ms", measured["pool"])
+    bench.limit("… packs of the project that were sent for all of them", [max(packs[1:])], 1, "")
+
+
+def _driving(bench: Bench, ground: Ground, count: int) -> None:
+    def drive() -> float:
+        ground.quiet()
+        with ground.session("batch.py", BATCH) as session:
+            seconds = float(session.ask("drive", count))
+            session.ask("cancel")
+        ground.quiet()
+        return seconds
+
+    measured = alternate(bench.runs, batch=drive, pool=lambda: _pool(ground, count))
+    name = f"driving {count} to their results; vs a pool, import cloudpickle"
+    bench.ratio(name, measured["batch"], measured["pool"], 1.0, "s")
+
+
+def _remembering(bench: Bench, ground: Ground, count: int) -> None:
+    ground.quiet()
+    with ground.session("batch.py", BATCH) as session:
+        session.ask("prepare")
+        bare = float(session.ask("peak"))
+        seconds = float(session.ask("submit", count))
+        submitted = float(session.ask("peak"))
+        session.ask("cancel")
+    bench.limit(f"peak memory of a client that submits {count}; vs after one job", [submitted], 150, "MB", [bare])
+    bench.limit("… and how long each takes it", [seconds * 1e3 / count], 5, "ms")
+
+
+def _counting(bench: Bench, ground: Ground, count: int) -> None:
+    with ground.session("batch.py", BATCH) as session:
+        session.ask("end_all", count)
+        found = [session.ask("count_statuses") for _ in range(7)]
+    if any(sum(counts.values()) != count for _, counts in found):
+        raise SystemExit(f"the counts are wrong: {found}")
+    bench.limit(f"status_counts() of {count} that have ended", [seconds * 1e3 for seconds, _ in found], 200, "ms")
+
+
+def _pool(ground: Ground, count: int) -> float:
+    """Return how long a pool as wide as the queue takes to run so many interpreters that import cloudpickle."""
+    from kinetic._backends.local import limits
+
+    words = (sys.executable, "-c", "import cloudpickle")
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(limits.limits(os.environ).slots) as pool:
+        list(pool.map(lambda _: ground.seconds_of(*words), range(count)))
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()

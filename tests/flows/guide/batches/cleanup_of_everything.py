@@ -1,0 +1,1 @@
+batch.cleanup(k8s=True, gcs=True)

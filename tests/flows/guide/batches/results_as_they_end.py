@@ -1,0 +1,2 @@
+losses = batch.results(ordered=False)
+# Results appear in the order jobs finish, not input order

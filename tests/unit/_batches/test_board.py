@@ -1,0 +1,356 @@
+"""The board: how every child stands, for one observation and one listing a look, whatever their number."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from kinetic._backends.local.backend import LocalBackend
+from kinetic._batches.board import Board
+from kinetic._jobs import places, tombstones
+from kinetic._runner import sealing
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys, seal
+from kinetic._wire.group import Group, Settings
+from kinetic._wire.note import Note
+from kinetic._wire.outcome import Outcome
+from kinetic.job_status import JobStatus
+
+GROUP = "grp-00000001"
+PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = (
+    JobStatus.PENDING,
+    JobStatus.RUNNING,
+    JobStatus.SUCCEEDED,
+    JobStatus.FAILED,
+    JobStatus.NOT_FOUND,
+)
+SOIL = ("soil", '{"arguments":["/bin/false"],"environment":{}}')
+
+
+class Ground:
+    """A batch of which nothing runs: its rows and keys are written by hand."""
+
+    def __init__(self, tmp_path, count, **settings):
+        self.store = FileStore(tmp_path / "store")
+        self.backend = LocalBackend(places.runtime(), {"KINETIC_LOCAL_SLOTS": "2"})
+        self.backend._advanced = time.monotonic() + 3600  # nobody carries these jobs out
+        self.group = Group(
+            group_id=GROUP,
+            group_name=None,
+            tags={},
+            created=1_800_000_000.0,
+            total_expected=count,
+            submit_fn_name="act",
+            slug="cpu",
+            handle=_handle(self.store),
+            more={},
+            settings=Settings(**settings),
+            order_sha256="",
+            table_sha256="",
+            outputs="/outputs",
+            key_id="",
+        )
+        self.asked = Counter()
+        self._count_requests()
+
+    def board(self):
+        return Board(self.group, self.store, self.backend)
+
+    def look(self):
+        found = self.board()
+        found.refresh(whole=True)
+        return found
+
+    def submit(self, index, attempt=0, *, machine="here", row=True):
+        self.store.put(keys.child(GROUP, index, attempt, machine), b"")
+        if row:
+            self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *SOIL)
+
+    def mark(self, index, word, attempt=0):
+        self.backend.queue.forget([self.group.child_id(index, attempt)])
+        self.store.put(f"{keys.mark(GROUP, index, attempt)}.{word}", b"")
+
+    def outcome(self, index, status, attempt=0):
+        """Create an Outcome as a keeper does that is killed before it could mark it."""
+        job_id = self.group.child_id(index, attempt)
+        self.backend.queue.forget([job_id])
+        key = seal.job_key(bytes(seal.KEY_BYTES), job_id)
+        sealing.seal(self.store, Outcome(job_id, status, 0, "", {}, ended=1_800_000_100.0, witness="keeper"), key)
+
+    def note(self, index, machine, attempt=0):
+        job_id = self.group.child_id(index, attempt)
+        note = Note(job_id, 0, machine, 0.0, details={"machine_id": machine})
+        self.store.put(keys.attempt(job_id, 0), note.to_bytes())
+
+    def _count_requests(self):
+        for name in ("put", "get", "size", "entry", "entries", "delete"):
+            setattr(self.store, name, self._counted(name, getattr(self.store, name)))
+
+    def _counted(self, name, whole):
+        def counted(*words, **more):
+            self.asked[name] += 1
+            return whole(*words, **more)
+
+        return counted
+
+
+def _handle(store):
+    names = "project cluster_name zone namespace bucket_name image_uri accelerator func_name created_at".split()
+    return {**dict.fromkeys(names, ""), "backend": "local", "store": store.url, "host": "here", "key_id": ""}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
+    monkeypatch.setenv("KINETIC_TRUST_STORE", "1")  # nothing here is about seals
+
+
+@pytest.fixture
+def ground(tmp_path):
+    def make(count=4, **settings):
+        return Ground(tmp_path, count, **settings)
+
+    return make
+
+
+def statuses(board):
+    return [board.status(index) for index in range(board.group.total_expected)]
+
+
+def test_each_child_stands_as_its_row_or_its_mark_says(ground):
+    batch = ground(6)
+    for index in range(5):
+        batch.submit(index)
+    batch.mark(0, "succeeded")
+    batch.mark(1, "failed")
+    batch.mark(2, "cancelled")
+    batch.backend.queue.claim("k", "soil", batch.backend.limits)
+    batch.backend.queue.running(batch.group.child_id(3, 0), "k", 0)
+
+    found = batch.look()
+
+    assert statuses(found) == [SUCCEEDED, FAILED, NOT_FOUND, RUNNING, PENDING, None]
+    assert found.active == {3, 4}
+    assert sorted(found.ended) == [0, 1, 2]
+    assert [found.counts(index) for index in range(6)] == [True, True, True, False, False, False]
+    assert found.handle(5) is None
+    assert found.handle(0).group_index == 0
+
+
+@pytest.mark.parametrize("count", [10, 1500])
+def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
+    batch = ground(count)
+    batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *SOIL)
+    for index in range(count):
+        batch.store.put(keys.child(GROUP, index, 0, "here"), b"")
+    for index in range(0, count, 2):
+        batch.mark(index, "succeeded")
+    watched = batch.board()
+    watched.refresh(whole=True)
+    asked, batch.asked = batch.asked, Counter()
+
+    watched.refresh(whole=True)
+
+    assert batch.asked == {"entries": 3}  # what was submitted, what has ended, whether it was stopped
+    assert asked["get"] == 0
+    assert Counter(statuses(watched)) == {SUCCEEDED: count // 2, PENDING: count // 2}
+
+
+def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
+    batch = ground(3000)
+    board = batch.board()
+    board.submit_alone()
+    for index in range(3000):
+        board.submitted(index, 0)
+        batch.mark(index, "succeeded") if index != 2500 else batch.submit(index)
+    board.refresh(whole=True)
+    listed = []
+    whole = batch.store.entries
+    batch.store.entries = lambda prefix, **more: listed.append(prefix) or whole(prefix, **more)
+
+    board._looked = 0.0
+    board.refresh()
+
+    assert board.active == {2500}
+    assert [prefix for prefix in listed if "/marks/" in prefix] == [keys.marks(GROUP, 2)]
+
+
+def test_looks_that_follow_each_other_closely_are_one(ground):
+    batch = ground()
+    board = batch.board()
+    board.refresh()
+    board._cost = 10.0
+    batch.asked.clear()
+
+    for _ in range(5):
+        board.refresh()
+
+    assert not batch.asked
+
+
+def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.submit(1)
+    batch.outcome(0, "succeeded")
+    batch.outcome(1, "failed")
+
+    found = batch.look()
+
+    assert statuses(found)[:2] == [SUCCEEDED, FAILED]
+    marks = [entry.key.rpartition("/")[2] for entry in batch.store.entries(keys.marks(GROUP))]
+    assert marks == ["0000000.0.succeeded", "0000001.0.failed"]
+
+
+def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began_and_is_gone_has_failed(ground):
+    batch = ground()
+    batch.submit(0, row=False)
+    batch.submit(1, row=False)
+    batch.note(1, "here")
+
+    found = batch.look()
+
+    assert statuses(found)[:2] == [PENDING, FAILED]
+    assert found.unseen() == [0]
+
+
+def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.backend.queue.forget([batch.group.child_id(0, 0)])
+    tombstones.write(batch.store, {"job_id": batch.group.child_id(0, 0)})
+
+    found = batch.look()
+
+    assert statuses(found)[0] is NOT_FOUND
+    assert found.end(0).word == "removed"
+    assert found.counts(0)
+
+
+def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(ground):
+    batch = ground(retries=3)
+    batch.submit(0)
+    batch.mark(0, "succeeded")
+    batch.mark(0, "removed")
+
+    found = batch.look()
+
+    assert (found.status(0), found.end(0).word, found.counts(0)) == (NOT_FOUND, "succeeded", True)
+
+
+def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_follow(ground):
+    batch = ground(retries=1)
+    batch.submit(0)
+    batch.mark(0, "failed")
+    board = batch.look()
+    before = board.counts(0)
+    batch.submit(0, 1)
+    board.refresh(whole=True)
+    during = board.status(0), board.counts(0)
+    batch.mark(0, "failed", attempt=1)
+    board.refresh(whole=True)
+
+    assert before is False
+    assert during == (PENDING, False)
+    assert (board.status(0), board.counts(0), board.ended) == (FAILED, True, [0, 0])
+
+
+def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
+    batch = ground(retries=5)
+    for index in range(2):
+        batch.submit(index)
+        batch.mark(index, "failed")
+    board = batch.look()
+
+    board.stop("fail-fast")
+    stopped = [board.counts(index) for index in range(2)]
+    board.want_again([1])
+
+    assert stopped == [True, True]
+    assert [board.counts(index) for index in range(2)] == [True, False]
+    assert [batch.look().may_launch(index) for index in range(3)] == [False, True, False]
+
+
+def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground, monkeypatch):
+    monkeypatch.delenv("KINETIC_TRUST_STORE")
+    batch = ground()
+    batch.submit(0)
+    batch.submit(1)
+    batch.outcome(0, "succeeded")
+    key = keys.result(batch.group.child_id(0, 0))
+    batch.store.put(key, batch.store.get(key)[:-3])  # cut off
+    batch.mark(1, "succeeded")
+
+    assert statuses(batch.look())[:2] == [FAILED, SUCCEEDED]
+
+
+def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never_fail_here(ground):
+    batch = ground(5)
+    for index in range(4):
+        batch.submit(index, machine="there", row=False)
+    batch.note(1, "there")
+    batch.mark(2, "succeeded")
+    batch.submit(3, machine="here", row=False)  # launched on both, and begun there
+    batch.note(3, "there")
+
+    found = batch.look()
+
+    assert statuses(found) == [PENDING, RUNNING, SUCCEEDED, RUNNING, None]
+    assert found.handle(1).host == "there"
+    assert found.handle(3).host == "here"
+    assert 0 in found.unseen()
+    assert 1 not in found.unseen()  # it has begun there
+
+
+def test_a_look_asks_about_some_of_many_lost_children_and_about_the_others_later(ground):
+    batch = ground(300)
+    for index in range(300):
+        batch.submit(index, machine="there", row=False)
+        batch.outcome(index, "succeeded")
+    board = batch.board()
+
+    found = []
+    for _ in range(6):
+        batch.asked.clear()
+        board.refresh(whole=True)
+        found.append((len(board.ended), batch.asked["get"] < 400))
+
+    assert found == [(count, True) for count in range(50, 301, 50)]
+
+
+def test_who_waits_is_told_by_whoever_watches(ground):
+    batch = ground()
+    batch.submit(0)
+    board = batch.board()
+    board.refresh(whole=True)
+    told = threading.Event()
+
+    def follow():
+        while not board.ended:
+            board.wait(60, read=0)
+        told.set()
+
+    assert board._watching.acquire()  # as if another thread watched
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    batch.mark(0, "succeeded")
+    board.refresh(whole=True)
+
+    assert told.wait(30)
+    board._watching.release()
+
+
+def test_who_has_not_read_everything_need_not_wait(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.mark(0, "succeeded")
+    board = batch.look()
+
+    begun = time.monotonic()
+    board.wait(60, read=0)
+
+    assert time.monotonic() - begun < 30
