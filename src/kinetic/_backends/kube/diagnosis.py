@@ -1,0 +1,270 @@
+"""Why a job on a cluster is as it is: from its Job or JobSet, its pods, events and Kueue's Workload to one finding.
+
+    ended?      the Job's conditions say so        → SUCCEEDED, or FAILED with how the pod ended
+    held?       suspended, by Kueue or by us       → what the queue says
+    no pod?     the events of the Job              → what refused it
+    a pod?      preempted, no machine, no image, starting, running
+
+Pure: nothing is asked here. Objects are plain dictionaries, as the API returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kinetic._backends.kube import endings, names, reading, sayings
+from kinetic._backends.kube.reading import Object
+from kinetic._backends.kube.sayings import Meaning
+from kinetic.job_status import JobStatus
+
+_SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "FailedToScaleUp")
+
+
+class Finding(NamedTuple):
+    """How a job stands, and why.
+
+    Attributes:
+        status: As the cluster sees it.
+        code: A short word for the reason; "" where there is none.
+        what: A sentence for the user, without a full stop; "" where the status says it all.
+        why: The cluster's own words.
+        next: What to do.
+        stuck: Whether waiting alone will not help.
+        pod: The pod that it was read from, or "".
+    """
+
+    status: JobStatus
+    code: str = ""
+    what: str = ""
+    why: str = ""
+    next: str = ""
+    stuck: bool = False
+    pod: str = ""
+
+
+class Scene(NamedTuple):
+    """All that is known about one job.
+
+    Attributes:
+        job: Its Job, JobSet or LeaderWorkerSet.
+        pods: Of all its attempts and hosts, as far as they are still there.
+        events: About any of these, in any order.
+        workload: Kueue's, or None.
+        accelerator: As the user wrote it.
+        hosts: How many the job has.
+    """
+
+    job: Object
+    pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
+    workload: Object | None = None
+    accelerator: str = ""
+    hosts: int = 1
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        about = self.job.get("metadata") or {}
+        return str((about.get("labels") or {}).get(names.JOB_LABEL) or about.get("name") or "")
+
+
+def find(scene: Scene) -> Finding:
+    """Say how a job stands and why."""
+    for judge in (_ended, _held, _without_pods):
+        found = judge(scene)
+        if found is not None:
+            return found
+    return _of_pods(scene)
+
+
+def _ended(scene: Scene) -> Finding | None:
+    if reading.condition(scene.job, "Complete", "Completed", "SuccessCriteriaMet"):
+        return Finding(JobStatus.SUCCEEDED)
+    failed = reading.condition(scene.job, "Failed", "FailureTarget")
+    if failed is None:
+        return None
+    if failed.get("reason") == "DeadlineExceeded":
+        why = str(failed.get("message") or "")
+        return Finding(
+            JobStatus.FAILED, "deadline", "it existed longer than it may", why, "raise the limit", stuck=True
+        )
+    broken = [pod for pod in scene.pods if reading.phase(pod) == "Failed"]
+    # The host that failed by itself is the cause, and peers of it follow: the earliest without a disruption.
+    broken.sort(key=lambda pod: (reading.is_disrupted(pod), _end_time(pod), reading.host(pod)))
+    if not broken:
+        why = f"{failed.get('reason') or 'Failed'}: {failed.get('message') or ''}"
+        return Finding(JobStatus.FAILED, "failed", "it failed, and its pods are gone", why, stuck=True)
+    return _finding(JobStatus.FAILED, endings.end(broken[0], scene.job_id), broken[0], scene, stuck=True)
+
+
+def _held(scene: Scene) -> Finding | None:
+    """Say what holds a suspended job back."""
+    if not (scene.job.get("spec") or {}).get("suspend"):
+        return None
+    queue = _context(scene)["queue"]
+    if not queue:
+        what = "it was made, and whoever made it has not let it go yet"
+        return Finding(
+            JobStatus.PENDING,
+            "held",
+            what,
+            "spec.suspend is true",
+            f"if this stays so, its client died: kinetic jobs cancel {scene.job_id}, and submit again",
+        )
+    said = _queue_says(scene)
+    found = sayings.meaning(sayings.QUEUEING, said, _context(scene))
+    return _plain(JobStatus.PENDING, found) if found else Finding(JobStatus.PENDING, "queued")
+
+
+def _queue_says(scene: Scene) -> str:
+    """Return Kueue's latest words about a job that it holds back."""
+    workload = scene.workload
+    if workload is None:
+        events = [event for event in reading.events_of(scene.job, scene.events) if "ueue" in str(event)]
+        return reading.said(events[-1]) if events else ""
+    for found in (reading.denied(workload, "QuotaReserved"), reading.condition(workload, "Evicted")):
+        if found is not None and found.get("message"):
+            return str(found["message"])
+    if reading.condition(workload, "QuotaReserved"):
+        return "admission check"
+    return ""
+
+
+def _without_pods(scene: Scene) -> Finding | None:
+    alive = [pod for pod in scene.pods if reading.phase(pod) != "Failed" or reading.is_disrupted(pod)]
+    refusals = [event for event in scene.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
+    if refusals and not alive:
+        said = reading.said(max(refusals, key=reading.event_time))
+        found = sayings.meaning(sayings.CREATION, said, _context(scene))
+        if found is None:
+            found = Meaning("refused", "the cluster does not make its pod", said, "", stuck=True)
+        return _plain(JobStatus.PENDING, found)
+    if scene.pods:
+        return None
+    return Finding(JobStatus.PENDING, "no-pod", "the cluster has not made its pod yet")
+
+
+def _of_pods(scene: Scene) -> Finding:
+    """Look at the newest pod of each host, and tell what is worst."""
+    newest: dict[int, Object] = {}
+    for pod in sorted(scene.pods, key=lambda pod: (reading.made(pod), reading.name(pod))):
+        newest[reading.host(pod)] = pod
+    found = [(host, _of_pod(pod, scene)) for host, pod in sorted(newest.items())]
+    waits = [(host, each) for host, each in found if each.status is not JobStatus.RUNNING]
+    if not waits:
+        return found[0][1]
+    host, worst = min(waits, key=lambda pair: (not pair[1].stuck, pair[0]))
+    if scene.hosts == 1:
+        return worst
+    running = len(found) - len(waits)
+    status = JobStatus.RUNNING if found[0][1].status is JobStatus.RUNNING else worst.status
+    return worst._replace(status=status, what=f"{running} of {scene.hosts} hosts run; host {host}: {worst.what}")
+
+
+def _of_pod(pod: Object, scene: Scene) -> Finding:
+    if reading.phase(pod) == "Failed":
+        # The Job has not failed: another pod follows, or it fails in a moment and is not called pending until then.
+        found = endings.end(pod, scene.job_id)
+        return _finding(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, scene, stuck=False)
+    if reading.is_disrupted(pod):
+        lost = endings.disruption(pod)
+        if lost is not None:
+            return _finding(JobStatus.PENDING, lost, pod, scene)
+    if reading.phase(pod) == "Succeeded":
+        return Finding(
+            JobStatus.RUNNING, "ending", "it has ended, and the cluster has not counted it yet", pod=reading.name(pod)
+        )
+    if "running" in (reading.container(pod).get("state") or {}):
+        return Finding(JobStatus.RUNNING, pod=reading.name(pod))
+    return _pending(pod, scene)
+
+
+def _pending(pod: Object, scene: Scene) -> Finding:
+    reason, message = reading.waiting(pod)
+    context = _context(scene, pod)
+    events = reading.events_of(pod, scene.events)
+    if reason:
+        said = f"{reason}: {message}"
+        # The back-off's own message says less than the failure before it, which is an event.
+        if reason == "ImagePullBackOff":
+            failures = [reading.said(event) for event in events if event.get("reason") == "Failed"]
+            said = f"{said} {' '.join(failures)}"
+        found = sayings.meaning(sayings.WAITING, said, context)
+        return _finding(JobStatus.PENDING, found, pod, scene)
+    unplaced = reading.denied(pod, "PodScheduled")
+    if unplaced is not None:
+        return _finding(JobStatus.PENDING, _unplaced(unplaced, events, context), pod, scene)
+    if not (pod.get("spec") or {}).get("nodeName"):
+        return Finding(JobStatus.PENDING, "new", "the scheduler has not looked at it yet", pod=reading.name(pod))
+    return _finding(JobStatus.PENDING, _starting(events, context), pod, scene)
+
+
+def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str, str]) -> Meaning | None:
+    """Say why a pod has no machine: the autoscaler's last word, else the scheduler's."""
+    if condition.get("reason") == "SchedulingGated":
+        return Meaning("queued", "a queue of the cluster holds it back", str(condition.get("message") or ""), "")
+    scaling = [event for event in events if event.get("reason") in _SCALING]
+    for event in reversed(scaling):
+        found = sayings.meaning(sayings.SCALING, reading.said(event), context)
+        if found is not None:
+            return found
+    return sayings.meaning(sayings.SCHEDULING, str(condition.get("message") or "."), context)
+
+
+def _starting(events: Sequence[Object], context: Mapping[str, str]) -> Meaning | None:
+    """Say what a pod does that has its machine; the last failure stays true until the container is there."""
+    failures = [
+        event
+        for event in events
+        if str(event.get("reason", "")).startswith("Failed") and event.get("reason") != "FailedScheduling"
+    ]
+    for event in reversed(failures or events):
+        if event.get("reason") in {"Scheduled", "FailedScheduling", *_SCALING}:
+            continue
+        return sayings.meaning(sayings.STARTING, reading.said(event), context)
+    return sayings.meaning(sayings.STARTING, "ContainerCreating", context)
+
+
+def _context(scene: Scene, pod: Object | None = None) -> dict[str, str]:
+    about = scene.job.get("metadata") or {}
+    labels = about.get("labels") or {}
+    template = (pod or {}).get("spec") or _template(scene.job)
+    images = [each.get("image", "") for each in template.get("containers") or ()]
+    return {
+        "namespace": str(about.get("namespace") or "default"),
+        "pod": reading.name(pod or {}) or f"-l {names.JOB_LABEL}={scene.job_id}",
+        "image": next(iter(images), ""),
+        "account": str(template.get("serviceAccountName") or "default"),
+        "queue": str(labels.get(names.QUEUE_LABEL) or ""),
+        "accelerator": scene.accelerator or "what the job asks for",
+    }
+
+
+def _template(job: Object) -> Object:
+    """Return the spec of the pods that a Job, a JobSet or a LeaderWorkerSet makes."""
+    spec = job.get("spec") or {}
+    for each in spec.get("replicatedJobs") or ():
+        spec = each.get("template", {}).get("spec") or {}
+    template = spec.get("template") or (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
+    return dict(template.get("spec") or {})
+
+
+def _finding(
+    status: JobStatus, found: Meaning | None, pod: Object, scene: Scene, *, stuck: bool | None = None
+) -> Finding:
+    """Make a finding of what was read from a pod."""
+    if found is None:
+        return Finding(status, pod=reading.name(pod))
+    made = _plain(status, found)
+    what = f"host {reading.host(pod)}: {made.what}" if scene.hosts > 1 and status is JobStatus.FAILED else made.what
+    return made._replace(what=what, pod=reading.name(pod), stuck=made.stuck if stuck is None else stuck)
+
+
+def _plain(status: JobStatus, found: Meaning) -> Finding:
+    return Finding(status, found.code, found.what, found.why, found.next, found.stuck)
+
+
+def _end_time(pod: Object) -> float:
+    ended = reading.terminated(pod) or {}
+    return reading.seconds(ended.get("finishedAt")) or float("inf")

@@ -1,0 +1,106 @@
+"""How a pod ended, in a sentence: preempted, evicted, out of memory, refused by its machine, by an exit code."""
+
+from __future__ import annotations
+
+import signal
+
+from kinetic._backends.kube import reading
+from kinetic._backends.kube.reading import Object
+from kinetic._backends.kube.sayings import Meaning
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
+
+_MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
+_MORE_DISK = 'write resources = { disk = "100Gi" } under [tool.kinetic] in pyproject.toml'
+_MORE_SHM = 'write resources = { shm = "16Gi" } under [tool.kinetic] in pyproject.toml'
+_NEXT_TRY = "nothing: it starts again by itself when there is a machine"
+_LOOK = "kinetic jobs logs {job}"
+
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "a more important pod took its place",
+    "EvictionByEvictionAPI": "its machine was emptied, as for an upgrade",
+    "DeletionByTaintManager": "its machine did not answer any more",
+    "DeletionByPodGC": "its machine is gone",
+    "PreemptionByKubeScheduler": "a more important pod took its place",
+}
+_REFUSALS = ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "NodePorts", "OutOf")
+
+
+def disruption(pod: Object) -> Meaning | None:
+    """Say how a pod lost its machine, or None when it did not."""
+    found = reading.condition(pod, "DisruptionTarget")
+    if found is None:
+        return None
+    status = pod.get("status") or {}
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or found.get("message") or "")
+    if "low on resource" in message or "had condition" in message:
+        return Meaning("evicted", "its machine ran out of room, and it was evicted", message, _roomier(message))
+    if found.get("reason") == "TerminationByKubelet" or reason in {"Terminated", "NodeShutdown", "Shutdown"}:
+        return Meaning("preempted", "its machine was taken away, as Spot capacity is", message, _NEXT_TRY)
+    what = _DISRUPTIONS.get(str(found.get("reason")), "it lost its machine")
+    return Meaning("preempted", what, message or str(found.get("reason") or ""), _NEXT_TRY)
+
+
+def end(pod: Object, job_id: str) -> Meaning:
+    """Say how a pod ended that has failed."""
+    lost = disruption(pod)
+    if lost is not None:
+        return lost
+    status = pod.get("status") or {}
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    if reason == "Evicted":
+        return Meaning("evicted", "it used more than it may, and was evicted", message, _roomier(message), stuck=True)
+    if reason == "DeadlineExceeded":
+        return Meaning("deadline", "it ran longer than its deadline", message, "raise the deadline", stuck=True)
+    if reason.startswith(_REFUSALS):
+        return Meaning("refused-by-machine", "its machine refused it at the last moment", f"{reason}: {message}")
+    return _exit(reading.terminated(pod) or {}, message or reason, job_id)
+
+
+def _exit(ended: Object, said: str, job_id: str) -> Meaning:
+    code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
+    message = str(ended.get("message") or said)
+    if reason == "OOMKilled":
+        return Meaning("memory", "its memory ran out", f"exit code {code}, OOMKilled", _MORE_MEMORY, stuck=True)
+    if reason in {"StartError", "ContainerCannotRun"}:
+        return Meaning(
+            "program",
+            "its image does not have the program that starts a job, or not for this processor",
+            message,
+            "take an image with Python in its PATH, for the processor of the machine",
+            stuck=True,
+        )
+    look = _LOOK.format(job=job_id)
+    if code is None:
+        return Meaning("unknown", "it ended, and nothing says how", message, look, stuck=True)
+    if code == INFRASTRUCTURE_EXIT:
+        return Meaning("infrastructure", "something around it failed, and it is tried again", _tail(message), look)
+    if code == FAILED_EXIT:
+        return Meaning("failed", "it failed", _tail(message), look, stuck=True)
+    if code == 137:
+        return Meaning(
+            "killed", "it was killed, most often because memory ran out", "exit code 137", _MORE_MEMORY, stuck=True
+        )
+    if code > 128:
+        return Meaning("signal", f"it was ended by {_signal(code - 128)}", f"exit code {code}", look, stuck=True)
+    return Meaning("exit", f"it exited with {code}", _tail(message), look, stuck=True)
+
+
+def _roomier(message: str) -> str:
+    if "shm" in message:
+        return _MORE_SHM
+    if "ephemeral" in message or "EmptyDir" in message or "disk" in message.lower():
+        return _MORE_DISK
+    return _MORE_MEMORY
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(text: str) -> str:
+    """Return the last line: the end of a log may stand in for a message."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,117 @@
+"""What the cluster is asked for, before it becomes manifests: one frozen page per job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kinetic._data.mounting import FuseMount
+    from kinetic._hardware.placement import Placement
+
+DAY_SECONDS = 86_400
+SPOT_GRACE_SECONDS = 15  # of the 30 s after the notice the first 15 belong to us; a larger number changes nothing
+GRACE_SECONDS = 30  # what Kubernetes gives by default
+RUNNER_FILE = "runner.zip"  # the one entry of the ConfigMap
+RUNNER_PATH = f"/kinetic/{RUNNER_FILE}"
+
+
+class Needs(NamedTuple):
+    """What one host of a job asks for, besides chips; None where it asks for nothing in particular.
+
+    Attributes:
+        cpu: Cores.
+        memory_bytes: Memory.
+        disk_bytes: Room for files beside those of the image.
+        shm_bytes: Shared memory, a part of the memory.
+    """
+
+    cpu: float | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    shm_bytes: int | None = None
+
+
+class BucketVolume(NamedTuple):
+    """A bucket, or a folder of it, that appears at a path of the job.
+
+    Attributes:
+        path: Absolute.
+        mount: Which bucket, and how.
+    """
+
+    path: str
+    mount: FuseMount
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What one job asks of a cluster.
+
+    Attributes:
+        job_id: The job.
+        namespace: Where its objects go.
+        placement: The hardware.
+        image: What its containers are made of.
+        command: What they run; the first word is a program of the image.
+        owner: Who submitted it.
+        group: The batch it belongs to, or "".
+        order_sha256: Digest of its order: tells a launch of the same job from another that has its name.
+        environment: Variables with their values. Nothing secret: whoever may read pods can read them.
+        from_pod: Variables whose value only the pod knows, and the field that has it, e.g. "metadata.name".
+        secret: The Secret whose entries lie in the runner's ``SECRET_FOLDER``, or "".
+        runner: The ConfigMap whose ``RUNNER_FILE`` lies at ``RUNNER_PATH``, or "".
+        needs: Processor, memory, disk and shared memory of each host.
+        deadline_seconds: How long a pod may run before the cluster ends it; waiting does not count. None: no limit.
+        life_seconds: How long the job may exist before the cluster ends it; waiting does count. None: no limit.
+        ttl_seconds: After the end, when the cluster removes what is left.
+        grace_seconds: Between the request to end and the end; None for what fits the hardware.
+        service_account: Whom the pod is to the cluster and its cloud; "" for the namespace's default.
+        needs_token: Whether the pod gets a token of that account, for stores whose client asks with one.
+        queue: A LocalQueue of Kueue, or "".
+        priority_class: How important it is, or "".
+        buckets: What is mounted instead of copied.
+        folders: Absolute paths at which the pod gets an empty folder that it may write to.
+        pull_secrets: Secrets with which the image is pulled.
+        run_as: User and group number that the container runs as; None for the image's own, mostly root.
+        node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
+        retries: How often what may pass is tried again (count); preemptions do not count.
+        coordinator_port: Where the first host listens for the others, outside TPUs.
+    """
+
+    job_id: str
+    namespace: str
+    placement: Placement
+    image: str
+    command: tuple[str, ...]
+    owner: str = ""
+    group: str = ""
+    order_sha256: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    from_pod: Mapping[str, str] = field(default_factory=dict)
+    secret: str = ""
+    runner: str = ""
+    needs: Needs = field(default_factory=Needs)
+    deadline_seconds: int | None = None
+    life_seconds: int | None = None
+    ttl_seconds: int = DAY_SECONDS
+    grace_seconds: int | None = None
+    service_account: str = ""
+    needs_token: bool = False
+    queue: str = ""
+    priority_class: str = ""
+    buckets: tuple[BucketVolume, ...] = ()
+    folders: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    run_as: int | None = None
+    node_selector: Mapping[str, str] | None = None
+    retries: int = 3
+    coordinator_port: int = 8482
+
+    @property
+    def grace(self) -> int:
+        """Seconds between the request to end and the end."""
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return SPOT_GRACE_SECONDS if self.placement.spot else GRACE_SECONDS

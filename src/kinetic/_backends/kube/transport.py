@@ -1,0 +1,243 @@
+"""Requests to one API server: as who we are, again after what passes, and to the new address when it has moved."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic._backends.kube import connecting
+from kinetic._stores.retrying import Retry
+from kinetic.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    import httpx2
+    from httpx2.websockets import WebSocketSession
+
+    from kinetic._backends.kube.access import Access
+
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+PATIENCE = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
+_MESSAGE = 1 << 20  # bytes: of a connection that both ends write to
+_LONGEST_WAIT = 30.0  # seconds; a server that asks for more is told off as unavailable
+
+Query = Mapping[str, str | int | bool]
+
+
+class Reply(NamedTuple):
+    """An answer.
+
+    Attributes:
+        status: The HTTP status.
+        body: Whole.
+        repeated: An earlier try may have been carried out, too.
+    """
+
+    status: int
+    body: bytes
+    repeated: bool
+
+
+class _Once:
+    """What one request may do once.
+
+    Attributes:
+        refused: The header that the server did not know; "" before it refused one.
+        moved: Whether we have asked where the server is now.
+    """
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self.moved = False
+
+
+class Transport:
+    """Send requests. Threads may share it; a forked process makes connections of its own."""
+
+    def __init__(self, access: Access, retry: Retry = PATIENCE) -> None:
+        self.access = access
+        self.requests = 0  # sent so far (count)
+        self._retry = retry
+        self._lock = threading.Lock()
+        self._http: httpx2.Client | None = None
+        self._process = 0
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send a request and return the answer, whatever it is, except for what passes or concerns us and not it.
+
+        Requests are repeated though the first may have been carried out: names are derived, so that making a thing
+        twice makes it once.
+
+        Raises:
+            BackendUnavailableError: No answer came, or only ones that say "later".
+            CredentialsError: We are not who we say, or have nothing to say it with.
+        """
+        begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
+        while True:
+            answer, words = self._try(once, method, path, query, body, headers)
+            if answer is not None and answer.status_code not in AGAIN:
+                return Reply(answer.status_code, answer.content, repeated=bool(failure))
+            failure, wanted = words, 0.0
+            if answer is not None:
+                failure = f"HTTP {answer.status_code}: {answer.text[:300]}"
+                wanted = _seconds(answer.headers.get("retry-after", ""))
+            attempt += 1
+            if attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds:
+                raise self._unavailable(failure)
+            self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
+
+    def _try(
+        self,
+        once: _Once,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[httpx2.Response | None, str]:
+        """Send a request, once more as somebody who is known, once more to where the server is now.
+
+        Returns:
+            The answer, or None and how the connection failed.
+        """
+        import httpx2  # 90 ms; only for a cluster
+
+        while True:
+            http = self._connected()
+            header = self.access.credential.header(instead_of=once.refused)
+            try:
+                answer = http.send(self._request(http, method, path, query, body, headers, header))
+            except httpx2.TransportError as error:
+                if not once.moved and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                    once.moved = True
+                    if self.moved():
+                        continue
+                return None, f"{type(error).__name__}: {error}"
+            if answer.status_code != 401 or once.refused:
+                return answer, ""
+            once.refused = header or "a certificate"
+            if self.access.credential.certificate() is not None:
+                self.close()  # it is shown when a connection is made
+
+    @contextmanager
+    def stream(self, path: str, *, query: Query, silence_seconds: float) -> Iterator[httpx2.Response]:
+        """Open an answer that goes on, once: whoever reads knows where to resume.
+
+        Args:
+            path: Of a watch or a log.
+            query: What is asked for.
+            silence_seconds: How long nothing may come.
+
+        Raises:
+            httpx2.TransportError: The connection could not be made, or broke.
+        """
+        import httpx2
+
+        http = self._connected()
+        header = self.access.credential.header()
+        request = self._request(http, "GET", path, query, None, None, header)
+        request.extensions["timeout"] = httpx2.Timeout(connecting.CONNECT_SECONDS, read=silence_seconds).as_dict()
+        answer = http.send(request, stream=True)
+        if answer.status_code == 401:
+            answer.close()
+            request.headers["Authorization"] = self.access.credential.header(instead_of=header)
+            answer = http.send(request, stream=True)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    @contextmanager
+    def websocket(self, path: str, *, query: Query, protocols: list[str]) -> Iterator[WebSocketSession]:
+        """Open a connection that both ends write to.
+
+        Raises:
+            httpx2.HTTPError: It could not be made.
+            HTTPXWSException: The server did not agree to it.
+        """
+        http = self._connected()
+        header = self.access.credential.header()
+        url = f"{self.access.server}{path}"
+        params = {key: _word(value) for key, value in query.items()}
+        headers = {"Authorization": header} if header else {}
+        with http.websocket(
+            url, params=params, headers=headers, subprotocols=protocols, max_message_size_bytes=_MESSAGE
+        ) as socket:
+            yield socket
+
+    def pause(self, attempt: int) -> None:
+        """Wait before a stream is opened again; the first time hardly at all."""
+        self._retry.pause(min(attempt, 6))
+
+    def close(self) -> None:
+        """Close all connections. Using it again opens new ones."""
+        with self._lock:
+            http, self._http = self._http, None
+        if http is not None and self._process == os.getpid():
+            http.close()
+
+    def _request(
+        self,
+        http: httpx2.Client,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        credential: str,
+    ) -> httpx2.Request:
+        self.requests += 1
+        found = {"Accept": "application/json", **(headers or {})}
+        if body is not None:
+            found.setdefault("Content-Type", "application/json")
+        if credential:
+            found["Authorization"] = credential
+        name = self.access.server_name
+        more = {"sni_hostname": name} if name else None
+        params = {key: _word(value) for key, value in (query or {}).items()}
+        return http.build_request(
+            method, f"{self.access.server}{path}", params=params, content=body, headers=found, extensions=more
+        )
+
+    def _connected(self) -> httpx2.Client:
+        with self._lock:
+            if self._http is None or self._process != os.getpid():
+                self._http, self._process = connecting.http_client(self.access), os.getpid()
+            return self._http
+
+    def moved(self) -> bool:
+        """Ask anew where the server is; True when it is somewhere else, or has another certificate."""
+        if self.access.again is None:
+            return False
+        found = self.access.again()
+        if (found.server, found.authority) == (self.access.server, self.access.authority):
+            return False
+        self.close()
+        self.access = found
+        return True
+
+    def _unavailable(self, failure: str) -> BackendUnavailableError:
+        return BackendUnavailableError(
+            f"{self.access.about} does not answer",
+            why=f"{self.access.server}: {failure}",
+            next="look at the network and at the cluster, and try again: what was submitted is kept",
+        )
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0  # the other form is a date, which no API server sends
+
+
+def _word(value: str | float) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""Google's services over REST, and who we are to them. Owns google-auth."""

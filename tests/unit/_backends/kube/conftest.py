@@ -1,0 +1,35 @@
+"""Requests for tests of manifests: one page of defaults, and whatever a test says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kinetic._backends.kube.request import JobRequest
+from kinetic._hardware import place
+
+Ask = Callable[..., JobRequest]
+JOB_ID = "l4-train-20261121-143000-1a2b3c4"
+
+
+@pytest.fixture
+def ask() -> Ask:
+    """Return a function that makes a request for an accelerator."""
+
+    def make(accelerator: str = "cpu", *, spot: bool = False, multi_host: bool = False, **more: Any) -> JobRequest:
+        fields = {
+            "job_id": JOB_ID,
+            "namespace": "research",
+            "placement": place(accelerator, spot=spot, multi_host=multi_host),
+            "image": "python:3.11-slim",
+            "command": ("python3", "/kinetic/runner.zip", "{}"),
+            "owner": "ann@example.com",
+            "order_sha256": "ab" * 32,
+            "secret": "kinetic-secret",
+            "runner": "kinetic-runner-1-abc",
+        }
+        return JobRequest(**{**fields, **more})
+
+    return make

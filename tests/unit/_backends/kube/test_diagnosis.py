@@ -1,0 +1,538 @@
+"""Why a job waits or failed, read from what clusters really write: a row for each reason.
+
+The texts are those of Kubernetes 1.36, GKE's autoscaler and Kueue 0.14, with names shortened.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from kinetic._backends.kube import diagnosis
+from kinetic._backends.kube.diagnosis import Scene, find
+from kinetic._wire import pod as words
+from kinetic.job_status import JobStatus
+
+JOB_ID = "l4-train-20261121-143000-1a2b3c4"
+NAME = f"kinetic-{JOB_ID}"
+IMAGE = "europe-docker.pkg.dev/p/r/train:1"
+
+
+def at(second: int) -> str:
+    return f"2026-11-21T14:30:{second:02}Z"
+
+
+def job(*conditions: dict, suspend: bool = False, queue: str = "", account: str = "kinetic") -> dict:
+    labels = {"job-id": JOB_ID, **({"kueue.x-k8s.io/queue-name": queue} if queue else {})}
+    template = {"spec": {"serviceAccountName": account, "containers": [{"name": "kinetic-worker", "image": IMAGE}]}}
+    return {
+        "metadata": {"name": NAME, "namespace": "research", "uid": "job", "labels": labels},
+        "spec": {"suspend": suspend, "template": template},
+        "status": {"conditions": list(conditions)},
+    }
+
+
+def condition(kind: str, reason: str = "", message: str = "", *, holds: bool = True) -> dict:
+    return {"type": kind, "status": str(holds), "reason": reason, "message": message}
+
+
+def pod(name: str = "pod-a", *, made: int = 0, host: int | None = None, node: str = "", **status: Any) -> dict:
+    labels = {} if host is None else {"batch.kubernetes.io/job-completion-index": str(host)}
+    spec: dict[str, Any] = {"serviceAccountName": "kinetic", "containers": [{"name": "kinetic-worker", "image": IMAGE}]}
+    spec |= {"nodeName": node} if node else {}
+    about = {"name": name, "uid": name, "creationTimestamp": at(made), "labels": labels}
+    return {"metadata": about, "spec": spec, "status": {"phase": "Pending", **status}}
+
+
+def event(reason: str, message: str, *, of: str = "pod-a", when: int = 1) -> dict:
+    return {"reason": reason, "message": message, "lastTimestamp": at(when), "involvedObject": {"uid": of, "name": of}}
+
+
+def unschedulable(message: str) -> dict:
+    return pod(conditions=[condition("PodScheduled", "Unschedulable", message, holds=False)])
+
+
+def waiting(reason: str, message: str = "") -> dict:
+    state = {"name": "kinetic-worker", "state": {"waiting": {"reason": reason, "message": message}}}
+    return pod(node="node-1", containerStatuses=[state])
+
+
+def ended(code: int, how: str = "Error", said: str = "", **more: Any) -> dict:
+    terminated = {"exitCode": code, "reason": how, "message": said, "finishedAt": at(9)}
+    statuses = [{"name": "kinetic-worker", "state": {"terminated": terminated}}]
+    return pod(**{"node": "node-1", "phase": "Failed", "containerStatuses": statuses, **more})
+
+
+def disrupted(cause: str, said: str = "", **more: Any) -> dict:
+    conditions = [condition("DisruptionTarget", cause, said)]
+    return ended(143, **{"conditions": conditions, **more})
+
+
+RUNNING = [{"name": "kinetic-worker", "state": {"running": {"startedAt": at(5)}}}]
+BUSY = (
+    "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 3 No preemption "
+    "victims found for incoming pod."
+)
+MISMATCH = (
+    "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. preemption: 0/3 nodes are "
+    "available: 3 Preemption is not helpful for scheduling."
+)
+TAINTED = "0/2 nodes are available: 2 node(s) had untolerated taint {google.com/tpu: present}."
+GROUP = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instanceGroups/gke-c-l4-grp"
+UP = f"pod triggered scale-up: [{{{GROUP} 0->1 (max: 4)}}]"
+NOT_FOUND = f'failed to pull and unpack image "{IMAGE}": failed to resolve reference "{IMAGE}": {IMAGE}: not found'
+FORBIDDEN = (
+    f'failed to pull and unpack image "{IMAGE}": failed to resolve reference: failed to authorize: failed to fetch '
+    "anonymous token: unexpected status from GET request: 403 Forbidden"
+)
+
+
+class Row(NamedTuple):
+    """What a cluster says, and what we make of it."""
+
+    name: str
+    scene: Scene
+    status: JobStatus
+    code: str
+    what: str
+    next: str
+    stuck: bool = False
+
+
+def scene(pod_: dict | None, *events: dict, job_: dict | None = None, workload: dict | None = None) -> Scene:
+    return Scene(job_ or job(), [pod_] if pod_ else [], events, workload, "gpu-l4x4")
+
+
+def refused(message: str) -> Scene:
+    return scene(None, event("FailedCreate", f'Error creating: pods "{NAME}-" is forbidden: {message}', of="job"))
+
+
+def queued(*conditions: dict) -> Scene:
+    workload = {"metadata": {"name": "job-x"}, "status": {"conditions": list(conditions)}}
+    return scene(None, job_=job(suspend=True, queue="team-a"), workload=workload)
+
+
+WAIT, STUCK = False, True
+P, R, S, F = JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED
+ROWS = [
+    # -------------------------------------------------------------------------------------------- no pod can be made
+    Row(
+        "service account missing",
+        refused('error looking up service account research/kinetic: serviceaccount "kinetic" not found'),
+        P, "service-account", "no service account kinetic", "kubectl create serviceaccount kinetic -n research", STUCK,
+    ),
+    Row(
+        "quota of the namespace",
+        refused("exceeded quota: team, requested: requests.cpu=4, used: requests.cpu=8, limited: requests.cpu=10"),
+        P, "quota", "the quota team of the namespace research is used up", "kubectl describe resourcequota team", WAIT,
+    ),
+    Row(
+        "quota wants limits",
+        refused("failed quota: team: must specify limits.cpu for: kinetic-worker; limits.memory for: kinetic-worker"),
+        P, "quota", "wants every pod to say limits.cpu", 'write resources = { cpu = 4, memory = "16Gi" }', STUCK,
+    ),
+    Row(
+        "pod security",
+        refused('violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container "kinetic-worker")'),
+        P, "admission", "takes pods of the level restricted:latest only", "another namespace", STUCK,
+    ),
+    Row(
+        "admission refused",
+        refused('admission webhook "validation.gatekeeper.sh" denied the request: [need-team] no label team'),
+        P, "admission", "a rule of the cluster refuses the pod", "change what the message names", STUCK,
+    ),
+    Row(
+        "webhook down",
+        scene(None, event("FailedCreate", 'Error creating: Internal error occurred: failed calling webhook '
+                          '"gcsfuse-sidecar-injector.csi.storage.gke.io": no endpoints available', of="job")),
+        P, "webhook-down", "webhook gcsfuse-sidecar-injector.csi.storage.gke.io does not answer", "ask who runs", WAIT,
+    ),
+    Row(
+        "priority class",
+        refused("no PriorityClass with name urgent was found"),
+        P, "priority-class", "no priority class urgent", "kubectl get priorityclasses", STUCK,
+    ),
+    Row("no pod yet", scene(None), P, "no-pod", "has not made its pod yet", ""),
+    Row("client died", scene(None, job_=job(suspend=True)), P, "held", "has not let it go", "kinetic jobs cancel"),
+    # ------------------------------------------------------------------------------------------------------- queues
+    Row(
+        "waits in a queue",
+        queued(condition("QuotaReserved", "Pending", "couldn't assign flavors to pod set main: insufficient unused "
+                         "quota for nvidia.com/gpu in flavor l4, 2 more needed", holds=False)),
+        P, "queued", "waits in the queue team-a for nvidia.com/gpu", "kubectl get workloads -n research", WAIT,
+    ),
+    Row(
+        "queue too small",
+        queued(condition("QuotaReserved", "Pending", "couldn't assign flavors to pod set main: insufficient quota for "
+                         "nvidia.com/gpu in flavor l4, request > maximum capacity (8 > 4)", holds=False)),
+        P, "queue-too-small", "can never hold this job", "ask for less", STUCK,
+    ),
+    Row(
+        "no such queue",
+        queued(condition("QuotaReserved", "Inadmissible", "LocalQueue team-a doesn't exist", holds=False)),
+        P, "queue-missing", "the namespace research has no queue team-a", "kubectl get localqueues -n research", STUCK,
+    ),
+    Row(
+        "queue inactive",
+        queued(condition("QuotaReserved", "Inadmissible", "ClusterQueue team is inactive", holds=False)),
+        P, "queue-stopped", "the queue team-a is not served now", "kubectl describe localqueue team-a", STUCK,
+    ),
+    Row(
+        "evicted from a queue",
+        queued(condition("QuotaReserved", "Pending", "", holds=False),
+               condition("Evicted", "Preempted", "Preempted to accommodate a workload (UID: 1) due to prioritization")),
+        P, "queue-evicted", "a more important job took its place", "", WAIT,
+    ),
+    Row(
+        "machines of a queue",
+        queued(condition("QuotaReserved", "QuotaReserved", "Quota reserved in ClusterQueue team")),
+        P, "provisioning", "its machines are being made", "", WAIT,
+    ),
+    Row("queued, nothing said", scene(None, job_=job(suspend=True, queue="team-a")), P, "queued", "in the queue", ""),
+    # ---------------------------------------------------------------------------------------------------- no machine
+    Row("busy", scene(unschedulable(BUSY)), P, "busy", "not enough nvidia.com/gpu", "wait for other jobs", WAIT),
+    Row(
+        "no node matches",
+        scene(unschedulable(MISMATCH)),
+        P, "no-node-matches", "what the job asks for: gpu-l4x4", "gcloud container node-pools list", STUCK,
+    ),
+    Row(
+        "taint",
+        scene(unschedulable(TAINTED)),
+        P, "no-node-matches", "reserved by {google.com/tpu: present}", "node-pools list", STUCK,
+    ),
+    Row(
+        "no nodes at all",
+        scene(unschedulable("no nodes available to schedule pods")),
+        P, "no-node-matches", "the cluster has no machines", "node-pools", WAIT,
+    ),
+    Row(
+        "scale-up running",
+        scene(unschedulable(MISMATCH), event("TriggeredScaleUp", UP)),
+        P, "scaling-up", "a machine with gpu-l4x4 is being made", "", WAIT,
+    ),
+    Row(
+        "out of stock",
+        scene(
+            unschedulable(MISMATCH),
+            event("TriggeredScaleUp", UP, when=1),
+            event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
+                  "resources. Pod is at risk of not being scheduled.", when=2),
+        ),
+        P, "out-of-stock", "Google has no gpu-l4x4 left in this zone", "another zone", WAIT,
+    ),
+    Row(
+        "asked for again after a failure",
+        scene(
+            unschedulable(MISMATCH),
+            event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
+                  "resources. Pod is at risk of not being scheduled.", when=1),
+            event("TriggeredScaleUp", UP, when=2),
+        ),
+        P, "scaling-up", "is being made", "", WAIT,
+    ),
+    Row(
+        "quota of the project",
+        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+              "this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.")),
+        P, "quota", "the project's quota does not allow another machine", "iam-admin/quotas", STUCK,
+    ),
+    Row(
+        "no addresses",
+        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+              "this pod failed: IP space exhausted. Pod is at risk of not being scheduled.")),
+        P, "addresses", "no addresses left", "pod addresses", STUCK,
+    ),
+    Row(
+        "another failure to scale",
+        scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
+              "this pod failed: Internal error. Pod is at risk of not being scheduled.")),
+        P, "scaling-failed", "tried to make a machine and failed", "kubectl describe pod pod-a -n research", WAIT,
+    ),
+    Row(
+        "no pool can provide it",
+        scene(unschedulable(MISMATCH), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 3 node(s) didn't match "
+              "Pod's node affinity/selector")),
+        P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "add a node pool", STUCK,
+    ),
+    Row(
+        "pool is full",
+        scene(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match "
+              "Pod's node affinity/selector, 1 max node group size reached")),
+        P, "pool-full", "has all the machines that it may have", "--max-nodes", WAIT,
+    ),
+    Row(
+        "backing off",
+        scene(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match "
+              "Pod's node affinity/selector, 1 in backoff after failed scale-up")),
+        P, "pool-full", "waits after a failure", "", WAIT,
+    ),
+    Row(
+        "gated",
+        scene(pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked due to non-empty "
+              "scheduling gates", holds=False)])),
+        P, "queued", "a queue of the cluster holds it back", "", WAIT,
+    ),
+    Row("new pod", scene(pod()), P, "new", "the scheduler has not looked at it yet", ""),
+    # ------------------------------------------------------------------------------------------- image and container
+    Row(
+        "image missing",
+        scene(waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'),
+              event("Failed", f'Failed to pull image "{IMAGE}": rpc error: code = NotFound desc = {NOT_FOUND}')),
+        P, "image-missing", f"there is no image {IMAGE}", "look at its name and tag", STUCK,
+    ),
+    Row(
+        "image forbidden",
+        scene(waiting("ErrImagePull", FORBIDDEN)),
+        P, "image-denied", "the cluster may not pull", "Artifact Registry Reader", STUCK,
+    ),
+    Row(
+        "image name",
+        scene(waiting("InvalidImageName", 'Failed to apply default image tag "A:b:c": invalid reference format')),
+        P, "image-name", "is no name of an image", "REGISTRY/NAME:TAG", STUCK,
+    ),
+    Row(
+        "image of another processor",
+        scene(waiting("ErrImagePull", f'failed to pull image "{IMAGE}": no match for platform in manifest: not found')),
+        P, "image-architecture", "not made for the processor", "linux/arm64", STUCK,
+    ),
+    Row(
+        "registry is busy",
+        scene(waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit.")),
+        P, "image-slow", "does not serve the cluster well", "registry near the cluster", WAIT,
+    ),
+    Row(
+        "image, other",
+        scene(waiting("ErrImagePull", "something new")),
+        P, "image", "cannot be pulled", "kubectl describe pod pod-a -n research", STUCK,
+    ),
+    Row(
+        "no Python in the image",
+        scene(waiting("RunContainerError", 'failed to create containerd task: exec: "python3": executable file not '
+                      "found in $PATH: unknown")),
+        P, "program", "does not have the program", "Python in its PATH", STUCK,
+    ),
+    Row(
+        "secret gone",
+        scene(waiting("CreateContainerConfigError", 'secret "kinetic-x" not found')),
+        P, "configuration", "the secret kinetic-x of the job is gone", "submit the job again", STUCK,
+    ),
+    Row(
+        "secret not there yet",
+        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret '
+              '"kinetic-x" not found')),
+        P, "configuration", "the secret kinetic-x of the job is not there", "within seconds", WAIT,
+    ),
+    Row(
+        "bucket missing",
+        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
+              "code = NotFound desc = failed to get GCS bucket \"my-bucket\": storage: bucket doesn't exist")),
+        P, "bucket", "a bucket that the job mounts does not exist", "gs://", STUCK,
+    ),
+    Row(
+        "bucket forbidden",
+        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : rpc error: '
+              "code = PermissionDenied desc = failed to get GCS bucket: googleapi: Error 403: caller does not have "
+              "storage.objects.list access")),
+        P, "bucket-denied", "may not read a bucket", "Storage Object Viewer", STUCK,
+    ),
+    Row(
+        "no FUSE driver",
+        scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "bucket-0" : '
+              "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name gcsfuse.csi.storage.gke.io "
+              "not found in the list of registered CSI drivers")),
+        P, "driver", "its Cloud Storage FUSE driver is off", "GcsFuseCsiDriver=ENABLED", STUCK,
+    ),
+    Row(
+        "image being pulled",
+        scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1"),
+              event("Pulling", f'Pulling image "{IMAGE}"', when=2)),
+        P, "pulling", f"the machine pulls the image {IMAGE}", "", WAIT,
+    ),
+    Row(
+        "container being made",
+        scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1")),
+        P, "starting", "the machine makes the container", "", WAIT,
+    ),
+    # ------------------------------------------------------------------------------------------- preempted: once more
+    Row(
+        "spot",
+        scene(disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.",
+                        reason="Terminated")),
+        P, "preempted", "taken away, as Spot capacity is", "starts again by itself", WAIT,
+    ),
+    Row("node gone", scene(disrupted("DeletionByPodGC", "PodGC: node no longer exists")), P, "preempted",
+        "its machine is gone", "starts again", WAIT),
+    Row("node lost", scene(disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")), P,
+        "preempted", "did not answer any more", "starts again", WAIT),
+    Row("drained", scene(disrupted("EvictionByEvictionAPI", "Eviction API: evicting")), P, "preempted",
+        "its machine was emptied", "starts again", WAIT),
+    Row("pushed aside", scene(disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a "
+        "higher priority pod")), P, "preempted", "a more important pod took its place", "starts again", WAIT),
+    Row(
+        "node pressure",
+        scene(disrupted("TerminationByKubelet", reason="Evicted", message="The node was low on resource: memory. "
+                        "Threshold quantity: 100Mi, available: 81Mi. Container kinetic-worker was using 14Gi, request "
+                        "is 8Gi, has larger consumption of memory. ")),
+        P, "evicted", "ran out of room", 'memory = "32Gi"', WAIT,
+    ),
+    Row("infrastructure", scene(ended(words.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
+        "infrastructure", "tried again", f"kinetic jobs logs {JOB_ID}", WAIT),
+    Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
+        "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
+        "refused it at the last moment", "", WAIT),
+    # ---------------------------------------------------------------------------------------------------------- ended
+    Row("running", scene(pod(node="node-1", phase="Running", containerStatuses=RUNNING)), R, "", "", ""),
+    Row("complete", scene(None, job_=job(condition("Complete"))), S, "", "", ""),
+    Row("success counted soon", scene(None, job_=job(condition("SuccessCriteriaMet"))), S, "", "", ""),
+    Row(
+        "out of memory",
+        scene(ended(137, "OOMKilled"), job_=job(condition("Failed", "PodFailurePolicy"))),
+        F, "memory", "its memory ran out", 'memory = "32Gi"', STUCK,
+    ),
+    Row("killed", scene(ended(137), job_=job(condition("Failed", "PodFailurePolicy"))), F, "killed",
+        "most often because memory ran out", "memory", STUCK),
+    Row("crashed", scene(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
+        "ended by SIGSEGV", "kinetic jobs logs", STUCK),
+    Row("user error", scene(ended(words.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
+        job_=job(condition("Failed", "PodFailurePolicy"))), F, "failed", "it failed", "kinetic jobs logs", STUCK),
+    Row("another exit", scene(ended(1, said="python3: can't open file"), job_=job(condition("Failed"))), F, "exit",
+        "it exited with 1", "kinetic jobs logs", STUCK),
+    Row(
+        "disk",
+        scene(ended(137) | {"status": {"phase": "Failed", "reason": "Evicted", "message":
+              "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. "}},
+              job_=job(condition("Failed", "PodFailurePolicy"))),
+        F, "evicted", "used more than it may", 'disk = "100Gi"', STUCK,
+    ),
+    Row(
+        "shared memory",
+        scene(pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
+              job_=job(condition("Failed", "BackoffLimitExceeded"))),
+        F, "evicted", "used more than it may", 'shm = "16Gi"', STUCK,
+    ),
+    Row("deadline of the pod", scene(pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the "
+        "node longer than the specified deadline"), job_=job(condition("Failed"))), F, "deadline", "longer than its",
+        "deadline", STUCK),
+    Row("deadline of the job", scene(None, job_=job(condition("Failed", "DeadlineExceeded", "Job was active longer "
+        "than specified deadline"))), F, "deadline", "longer than it may", "", STUCK),
+    Row("failed, pods gone", scene(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
+        "specified backoff limit"))), F, "failed", "its pods are gone", "", STUCK),
+    Row("start error", scene(ended(128, "StartError", 'exec: "python3": executable file not found in $PATH'),
+        job_=job(condition("Failed"))), F, "program", "does not have the program", "Python", STUCK),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_a_reason_is_read_from_what_the_cluster_says(row: Row) -> None:
+    found = find(row.scene)
+
+    assert (found.status, found.code, found.stuck) == (row.status, row.code, row.stuck)
+    assert row.what in found.what
+    assert row.next in found.next
+
+
+def test_no_text_has_a_hole_or_a_brace_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in ROWS:
+        found = find(row.scene)
+
+        holes = {"QUOTA", "WHAT", "TAINT", "HOOK", "NAME", "LEVEL", "KIND", "MISSING"}
+        assert not set(found.what.split()) & holes, found
+        assert "{{" not in found.next
+
+
+def test_every_way_to_wait_says_what_to_do_or_that_it_passes() -> None:
+    silent = [row.name for row in ROWS if find(row.scene).stuck and row.status is P and not find(row.scene).next]
+
+    assert silent == []
+
+
+def test_the_newest_pod_speaks_for_a_job_that_was_preempted() -> None:
+    old = disrupted("DeletionByPodGC")
+    new = pod("pod-b", made=30, node="node-2", phase="Running", containerStatuses=RUNNING)
+
+    assert find(Scene(job(), [new, old])) == diagnosis.Finding(R, pod="pod-b")
+
+
+def test_a_verdict_that_the_cluster_has_not_counted_yet_is_not_called_pending() -> None:
+    assert find(scene(ended(words.FAILED_EXIT))).status is R
+    assert find(scene(ended(words.INFRASTRUCTURE_EXIT))).status is P
+
+
+def test_an_event_about_another_pod_is_not_ours() -> None:
+    other = event("FailedScaleUp", "Node scale up in zones a failed: GCE out of resources.", of="pod-b")
+
+    assert find(scene(unschedulable(BUSY), other)).code == "busy"
+
+
+def test_a_refusal_to_make_the_next_pod_is_told_when_the_last_one_is_gone() -> None:
+    old = ended(words.INFRASTRUCTURE_EXIT)
+    refusal = event("FailedCreate", 'Error creating: pods "x" is forbidden: exceeded quota: team, requested: pods=1, '
+                    "used: pods=1, limited: pods=1", of="job")  # fmt: skip
+
+    assert find(Scene(job(), [old], [refusal])).code == "quota"
+
+
+def test_an_old_refusal_says_nothing_about_a_pod_that_runs() -> None:
+    refusal = event("FailedCreate", "Error creating: exceeded quota: team, requested", of="job")
+    running = pod(node="node-1", phase="Running", containerStatuses=RUNNING)
+
+    assert find(Scene(job(), [running], [refusal])).status is R
+
+
+def test_a_container_that_the_cluster_added_is_not_taken_for_ours() -> None:
+    sidecar = {"name": "gke-gcsfuse-sidecar", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    found = ended(137, "OOMKilled")
+    found["status"]["containerStatuses"].insert(0, sidecar)
+
+    assert find(scene(found, job_=job(condition("Failed")))).code == "memory"
+
+
+# ----------------------------------------------------------------------------------------------------------- many hosts
+
+
+def slice_of(*pods: dict, job_: dict | None = None) -> Scene:
+    return Scene(job_ or job(), pods, (), None, "tpu-v6e-4x4", hosts=4)
+
+
+def host(number: int, **more: Any) -> dict:
+    fields = {"node": f"node-{number}", "phase": "Running", "containerStatuses": RUNNING, **more}
+    return pod(f"pod-{number}", host=number, **fields)
+
+
+def test_a_slice_waits_for_its_worst_host() -> None:
+    lost = pod("pod-2", host=2, conditions=[condition("PodScheduled", "Unschedulable", MISMATCH, holds=False)])
+
+    found = find(slice_of(host(0), host(1), lost, host(3)))
+
+    assert found.status is R
+    assert found.what.startswith("3 of 4 hosts run; host 2: no machine of this cluster")
+    assert found.stuck
+
+
+def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
+    late = {"exitCode": words.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
+    early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}
+    first = host(0, phase="Failed", containerStatuses=[{"name": "kinetic-worker", "state": {"terminated": late}}])
+    cause = host(2, phase="Failed", containerStatuses=[{"name": "kinetic-worker", "state": {"terminated": early}}])
+    taken = disrupted("DeletionByPodGC")
+
+    found = find(slice_of(first, taken, cause, job_=job(condition("Failed", "PodFailurePolicy"))))
+
+    assert (found.status, found.code, found.pod) == (F, "memory", "pod-2")
+    assert found.what == "host 2: its memory ran out"
+
+
+def test_a_job_set_that_is_complete_is_a_success() -> None:
+    assert find(slice_of(job_=job(condition("Completed", "AllJobsCompleted")))).status is S
+
+
+def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
+    found = job()
+    template = found["spec"].pop("template")
+    found["spec"]["replicatedJobs"] = [{"name": "s", "template": {"spec": {"template": template}}}]
+    refusal = event("FailedCreate", 'Error creating: pods "x" is forbidden: error looking up service account '
+                    'research/kinetic: serviceaccount "kinetic" not found', of="child")  # fmt: skip
+
+    assert "kubectl create serviceaccount kinetic" in find(Scene(found, (), [refusal])).next
