@@ -28,12 +28,13 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench nightly clean python-is-there
+.PHONY: help demo test check cluster bench nightly clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
 	@echo 'make test      the test suite, except what takes minutes'
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
+	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make bench     measure, each figure beside its baseline'
 	@echo 'make nightly   the tests that take minutes'
 	@echo 'make clean     remove the environments and everything else that was made here'
@@ -90,6 +91,10 @@ check: $(ENV_READY)
 	@$(ENV)/bin/lint-imports --no-logo
 	@$(ENV)/bin/codespell
 	@$(ENV)/bin/validate-pyproject pyproject.toml
+
+# Needs Go; the tests of Kubernetes skip, and say so, where this has not been run. GOFLAGS=-p=1 leaves a core to others.
+cluster: python-is-there
+	@cd tests && $(RUN_PYTHON) -m cluster.building.build
 
 # These two variables change what is measured (unbuffered prints; every import compiled again), so they go.
 bench: $(ENV_READY)

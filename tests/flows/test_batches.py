@@ -438,7 +438,7 @@ def test_cleaning_up_leaves_nothing_that_can_be_attached_and_keeping_artifacts_k
     assert statuses == {"NOT_FOUND": 2}
     assert value == 10
     assert after == {"NOT_FOUND": 2}
-    assert attached == "JobNotFoundError"
+    assert attached == "FileNotFoundError"
     assert not (batches.store / "_groups" / group).exists()
     assert [path.name for path in batches.store.iterdir() if path.name in jobs] == []
 

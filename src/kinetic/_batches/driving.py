@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 1.0  # told, not polled: this only finds what nobody told
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is out of reach this long ends the driving; it can be resumed
 _LONGEST_PAUSE = 30.0
+_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its keeper's work on it
 
 
 class Driver:
@@ -143,7 +144,9 @@ class Driver:
         handle = self._board.handle(index)
         if handle is not None:
             closing.close(handle, self._launcher.store)
-            self._launcher.backend.remove([handle.job_id])
+            backend = self._launcher.backend
+            backend.stop([handle.job_id], wait=_LAST_WORDS_SECONDS)  # it has ended; its log may be on its way yet
+            backend.remove([handle.job_id])
             step("driver:attempt-closed")
 
     def _launch(self) -> bool:

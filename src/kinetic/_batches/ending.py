@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _WAIT_SECONDS = 10.0  # a driver of this process looks up between two launches
 
 
+_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its keeper's work on it
+
+
 def cancel(batch: BatchHandle) -> None:
     """Stop the driver, wherever it is, and cancel what has not ended."""
     board = batch._seeing()  # noqa: SLF001 - one room
@@ -48,7 +51,10 @@ def cleanup(batch: BatchHandle, *, resources: bool, artifacts: bool) -> None:
         cancel(batch)
     handles = _all_attempts(batch, board)
     if resources:
-        board.backend.remove([handle.job_id for handle in handles])
+        names = [handle.job_id for handle in handles]
+        if not artifacts:
+            board.backend.stop(names, wait=_LAST_WORDS_SECONDS)  # all have ended; a log may be on its way yet
+        board.backend.remove(names)
     if artifacts:
         board.forget_kept()
     if resources or artifacts:

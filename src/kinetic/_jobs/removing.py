@@ -36,7 +36,7 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     step("client:tombstone-written")
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
-        if not ended and not backend.stop([handle.job_id], wait=wait):
+        if (not ended or not artifacts) and not backend.stop([handle.job_id], wait=wait):
             _log().warning("%s has not ended within %g s; it was told to", handle.job_id, wait)
         backend.remove([handle.job_id])
         if not seen.status.is_final:

@@ -1,0 +1,54 @@
+"""Claiming an attempt: creating its Note. What is known of it at its end is added to the same page."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from kinetic._runner.pod.preparing import Place
+from kinetic._stores.protocol import Store
+from kinetic._wire import fingerprint, keys
+from kinetic._wire.note import Note
+from kinetic._wire.pod import PodPage
+from kinetic.errors import KineticError
+
+_ATTEMPTS = 1000
+
+
+def note_of(page: PodPage, place: Place, attempt: int, *, clock: Callable[[], float] = time.time) -> Note:
+    """Return the Note with which an attempt begins here."""
+    details: dict[str, object] = {"pod": os.uname().nodename, "host": place.host}
+    return Note(page.job_id, attempt, os.uname().nodename, clock(), page.runner, fingerprint.python(), details)
+
+
+def claim(store: Store, page: PodPage, place: Place) -> Note:
+    """Create the Note of the next attempt; of several hosts all have the number of their set's restarts.
+
+    Raises:
+        KineticError: There were too many, or the store does not take it.
+    """
+    if page.hosts > 1:
+        return _claim_together(store, page, place)
+    note = note_of(page, place, 0)
+    for attempt in range(_ATTEMPTS):
+        ours = replace(note, attempt=attempt)
+        if store.put(keys.attempt(page.job_id, attempt), ours.to_bytes(), if_absent=True):
+            return ours
+    raise KineticError(f"{page.job_id} has used up {_ATTEMPTS} attempts", code="attempts")
+
+
+def _claim_together(store: Store, page: PodPage, place: Place) -> Note:
+    note = note_of(page, place, place.restarts or 0)
+    if place.host == 0:
+        if place.restarts is None:  # it may be the set's second life: what was told in the first must not count
+            store.delete(keys.hosts(page.job_id, note.attempt))
+        store.put(keys.attempt(page.job_id, note.attempt), note.to_bytes(), if_absent=True)
+    return note
+
+
+def add(store: Store, note: Note, why: str, *, clock: Callable[[], float] = time.time) -> None:
+    """Write down how an attempt ended that left no verdict."""
+    ended = replace(note, details={**note.details, "ended": clock(), "why": why})
+    store.put(keys.attempt(note.job_id, note.attempt), ended.to_bytes())

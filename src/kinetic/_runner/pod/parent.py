@@ -1,0 +1,287 @@
+"""The parent: the first process of a container. It starts one worker, passes signals on, and leaves a verdict.
+
+It ends with 0 only if there is a verdict in the store; the other codes stand in ``_wire/pod.py``. From the moment the
+cluster says that the pod must go, user code has 10 s, and the parent 3 s more for a note and the last of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kinetic._runner import afresh, judging, keeping, sealing
+from kinetic._runner.judging import Ending
+from kinetic._runner.pod import claiming, deciding, preparing
+from kinetic._runner.pod.lookout import Lookout, begin
+from kinetic._runner.pod.peers import Peers
+from kinetic._runner.pod.preparing import Place
+from kinetic._runner.pod.printing import Printing
+from kinetic._runner.pod.segments import Segments
+from kinetic._runner.pod.spool import Spool
+from kinetic._runner.pod.telling import last_words, say
+from kinetic._runner.work import ORDER, Work
+from kinetic._stores import open_store
+from kinetic._wire import keys, pages
+from kinetic._wire.outcome import FAILED, Outcome
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
+from kinetic.errors import KineticError
+
+USER_SECONDS = 10.0  # of the 15 that Spot gives
+LAST_SECONDS = 3.0  # for the note and the last of the log
+_LOG_SECONDS = 5.0  # how long a verdict waits for the last of the log
+_LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
+_ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
+_DRAIN_SECONDS = 2.0  # for whoever reads the container's output
+_SEAL_SECONDS = 3600.0  # how long a result waits for a store that does not answer
+_LONGEST_PAUSE = 15.0
+_VERDICT_SECONDS = 60.0  # between two looks of a single host: somebody may have cancelled the job
+_LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
+
+
+class Parent:
+    """The parent process of one pod.
+
+    Args:
+        page: What it was told.
+        place: Where it stands.
+        environ: The container's environment.
+    """
+
+    def __init__(self, page: PodPage, place: Place, environ: Mapping[str, str]) -> None:
+        self.page, self.place, self.environ = page, place, environ
+        self.told_to_end = False
+        self.watching = False
+        self.is_settled = False  # somebody else's verdict was seen
+        self.started = time.time()
+        self._lingers_since: float | None = None
+        self._wake, self._waker = os.pipe()
+        for end in (self._wake, self._waker):
+            os.set_blocking(end, False)
+
+    def run(self) -> int:
+        """Do everything, and return the exit code."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        code = self._run()
+        if self.page.holds and code != INFRASTRUCTURE_EXIT:
+            say("this process stays until it is told to end")
+            self.watching = True
+            self.wait_for(lambda: self.told_to_end, float("inf"))
+        return code
+
+    def _run(self) -> int:
+        page, host = self.page, self.place.host
+        say(f"job {page.job_id}" + (f", host {host} of {page.hosts}" if page.hosts > 1 else ""))
+        self.store = open_store(page.store_url)
+        if self._has_verdict():
+            say("this job has its verdict already; nothing is left to do")
+            return 0
+        if self._was_removed():
+            say("the job was removed; nothing is left to do")
+            return FAILED_EXIT
+        self.note = claiming.claim(self.store, page, self.place)
+        self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
+        if page.hosts > 1:
+            self.peers.begin(self.note)
+        if page.most_attempts is not None and self.note.attempt >= page.most_attempts:
+            return self._give_up()
+        task = preparing.work_of(page, self.place, self.note.attempt, self.store, self.environ)
+        ending = self._keep(task)
+        code = self._conclude(task, ending)
+        self.printing.drain(_DRAIN_SECONDS)
+        for path in (task.body, task.meta, task.reserve):
+            path.unlink(missing_ok=True)
+        return code
+
+    # ------------------------------------------------------------------------------------------------- while it runs
+
+    def _keep(self, task: Work) -> Ending:
+        """Start the worker, and watch it to its end."""
+        preparing.check_secret(self.page)
+        libc = keeping.use_linux()
+        keeping.adopt_orphans(libc)  # the first process of a container is that by itself
+        bell = keeping.Bell()
+        if not afresh.is_needed() and not task.own_interpreter:
+            keeping.load_ahead()
+        spool = Spool(task.log)
+        watched = keeping.start(task, libc, [self._wake, self._waker])
+        watched.grace, watched.spare_children = USER_SECONDS, True
+        self.watching = True
+        self.key = preparing.key_of(self.page)
+        self._begin_threads(task, spool)
+        elsewhere = self._others_are_over if self.page.hosts > 1 else None
+        return keeping.watch([watched], bell, wake=self._wake, stop=self._is_unwanted, elsewhere=elsewhere)[0]
+
+    def _begin_threads(self, task: Work, spool: Spool) -> None:
+        """Start what must not be there when this process forks."""
+
+        def key_of(start: int) -> str:
+            return keys.log_segment(task.job_id, task.attempt, task.host, start)
+
+        self.printing = Printing(spool, Segments(self.store, key_of, spool))
+        self.printing.start()
+        seconds = self.page.look_seconds if self.page.hosts > 1 else _VERDICT_SECONDS
+        self.lookout = Lookout(self._look, self._waker, seconds)
+        self.lookout.start()
+
+    def _look(self) -> bool:
+        """Look into the store, on the lookout's thread; say whether the worker shall end."""
+        if self.page.hosts > 1:
+            if self.place.host > 0:
+                self.peers.remind()
+                self.peers.answer()
+            elif self.peers.look().trouble:
+                return True
+        self.is_settled = self._has_verdict() or self.is_settled
+        return self.is_settled
+
+    def _has_verdict(self) -> bool:
+        return self.store.size(keys.result(self.page.job_id)) is not None
+
+    def _is_unwanted(self) -> bool:
+        return self.told_to_end or self.lookout.found
+
+    def _others_are_over(self) -> bool:
+        """Say whether the worker, which is done and may wait for its peers, need not wait any longer."""
+        now = time.monotonic()
+        self._lingers_since = self._lingers_since or now
+        over = self.place.host == 0 and self.peers.roll.all_ended(self.page.hosts)
+        return over or self._is_unwanted() or now > self._lingers_since + _LINGER_SECONDS
+
+    def _on_term(self, *_: object) -> None:
+        """Obey the cluster: pass it on to the worker, or end at once if there is none."""
+        self.told_to_end = True
+        if not self.watching:
+            say("told to end before the job began")
+            os._exit(INFRASTRUCTURE_EXIT)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b".")
+
+    # ------------------------------------------------------------------------------------------------------ beginning
+
+    def _was_removed(self) -> bool:
+        place = keys.tombstone(self.page.job_id)
+        if self.store.size(place) is None:
+            return False
+        return bool(pages.read(self.store.get(place), place).get("resource_removed"))
+
+    def _give_up(self) -> int:
+        """Fail a job that was cut short too often."""
+        most = self.page.most_attempts
+        message = f"its machine was taken away {most} times, and it may begin {most} times only"
+        verdict = _failed("preempted", message, self)
+        self.key = preparing.key_of(self.page)
+        sealing.seal(self.store, verdict, self.key, mark=self.page.mark)
+        self._tell(message)
+        return FAILED_EXIT
+
+    # --------------------------------------------------------------------------------------------------------- ending
+
+    def _conclude(self, task: Work, ending: Ending) -> int:
+        """Turn the end of the worker into a verdict, a word to the leader, or an attempt that may be repeated."""
+        word = judging.the_word(task, ending)
+        began = task.began.exists()
+        why = deciding.without_a_verdict(word, ending, told_to_end=self.told_to_end, began=began)
+        memory = preparing.memory_bytes()
+        judged = judging.judge(task, ending, started=self.started, ended=time.time(), machine_bytes=memory)
+        verdict = replace(judged, key_id=self.page.key_id, witness="runner")
+        if self.page.hosts > 1:
+            from kinetic._runner.pod import slices  # most jobs have one host
+
+            return (slices.follow if self.place.host else slices.lead)(self, task, verdict, ending, why)
+        if self.is_settled:
+            return self.leave_to_the_verdict()
+        return self.leave(why) if why else self.deliver(verdict, task.body, task.reserve)
+
+    def leave_to_the_verdict(self) -> int:
+        say("somebody else gave this job its verdict; the worker was ended")
+        if not self._is_forgotten():
+            self.printing.finish(_LOG_SECONDS)
+        return 0
+
+    def leave(self, why: str, more: Callable[[], object] | None = None) -> int:
+        """End without a verdict: say so, and bring note and log into the store as far as there is time."""
+        self._tell(f"this attempt has no verdict: {why}; another one may follow")
+        limit = time.monotonic() + LAST_SECONDS
+        if self._is_forgotten():
+            return INFRASTRUCTURE_EXIT
+        last = begin(more or (lambda: self._note_the_end(why)))
+        self.printing.finish(max(1.0, limit - time.monotonic()))
+        last.join(max(0.0, limit - time.monotonic()))
+        return INFRASTRUCTURE_EXIT
+
+    def _note_the_end(self, why: str) -> None:
+        if self.place.host == 0:
+            claiming.add(self.store, self.note, why)
+
+    def _is_forgotten(self) -> bool:
+        """Say whether the job was removed meanwhile: then nothing more is written below its prefix."""
+        found: list[int | None] = []
+        begin(lambda: found.append(self.store.size(keys.record(self.page.job_id)))).join(_ASKING_SECONDS)
+        return found == [None]
+
+    def deliver(self, verdict: Outcome, body: Path | None, spare: Path | None = None) -> int:
+        """Bring the verdict into the store: the log first, so that whoever sees the verdict sees all of it."""
+        trouble = self.printing.finish(_LOG_SECONDS)
+
+        def seal() -> bool:
+            return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
+
+        ours = self.patiently(seal)
+        if trouble and (trouble := self.printing.finish(_LATE_LOG_SECONDS)):
+            say(f"the end of the log is not in the store: {trouble}")
+        self.printing.drain(_DRAIN_SECONDS)
+        if ours and not verdict.succeeded:
+            self._tell(f"the job failed: {verdict.error.get('message', verdict.cause)}")
+            return FAILED_EXIT
+        say("the job succeeded" if ours else "another verdict was there first; it holds")
+        return 0
+
+    def patiently(self, put: Callable[[], bool]) -> bool:
+        """Bring something into the store that must not be lost, however long the store is out of reach."""
+        limit = time.monotonic() + _SEAL_SECONDS
+        pause = 1.0
+        while True:
+            try:
+                return put()
+            except (KineticError, OSError) as error:
+                if self.told_to_end or time.monotonic() > limit:
+                    raise
+                say(f"the store does not take the result; it is tried again: {error}")
+            self.wait_for(lambda: self.told_to_end, pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds, woken by the lookout and by signals; say whether it does."""
+        limit = time.monotonic() + seconds
+        while not holds() and (left := limit - time.monotonic()) > 0:
+            select.select([self._wake], [], [], min(left, _VERDICT_SECONDS))
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+        return holds()
+
+    def _tell(self, text: str) -> None:
+        say(text)
+        last_words(self.page.last_words, text)
+
+
+def _failed(cause: str, message: str, parent: Parent) -> Outcome:
+    """Return the verdict on a job that fails before its worker is started."""
+    return Outcome(
+        parent.page.job_id,
+        FAILED,
+        attempt=parent.note.attempt,
+        host=parent.place.host,
+        cause=cause,
+        phase=ORDER,
+        error={"message": message},
+        started=parent.started,
+        ended=time.time(),
+        witness="runner",
+        key_id=parent.page.key_id,
+    )

@@ -1,0 +1,116 @@
+"""Printing: what the worker prints goes to the container's own output, and in segments to the store.
+
+Two threads, so that neither a store in trouble nor a full pipe of the container runtime holds up the other, the job, or
+its verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from kinetic._runner.pod.segments import Segments
+from kinetic._runner.pod.spool import Spool
+from kinetic.errors import KineticError
+
+_BLOCK = 1 << 16
+_LOOK_SECONDS = 0.1
+MOST_BEHIND = 64 << 20  # bytes that wait for whoever reads the container's output; the store has more
+_AGAIN_SECONDS = 1.0  # at the end, after a store did not take the last bytes
+
+
+class Copier(threading.Thread):
+    """Copies a spool to a descriptor."""
+
+    def __init__(self, spool: Spool, descriptor: int = 1) -> None:
+        super().__init__(name="kinetic-log-copier", daemon=True)
+        self.position = 0
+        self._spool, self._descriptor = spool, descriptor
+        self._last = threading.Event()
+
+    def run(self) -> None:
+        """Copy until the end was announced and reached."""
+        over = False
+        while not over:
+            over = self._last.wait(_LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # nobody is there to read: the store has it all
+                self._copy()
+
+    def announce_the_end(self) -> None:
+        """Say that nothing more will be printed."""
+        self._last.set()
+
+    def _copy(self) -> None:
+        while True:
+            self.position = max(self.position, self._spool.size() - MOST_BEHIND)
+            data = self._spool.read(self.position, _BLOCK)
+            if not data:
+                return
+            self.position += len(data)
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+
+class Shipper(threading.Thread):
+    """Sends a spool to the store, and gives its space back."""
+
+    def __init__(self, spool: Spool, segments: Segments, copied: Callable[[], int]) -> None:
+        super().__init__(name="kinetic-log-shipper", daemon=True)
+        self._spool, self._segments, self._copied = spool, segments, copied
+        self._last = threading.Event()
+        self.trouble = ""
+
+    def run(self) -> None:
+        """Send what is due; after the end was announced, all that is left, however often that takes."""
+        while not self._last.wait(_LOOK_SECONDS):
+            if self._segments.is_due():
+                self._ship()
+            copied = max(self._copied(), self._spool.size() - MOST_BEHIND)
+            self._spool.release(min(self._segments.needed_from, copied))
+        while self._segments.waiting() > 0:
+            if not self._ship():
+                time.sleep(_AGAIN_SECONDS)
+
+    def finish(self, seconds: float) -> bool:
+        """Announce the end, wait for it, and say whether the store has everything."""
+        self._last.set()
+        self.join(seconds)
+        return not self.is_alive()
+
+    def _ship(self) -> bool:
+        try:
+            self._segments.ship()
+        except (KineticError, OSError) as error:
+            self.trouble = str(error)
+            return False
+        return True
+
+
+class Printing:
+    """Both threads of one pod."""
+
+    def __init__(self, spool: Spool, segments: Segments) -> None:
+        self._copier = Copier(spool)
+        self._shipper = Shipper(spool, segments, lambda: self._copier.position)
+
+    def start(self) -> None:
+        """Begin; from here on this process must not fork."""
+        self._copier.start()
+        self._shipper.start()
+
+    def finish(self, seconds: float) -> str:
+        """Bring the rest of the log into the store; return "" or why the store does not have all of it."""
+        self._copier.announce_the_end()
+        complete = self._shipper.finish(seconds)
+        return "" if complete else self._shipper.trouble or "the store is slow"
+
+    def drain(self, seconds: float) -> None:
+        """Wait until the container's output has everything, too; not for one that takes nothing for so many seconds."""
+        self._copier.announce_the_end()
+        before = -1
+        while self._copier.is_alive() and self._copier.position > before:
+            before = self._copier.position
+            self._copier.join(seconds)

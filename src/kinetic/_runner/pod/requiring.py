@@ -1,0 +1,102 @@
+"""Requiring: what the user's project needs is installed before anything of it is opened; see the page on images.
+
+For images that do not hold it: uv installs it, into the image's own environment where that can be written, else into a
+folder of the container's own. An image without uv gets one from pip, into a folder where no user's code sees it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests
+from kinetic._wire.order import Artifact
+from kinetic.errors import RunnerError
+
+
+def install(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
+    """Install the requirements of a job; what the installer says goes into the log.
+
+    Args:
+        store: Where the file lies, if it does not travel with the launch page.
+        artifact: The file, as plain JSON.
+        base: A folder of this container's own.
+
+    Raises:
+        RunnerError: It did not work; the log has the installer's words.
+        IntegrityError: The file is not the one that was submitted.
+    """
+    file = base / "requirements.txt"
+    file.write_bytes(_verified(store, Artifact(**artifact)))
+    if not _asks_for_something(file):
+        return
+    folder = Path(sysconfig.get_path("purelib"))
+    words = ["pip", "install", "--python", sys.executable, "--requirements", str(file)]
+    if os.access(folder, os.W_OK):
+        words.append("--break-system-packages")  # the image is this job's own
+    else:
+        folder = base / "packages"
+        words += ["--target", str(folder)]
+    command, more = _uv(base)
+    _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
+    _show(folder)
+
+
+def _verified(store: Store, artifact: Artifact) -> bytes:
+    what = "the file with the requirements"
+    if artifact.inline or not artifact.key:
+        return artifact.unwrap(what)
+    data = store.get(artifact.key)
+    artifact.verify(digests.of_bytes(data), what)
+    return data
+
+
+def _asks_for_something(file: Path) -> bool:
+    lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
+    return any(line and not line.startswith("#") for line in lines)
+
+
+def _uv(base: Path) -> tuple[list[str], dict[str, str]]:
+    """Return how uv is called, and what it needs in its environment."""
+    found = shutil.which("uv")
+    if found:
+        return [found], {}
+    if importlib.util.find_spec("uv") is not None:
+        return [sys.executable, "-m", "uv"], {}
+    own = base / "uv"
+    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(own), "uv"]
+    _run([sys.executable, *words], dict(os.environ))
+    return [str(own / "bin" / "uv")], {}
+
+
+def _run(words: list[str], environ: dict[str, str]) -> None:
+    sys.stdout.write(f"kinetic: {' '.join(words)}\n")
+    sys.stdout.flush()
+    code = subprocess.run(words, env=environ, check=False).returncode
+    if code != 0:
+        raise RunnerError(
+            "the requirements of this job could not be installed",
+            why=f"{' '.join(words[:3])} … ended with exit code {code}; its words are in the log",
+            next="look into the job's log, and correct the project's dependencies or choose another image",
+            code="dependency-install",
+        )
+
+
+def _show(folder: Path) -> None:
+    """Let this process, and those that it starts, import what was installed."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+        above = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), above)))
+    site.addsitedir(str(folder))
+    importlib.invalidate_caches()

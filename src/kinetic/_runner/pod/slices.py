@@ -1,0 +1,101 @@
+"""Slices: how the leader of several hosts comes to a verdict, and what the others do meanwhile.
+
+The leader owns the value. When a host fails, its peers mostly fail after it, and a host that is taken away makes all of
+them fail; so a failure becomes the verdict only after a grace in which every host has told how it ended, or answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kinetic._runner.judging import Ending
+from kinetic._runner.pod import deciding
+from kinetic._runner.pod.deciding import PREEMPTED
+from kinetic._runner.pod.lookout import begin
+from kinetic._runner.pod.telling import say
+from kinetic._runner.work import Work
+from kinetic._wire.outcome import FAILED, Outcome
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
+
+if TYPE_CHECKING:
+    from kinetic._runner.pod.parent import Parent
+
+_FOREVER = float("inf")
+_LOG_SECONDS = 5.0  # the rest of the log goes on being sent while this host stays
+_VERDICT_SECONDS = 120.0  # for the leader to come to its verdict, after a host has told that it failed
+
+
+def lead(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str) -> int:
+    """Be host 0 at its worker's end: hear the others, then seal a verdict or leave without one."""
+    if why:
+        return parent.leave(why)
+    peers, hosts = parent.peers, parent.page.hosts
+    if verdict.succeeded:
+        parent.wait_for(lambda: peers.roll.all_ended(hosts) or _has_failed(parent) or parent.told_to_end, _FOREVER)
+        if not _has_failed(parent):
+            return parent.deliver(verdict, task.body, task.reserve)
+    elif parent.is_settled:
+        return parent.leave_to_the_verdict()
+    trouble = _hear_all(parent)
+    if trouble:
+        return parent.leave(trouble)
+    own = [] if verdict.succeeded or ending.stopped else [verdict]
+    failures = own + peers.failures(parent.key)
+    if not failures:
+        return parent.leave("a host failed, and what it told cannot be read")
+    cause = deciding.cause_of(failures)
+    if cause.host == 0:
+        return parent.deliver(cause, task.body, task.reserve)
+    body = peers.fetch_body(cause, parent.place.base / "peer.body")
+    cause = replace(cause, error={**cause.error, "hosts": hosts}, witness="runner")
+    if body is None:
+        cause = replace(cause, body_length=0, body_sha256="")
+    return parent.deliver(cause, body)
+
+
+def _has_failed(parent: Parent) -> bool:
+    """Say whether another host failed by itself; one that was taken away does no harm to a value that is there."""
+    return FAILED in parent.peers.roll.ended.values()
+
+
+def _hear_all(parent: Parent) -> str:
+    """Give every host time to say what it knows; return why there is no verdict, or ""."""
+    peers = parent.peers
+    say(f"a host failed; every host has {parent.page.grace_seconds:g} s to tell what it knows")
+    begin(peers.call)
+
+    def is_clear() -> bool:
+        return parent.told_to_end or bool(peers.roll.preempted) or peers.roll.all_ended(parent.page.hosts)
+
+    parent.wait_for(is_clear, parent.page.grace_seconds)
+    if parent.told_to_end:
+        return "this machine was taken away, or somebody stopped the job"
+    if peers.roll.preempted:
+        return f"host {peers.roll.preempted[0]} was taken away"
+    if missing := peers.roll.missing():
+        return f"host {missing[0]} does not answer any more"
+    return ""
+
+
+def follow(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str) -> int:
+    """Be another host at its worker's end: tell the leader, and stay until there is a verdict."""
+    if parent.is_settled and ending.stopped:
+        return parent.leave_to_the_verdict()
+    if why:
+        taken = replace(verdict, status=PREEMPTED, error={"message": why})
+        return parent.leave(why, lambda: parent.peers.tell(taken, parent.key))
+
+    def tell() -> bool:
+        parent.peers.tell(verdict, parent.key, None if verdict.succeeded else task.body)
+        return True
+
+    parent.patiently(tell)
+    say(f"this host is done: {verdict.status}; it stays until the job has its verdict")
+    parent.printing.finish(_LOG_SECONDS)
+    seconds = _FOREVER if verdict.succeeded else _VERDICT_SECONDS + parent.page.grace_seconds
+    parent.wait_for(lambda: parent.is_settled or parent.told_to_end, seconds)
+    if not parent.is_settled:
+        say("no verdict came")
+        return INFRASTRUCTURE_EXIT
+    return 0 if verdict.succeeded else FAILED_EXIT

@@ -1,0 +1,52 @@
+"""Starting: from the words of the container's command to the parent, and from whatever goes wrong to an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from kinetic._runner.pod import preparing
+from kinetic._runner.pod.parent import Parent
+from kinetic._runner.pod.preparing import Place
+from kinetic._runner.pod.telling import last_words, say
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, TERMINATION_LOG, PodPage
+from kinetic.errors import CredentialsError, IntegrityError, KineticError, StoreError
+
+
+def main(words: list[str], base: str, runner: str) -> NoReturn:
+    """Be the first process of a container.
+
+    Args:
+        words: The launch page.
+        base: A folder of this container's own.
+        runner: The folder with this code.
+    """
+    code = INFRASTRUCTURE_EXIT
+    message, place_for_it = "", TERMINATION_LOG
+    try:
+        page = PodPage.from_argument(_page_of(words[0] if words else ""))
+        place_for_it = page.last_words
+        place = Place(preparing.host_of(page, os.environ), preparing.restarts_of(os.environ), Path(base), runner)
+        code = Parent(page, place, os.environ).run()
+    except (KineticError, OSError) as error:
+        code, message = _code_of(error), str(error)
+    except BaseException as error:  # noqa: BLE001 - the last frame of the first process
+        sys.excepthook(*sys.exc_info())
+        message = f"{type(error).__name__}: {error}"
+    finally:
+        if message:
+            say(message)
+            last_words(place_for_it, message)
+        os._exit(code)
+
+
+def _page_of(word: str) -> str:
+    return Path(word[1:]).read_text() if word.startswith("@") else word
+
+
+def _code_of(error: Exception) -> int:
+    """Say whether another attempt may fare better: one that finds the store in reach, and room on the disk."""
+    passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
+    return INFRASTRUCTURE_EXIT if passes else FAILED_EXIT

@@ -1,0 +1,44 @@
+"""The fixtures of the test cluster, for the tests of the cluster itself."""
+
+from pathlib import Path
+
+import lightkube
+import pytest
+from cluster import containers
+from cluster.fixtures import add_node, agent, kubeconfig, namespace, node, plane, why_not
+from cluster.manifests import Objects
+from lightkube.config.kubeconfig import KubeConfig
+
+SECONDS = 90  # the server may be restarted, and starts with whichever test is first
+
+__all__ = ["add_node", "agent", "kubeconfig", "namespace", "node", "objects", "plane"]
+
+
+def pytest_collection_modifyitems(items):
+    """Give each test its time, and skip all with one line where there is no cluster."""
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    reason = why_not() if here else ""
+    for item in here:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def objects(plane, namespace):
+    return Objects(plane.api, namespace)
+
+
+@pytest.fixture
+def client(kubeconfig):
+    """The client that the backend uses, through the proxy."""
+    with lightkube.Client(config=KubeConfig.from_file(kubeconfig), trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def isolated():
+    """Ask for containers that have a file system and processes of their own."""
+    if not containers.isolated():
+        pytest.skip("this user may not make namespaces here; root may")

@@ -1,0 +1,108 @@
+"""What tests take: a cluster of their own for the whole session, or the one that KINETIC_TEST_KUBECONFIG points at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from cluster import binaries, nodes
+from cluster.agent import Agent
+from cluster.plane import Plane
+
+if TYPE_CHECKING:
+    from cluster.nodes import NodeSpec
+
+OTHER = "KINETIC_TEST_KUBECONFIG"
+
+
+class Cluster(NamedTuple):
+    """A control plane and its nodes, both of ours."""
+
+    plane: Plane
+    agent: Agent
+
+
+_STARTED = pytest.StashKey[Cluster]()
+
+
+def why_not() -> str:
+    """Say why there is no cluster of ours, or "" if there is one."""
+    if OTHER in os.environ:
+        return f"needs a cluster that it may break, and {OTHER} points at another"
+    return "needs the test cluster: run `make cluster`" if binaries.missing() else ""
+
+
+def session_cluster(config: pytest.Config) -> Cluster:
+    """Start the session's cluster, or return the one that runs already; it ends with the session.
+
+    Raises:
+        pytest.skip.Exception: There is none and none can be made; says why.
+    """
+    if reason := why_not():
+        pytest.skip(reason)
+    if _STARTED not in config.stash:
+        config.stash[_STARTED] = start(config)
+    return config.stash[_STARTED]
+
+
+def start(config: pytest.Config) -> Cluster:
+    """Start a control plane and its node agent, to end with the session; nodes are added by whoever needs them."""
+    folder = Path(tempfile.mkdtemp(prefix="kinetic-cluster-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    plane = Plane(folder).start()
+    config.add_cleanup(plane.stop)
+    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
+    config.add_cleanup(agent.stop)  # the last that was added is the first that is done
+    return Cluster(plane, agent)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(pytestconfig: pytest.Config) -> Path:
+    """The kubeconfig of a cluster: ours, or the one that KINETIC_TEST_KUBECONFIG names."""
+    other = os.environ.get(OTHER)
+    return Path(other) if other else session_cluster(pytestconfig).plane.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def plane(pytestconfig: pytest.Config) -> Plane:
+    return session_cluster(pytestconfig).plane
+
+
+@pytest.fixture(scope="session")
+def agent(pytestconfig: pytest.Config) -> Agent:
+    return session_cluster(pytestconfig).agent
+
+
+@pytest.fixture
+def namespace(plane: Plane) -> Iterator[str]:
+    """A namespace of the test's own, and nothing refused, cut or counted from the test before."""
+    plane.heal()
+    name = plane.create_namespace()
+    yield name
+    plane.heal()
+    plane.delete_namespace(name)
+
+
+@pytest.fixture
+def add_node(agent: Agent, namespace: str) -> Iterator[Callable[[NodeSpec], str]]:
+    """A function that adds nodes, which go with the test. Give each the namespace in its name: names must differ."""
+    added: list[str] = []
+
+    def add(spec: NodeSpec) -> str:
+        added.append(spec.name)
+        return agent.add_node(spec)
+
+    yield add
+    for name in added:
+        agent.discard_node(name)
+
+
+@pytest.fixture
+def node(add_node: Callable[[NodeSpec], str], namespace: str) -> str:
+    """A plain node of this test alone; a pod finds it by the label `kubernetes.io/hostname`."""
+    return add_node(nodes.cpu(f"node-{namespace}"))

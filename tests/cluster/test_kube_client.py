@@ -1,0 +1,554 @@
+"""Our client and our manifests on a real API server, with its own validation, controllers and scheduler."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster import nodes
+from cluster.plane import wait_for
+from servers.container import ContainerServer
+
+from kinetic._backends.kube import containers, diagnosis, forwarding, keeping, kinds, names, pod_logs, single, slices
+from kinetic._backends.kube.access import of_gke
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.kubeconfig import of_context
+from kinetic._backends.kube.request import BucketVolume, JobRequest, Needs
+from kinetic._backends.kube.watching import Watch
+from kinetic._data.mounting import FuseMount
+from kinetic._gcp import clusters
+from kinetic._gcp.services import Service
+from kinetic._hardware import GPUS, TPUS, place
+from kinetic._stores.retrying import Retry
+from kinetic._wire import pod as words
+from kinetic.errors import BackendError, CredentialsError, LaunchError
+from kinetic.job_status import JobStatus
+
+pytestmark = pytest.mark.timeout(120)
+
+GIB = 1024**3
+JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
+FULL = {
+    "group": "grp-0a1b2c3d",
+    "environment": {"A": "costs $(nothing)"},
+    "from_pod": {"NODE": "spec.nodeName", "POD": "metadata.name"},
+    "needs": Needs(4, 16 * GIB, 100 * GIB, 8 * GIB),
+    "deadline_seconds": 3600,
+    "life_seconds": 86_400,
+    "service_account": "kinetic",
+    "needs_token": True,
+    "queue": "team-a",
+    "buckets": (BucketVolume("/data/set", FuseMount("b", "a", ("implicit-dirs", "only-dir=a"))),),
+    "folders": ("/scratch",),
+    "pull_secrets": ("registry",),
+    "run_as": 1000,
+}
+ROWS = [f"gpu-{name}x{max(family.machines)}" for name, family in GPUS.items()] + [
+    family.canonical(topology) for family in TPUS.values() for topology in (family.machines[-1].alone, family.largest)
+    if topology
+]  # fmt: skip
+
+
+@pytest.fixture
+def kube(plane, namespace) -> Iterator[Client]:
+    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(namespace: str) -> Callable[..., JobRequest]:
+    def make(accelerator: str = "cpu", **more: Any) -> JobRequest:
+        fields = {
+            "job_id": JOB_ID,
+            "namespace": namespace,
+            "placement": place(accelerator),
+            "image": "python:3.11-slim",
+            "command": ("python", "-c", "print('hello')"),
+            "owner": "ann@example.com",
+            "order_sha256": "ab" * 32,
+        }
+        return JobRequest(**{**fields, **more})
+
+    return make
+
+
+# ------------------------------------------------------------------------------------------------------------ manifests
+
+
+@pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "full"])
+def test_the_server_takes_every_row_of_the_registry_with_strict_validation(kube, ask, more: dict) -> None:
+    for accelerator in ["cpu", *ROWS]:
+        request = ask(accelerator, secret="s", runner="r", **more)
+        if request.placement.hosts == 1:
+            kube.create(kinds.JOB, single.job(request), dry_run=True)
+            continue
+        kube.create(kinds.JOB_SET, slices.job_set(request), dry_run=True)
+        kube.create(kinds.JOB, slices.indexed_job(request), dry_run=True)
+        kube.create(kinds.SERVICE, slices.service(request), dry_run=True)
+        kube.create(kinds.LEADER_WORKER_SET, slices.leader_worker_set(request), dry_run=True)
+
+
+def test_the_longest_id_fits_on_the_largest_slice(kube, ask) -> None:
+    request = ask("tpu7x-16x16x36", job_id="7" + "x" * 61 + "9")
+
+    kube.create(kinds.JOB_SET, slices.job_set(request), dry_run=True)
+    kube.create(kinds.JOB, slices.indexed_job(request), dry_run=True)
+    kube.create(kinds.JOB, single.job(ask(job_id=request.job_id)), dry_run=True)
+
+
+def test_a_field_that_the_server_does_not_know_is_refused_and_named(kube, ask) -> None:
+    manifest = single.job(ask())
+    manifest["spec"]["podReplacementPolicyy"] = "Failed"
+
+    with pytest.raises(LaunchError, match="podReplacementPolicyy"):
+        kube.create(kinds.JOB, manifest)
+
+
+def test_the_cluster_says_which_kinds_it_has(kube) -> None:
+    assert kube.serves(kinds.JOB_SET)
+    assert not kube.serves(kinds.JOB_SET._replace(group="nobody.example.com"))
+
+
+# ---------------------------------------------------------------------------------------------- making it exactly once
+
+
+def test_a_lost_answer_makes_one_job(plane, kube, ask) -> None:
+    lost = plane.proxy.fail("lose", method="POST", target="/jobs", times=1)
+
+    made = kube.create(kinds.JOB, single.job(ask()))
+
+    assert lost.met == 1
+    assert [each["metadata"]["uid"] for each in kube.list(kinds.JOB).objects] == [made["metadata"]["uid"]]
+
+
+def test_the_same_name_for_another_order_is_refused(kube, ask) -> None:
+    first = kube.create(kinds.JOB, single.job(ask()))
+
+    again = kube.create(kinds.JOB, single.job(ask()))
+    with pytest.raises(LaunchError) as caught:
+        kube.create(kinds.JOB, single.job(ask(order_sha256="cd" * 32)))
+
+    assert again["metadata"]["uid"] == first["metadata"]["uid"]
+    assert caught.value.code == "name-taken"
+
+
+def test_a_storm_of_refusals_is_outlasted(plane, kube, ask) -> None:
+    plane.proxy.fail(status=503, times=3)
+    plane.proxy.fail("drop", times=2)
+
+    assert kube.create(kinds.JOB, single.job(ask()))["metadata"]["uid"]
+
+
+def test_a_job_waits_suspended_and_its_secret_goes_with_it(kube, ask) -> None:
+    request = ask(secret=names.secret(JOB_ID))
+    made = kube.create(kinds.JOB, single.job(request))
+    kube.create(kinds.SECRET, keeping.secret(request, {"job-key": b"\x00" * 32}, made))
+    assert kube.get(kinds.JOB, made["metadata"]["name"])["spec"]["suspend"] is True
+
+    kube.delete(kinds.JOB, made["metadata"]["name"], uid=made["metadata"]["uid"])
+
+    wait_for("the secret to go", lambda: kube.get(kinds.SECRET, request.secret) is None)
+
+
+def test_a_job_of_that_name_that_came_later_is_not_removed(kube, ask) -> None:
+    made = kube.create(kinds.JOB, single.job(ask()))
+
+    assert kube.delete(kinds.JOB, made["metadata"]["name"], uid="00000000-0000-0000-0000-000000000000") is False
+    assert kube.get(kinds.JOB, made["metadata"]["name"]) is not None
+
+
+def test_a_batch_is_removed_with_one_request(plane, kube, ask) -> None:
+    for at in range(3):
+        kube.create(kinds.JOB, single.job(ask(job_id=f"{JOB_ID}-{at}", group="grp-0a1b2c3d")))
+    kube.create(kinds.JOB, single.job(ask(job_id="cpu-other-20261121-143000-1a2b3c4")))
+    plane.proxy.seen.clear()
+
+    kube.delete_all(kinds.JOB, names.selector(group="grp-0a1b2c3d"))
+
+    assert len(plane.proxy.calls("DELETE")) == 1
+    wait_for("three of four to go", lambda: len(kube.list(kinds.JOB).objects) == 1)
+
+
+def test_a_list_longer_than_a_page_is_whole(kube, ask, monkeypatch) -> None:
+    monkeypatch.setattr("kinetic._backends.kube.client.PAGE", 2)
+    for at in range(5):
+        kube.create(kinds.CONFIG_MAP, {"metadata": {"name": f"page-{at}", "labels": {"app": "kinetic"}}})
+
+    assert len(kube.list(kinds.CONFIG_MAP, "app=kinetic").objects) == 5
+
+
+def test_we_may_do_everything_here(kube) -> None:
+    assert kube.may("create", kinds.JOB).allowed
+    assert kube.may("get", kinds.POD, part="log").allowed
+
+
+def test_a_revoked_token_is_said(plane, kube) -> None:
+    plane.revoke_token()
+    try:
+        with pytest.raises(CredentialsError, match="does not know who we are"):
+            kube.list(kinds.JOB)
+    finally:
+        plane.restore_token()
+
+
+def test_a_namespace_that_is_not_there_is_named(plane, ask) -> None:
+    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    with contextlib.closing(Client(access, "nowhere", Retry(2, 0.05))) as client, pytest.raises(LaunchError) as caught:
+        client.create(kinds.JOB, single.job(ask(namespace="nowhere")))
+
+    assert caught.value.code == "namespace-missing"
+
+
+# ------------------------------------------------------------------------------------------------------------- watching
+
+
+def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -> None:
+    class Tokens:
+        quota_project = ""
+
+        def get(self, instead_of: str = "") -> str:
+            return plane.client.token
+
+    with ContainerServer() as google:
+        google.tokens = {plane.client.token}
+        authority = base64.b64encode(plane.authority.certificate.read_bytes()).decode()
+        page = {"endpoint": f"127.0.0.1:{plane.proxy.port}", "masterAuth": {"clusterCaCertificate": authority}}
+        google.add("my-project", "us-central1-a", "mine", **page)
+        service = Service(clusters.NAME, Tokens(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url})
+
+        access = of_gke(lambda: clusters.read(service, "my-project", "us-central1-a", "mine"), Tokens().get)
+        with contextlib.closing(Client(access, namespace)) as client:
+            assert client.may("create", kinds.JOB).allowed
+
+        assert google.wrong == []
+
+
+def watched(client: Client, seen: list[tuple[str, str]], last: set[tuple[str, str]]) -> threading.Thread:
+    """Watch ConfigMaps of ours on another thread until the last events have been seen."""
+
+    def work() -> None:
+        with contextlib.closing(Watch(client, kinds.CONFIG_MAP, "app=kinetic").events()) as events:
+            for event in events:
+                seen.append((event.kind, event.object.get("metadata", {}).get("name", "")))
+                if last <= set(seen):
+                    return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def config_map(name: str) -> dict:
+    return {"metadata": {"name": name, "labels": {"app": "kinetic"}}}
+
+
+BREAKS: dict[str, Callable[[Any], object]] = {
+    "its connections are cut": lambda plane: plane.proxy.cut_connections(),
+    "the server restarts": lambda plane: plane.restart_api_server(),
+    "the server has forgotten": lambda plane: plane.expire_watches(),
+}
+
+
+@pytest.mark.parametrize("break_it", BREAKS.values(), ids=list(BREAKS))
+def test_a_watch_misses_nothing_when(plane, kube, break_it) -> None:
+    seen: list[tuple[str, str]] = []
+    kube.create(kinds.CONFIG_MAP, config_map("before"))
+    kube.create(kinds.CONFIG_MAP, config_map("removed"))
+    thread = watched(kube, seen, {("gone", "removed"), ("here", "after")})
+    wait_for("the watch", lambda: ("current", "") in seen)
+
+    break_it(plane)
+    kube.delete(kinds.CONFIG_MAP, "removed")
+    kube.create(kinds.CONFIG_MAP, config_map("after"))
+
+    thread.join(60)
+    told = [event for event in seen if event[0] != "current"]
+    assert sorted(told) == [("gone", "removed"), ("here", "after"), ("here", "before"), ("here", "removed")]
+
+
+# ------------------------------------------------------------------------------------ a whole life, and what goes wrong
+
+
+def look(client: Client, job: str, **more: Any) -> diagnosis.Finding:
+    found = client.get(kinds.JOB, job)
+    assert found is not None
+    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
+    return diagnosis.find(diagnosis.Scene(found, pods, client.list(kinds.EVENT).objects, **more))
+
+
+def start(client: Client, request: JobRequest) -> str:
+    made = client.create(kinds.JOB, single.job(request))
+    name = str(made["metadata"]["name"])
+    client.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    return name
+
+
+SHOW = """
+import os
+for path in ("/kinetic/secret/job-key", "/kinetic/runner.zip"):
+    print(path, open(path, "rb").read())
+print(os.environ["A"], os.environ["POD"] != "", os.path.ismount("/dev/shm"), os.path.isdir("/scratch"))
+"""
+
+
+def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None:
+    request = ask(
+        command=("python", "-u", "-c", SHOW),
+        secret="kinetic-secret",
+        runner="kinetic-runner",
+        environment={"A": "costs $(nothing)"},
+        from_pod={"POD": "metadata.name"},
+        folders=("/scratch",),
+        node_selector={"kubernetes.io/hostname": node},
+    )
+    made = kube.create(kinds.JOB, single.job(request))
+    secret = keeping.secret(request, {"job-key": b"key"}, made)
+    secret["metadata"]["name"] = request.secret
+    runner = keeping.runner(request.namespace, "1", "ab" * 32, {"runner.zip": b"PK"})
+    runner["metadata"]["name"] = request.runner
+    kube.create(kinds.SECRET, secret)
+    kube.create(kinds.CONFIG_MAP, runner)
+    name = made["metadata"]["name"]
+    assert look(kube, name).code == "held"
+
+    kube.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    wait_for("its end", lambda: look(kube, name).status is JobStatus.SUCCEEDED)
+
+    (pod,) = kube.list(kinds.POD, f"job-id={JOB_ID}").objects
+    lines = [line.text.decode() for line in pod_logs.follow(kube, pod["metadata"]["name"])]
+    assert lines == [
+        "/kinetic/secret/job-key b'key'",
+        "/kinetic/runner.zip b'PK'",
+        "costs $(nothing) True True True",
+    ]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(words.FAILED_EXIT, "failed"), (137, "killed"), (1, "exit")])
+def test_a_verdict_fails_the_job_at_once(kube, ask, node, code: int, reason: str) -> None:
+    request = ask(
+        command=("python", "-c", f"import os; os._exit({code})"), node_selector={"kubernetes.io/hostname": node}
+    )
+    name = start(kube, request)
+
+    found = wait_for("the end", lambda: (each := look(kube, name)).status is JobStatus.FAILED and each)
+
+    assert found.code == reason
+    assert len(kube.list(kinds.POD, f"job-id={JOB_ID}").objects) == 1
+
+
+def test_trouble_around_a_job_starts_another_pod(kube, ask, node) -> None:
+    code = f"import os; os._exit({words.INFRASTRUCTURE_EXIT})"
+    name = start(kube, ask(command=("python", "-c", code), node_selector={"kubernetes.io/hostname": node}))
+
+    wait_for("the first pod's end", lambda: look(kube, name).code == "infrastructure")
+
+    assert look(kube, name).status is JobStatus.PENDING
+
+
+def test_a_log_is_followed_through_a_cut_connection(plane, kube, ask, node) -> None:
+    code = "import time\nfor at in range(40): print(at, flush=True); time.sleep(0.05)"
+    name = start(kube, ask(command=("python", "-c", code), node_selector={"kubernetes.io/hostname": node}))
+    wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
+    (pod,) = kube.list(kinds.POD, f"job-id={JOB_ID}").objects
+    seen: list[bytes] = []
+
+    for line in pod_logs.follow(kube, pod["metadata"]["name"]):
+        seen.append(line.text)
+        if len(seen) in {5, 20}:
+            plane.proxy.cut_connections()
+
+    assert seen == [str(at).encode() for at in range(40)]
+
+
+ECHO = """
+import os, socket
+server = socket.create_server((os.environ["ADDRESS"], 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    peer = server.accept()[0]
+    while data := peer.recv(1 << 16):
+        peer.sendall(data.upper())
+"""
+
+
+def test_a_port_of_a_pod_is_reached_through_the_server(kube, ask, node) -> None:
+    request = ask(
+        command=("python", "-c", ECHO),
+        from_pod={"ADDRESS": "status.podIP"},
+        node_selector={"kubernetes.io/hostname": node},
+    )
+    name = start(kube, request)
+    wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
+    (pod,) = kube.list(kinds.POD, f"job-id={JOB_ID}").objects
+    port = int(next(iter(pod_logs.follow(kube, pod["metadata"]["name"]))).text)
+    sent, received = b"hello " * 20_000, b""
+
+    with forwarding.connect(kube, pod["metadata"]["name"], port) as tunnel:
+        tunnel.send(sent)
+        while len(received) < len(sent):
+            received += tunnel.receive()
+
+    assert received == sent.upper()
+
+
+def test_a_port_of_a_pod_that_is_not_there_is_named(kube) -> None:
+    with pytest.raises(BackendError, match="port 80 of the pod nobody"), forwarding.connect(kube, "nobody", 80):
+        pass
+
+
+def test_a_missing_service_account_is_named_within_seconds(kube, ask) -> None:
+    name = start(kube, ask(service_account="kinetic"))
+
+    found = wait_for("a reason", lambda: (each := look(kube, name)).code == "service-account" and each)
+
+    assert found.stuck
+    assert found.next.startswith(f"kubectl create serviceaccount kinetic -n {kube.namespace}")
+
+
+def test_a_machine_that_nobody_has_is_named_within_seconds(kube, ask, node) -> None:
+    name = start(kube, ask("gpu-l4x4"))
+
+    found = wait_for("a reason", lambda: (each := look(kube, name, accelerator="gpu-l4x4")).stuck and each)
+
+    assert found.code == "no-node-matches"
+
+
+def test_an_image_that_nobody_has_is_named_within_seconds(kube, ask, node) -> None:
+    name = start(kube, ask(image="nowhere.example.com/a/b:1", node_selector={"kubernetes.io/hostname": node}))
+
+    found = wait_for("a reason", lambda: (each := look(kube, name)).code.startswith("image") and each)
+
+    assert "nowhere.example.com/a/b:1" in found.what
+
+
+LEAVE = f"import os, signal, time; signal.signal(15, lambda *_: os._exit({words.INFRASTRUCTURE_EXIT})); time.sleep(600)"
+
+
+def test_a_preempted_pod_makes_the_job_wait_and_not_fail(kube, ask, add_node, namespace, agent) -> None:
+    spot = add_node(nodes.cpu(f"spot-{namespace}", spot=True))
+    request = ask(command=("python", "-c", LEAVE), placement=place("cpu")._replace(spot=True, tolerations=(
+        {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
+    )), node_selector={"kubernetes.io/hostname": spot})  # fmt: skip
+    name = start(kube, request)
+    wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
+
+    agent.preempt(spot)
+
+    found = wait_for("the loss", lambda: (each := look(kube, name)).status is JobStatus.PENDING and each)
+    assert found.code in {"preempted", "busy", "no-node-matches", "new", "no-pod"}
+    assert kube.get(kinds.JOB, name)["status"].get("failed", 0) in {0, 1}
+    assert not {each["type"] for each in kube.get(kinds.JOB, name)["status"]["conditions"]} & {
+        "Failed",
+        "FailureTarget",
+    }
+
+
+def test_the_hosts_of_a_job_set_have_the_names_that_were_promised(kube, ask, node) -> None:
+    placement = place("cpu")._replace(hosts=2)
+    request = ask(
+        command=("python", "-c", "import socket, time; print(socket.gethostname()); time.sleep(600)"),
+        placement=placement,
+        node_selector={"kubernetes.io/hostname": node},
+    )
+    manifest = slices.job_set(request)
+    kube.create(kinds.JOB_SET, manifest)
+    kube.patch(kinds.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
+
+    pods = wait_for("both hosts", lambda: (found := kube.list(kinds.POD, f"job-id={JOB_ID}").objects)[1:] and found)
+
+    first = slices.coordinator(request, manifest).partition(".")[0]
+    assert sorted(pod["spec"]["hostname"] for pod in pods) == [first, first[:-1] + "1"]
+    assert {pod["spec"]["subdomain"] for pod in pods} == {manifest["metadata"]["name"]}
+    restarts = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for pod in pods}
+    assert restarts == {"0"}
+    kube.delete(kinds.JOB_SET, manifest["metadata"]["name"])
+
+
+GANG = """
+import os, sys, time
+host, attempt = os.environ["JOB_COMPLETION_INDEX"], os.environ["JOBSET_RESTART_ATTEMPT"]
+if host == "1" and attempt == "0":
+    os._exit({code})
+if attempt == "0":
+    time.sleep(600)
+"""
+
+
+def start_set(client: Client, request: JobRequest) -> str:
+    manifest = slices.job_set(request)
+    client.create(kinds.JOB_SET, manifest)
+    client.patch(kinds.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
+    return str(manifest["metadata"]["name"])
+
+
+def look_at_set(client: Client, name: str) -> tuple[diagnosis.Finding, dict]:
+    found = client.get(kinds.JOB_SET, name)
+    assert found is not None
+    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
+    return diagnosis.find(diagnosis.Scene(found, pods, hosts=2)), found.get("status", {})
+
+
+@pytest.fixture
+def gang(ask, node) -> Callable[[int], JobRequest]:
+    def make(code: int) -> JobRequest:
+        return ask(
+            command=("python", "-c", GANG.format(code=code)),
+            placement=place("cpu")._replace(hosts=2),
+            node_selector={"kubernetes.io/hostname": node},
+            grace_seconds=1,
+        )
+
+    return make
+
+
+def test_a_set_that_lost_a_host_starts_again_as_a_whole_and_does_not_count_it(kube, gang) -> None:
+    name = start_set(kube, gang(words.INFRASTRUCTURE_EXIT))
+
+    wait_for("its end", lambda: look_at_set(kube, name)[0].status is JobStatus.SUCCEEDED, 60)
+
+    status = look_at_set(kube, name)[1]
+    assert status["restarts"] == 1
+    assert status.get("restartsCountTowardsMax", 0) == 0
+
+
+def test_a_verdict_on_one_host_ends_the_whole_set(kube, gang) -> None:
+    name = start_set(kube, gang(words.FAILED_EXIT))
+
+    found = wait_for("its end", lambda: (each := look_at_set(kube, name))[0].status is JobStatus.FAILED and each, 60)
+
+    assert found[1].get("restarts", 0) == 0
+    wait_for("the other host to end", lambda: not running(kube))
+
+
+def running(client: Client) -> list[dict]:
+    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
+    return [pod for pod in pods if pod["status"]["phase"] == "Running"]
+
+
+def test_a_verdict_on_one_host_ends_an_indexed_job(kube, gang) -> None:
+    request = gang(words.FAILED_EXIT)
+    manifest = slices.indexed_job(replace(request, environment={"JOBSET_RESTART_ATTEMPT": "0"}))
+    made = kube.create(kinds.JOB, manifest)
+    kube.create(kinds.SERVICE, slices.service(request, made["metadata"]["uid"]))
+    name = made["metadata"]["name"]
+    kube.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+
+    found = wait_for("its end", lambda: (each := look(kube, name, hosts=2)).status is JobStatus.FAILED and each, 60)
+
+    assert (found.code, found.what) == ("failed", "host 1: it failed")
+    wait_for("the other host to end", lambda: not running(kube))
+
+
+def test_the_template_of_pods_is_one_for_all(ask) -> None:
+    request = ask("tpu-v6e-4x4")
+
+    assert (
+        slices.indexed_job(request)["spec"]["template"]["spec"]["containers"]
+        == (containers.pod_template(request)["spec"]["containers"])
+    )

@@ -1,0 +1,1201 @@
+"""The runner of a pod: real processes that start the zip as a container would, with a store of files or of buckets."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from servers.faults import Fault, FaultyProxy
+from servers.gcs import GcsServer
+
+from kinetic._jobs import logs
+from kinetic._packing import runner_zip
+from kinetic._stores import addresses
+from kinetic._stores.files import FileStore
+from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, fingerprint, keys, outcome, pages
+from kinetic._wire.note import Note
+from kinetic._wire.order import Artifact, Order
+from kinetic._wire.outcome import Outcome
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
+
+KEY = bytes(range(32))
+JOB = "cpu-train-20261121-120000-abcdef0"
+NO_OBSTORE = "raise ImportError('this image has no obstore')\n"
+
+
+@pytest.fixture(scope="session")
+def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runner_zip.write(tmp_path_factory.mktemp("zip"))
+
+
+def function(text: str) -> Any:
+    """Make the last function of a text, as one of a user's script: it travels by value."""
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec(textwrap.dedent(text), script)
+    return [value for name, value in script.items() if callable(value) and not name.startswith("__")][-1]
+
+
+class Pods:
+    """One job in a store, and pods that carry it out."""
+
+    def __init__(self, folder: Path, zipped: Path, store: Store, environ: dict[str, str]) -> None:
+        self.folder, self.zipped, self.store, self.environ = folder, zipped, store, environ
+        self.secret = folder / "secret"
+        self.secret.mkdir()
+        self.last_words = folder / "termination-log"
+        self.last_words.touch()
+        self.put_key(KEY)
+        self.python, self.argument, self.inside = sys.executable, "", []
+        self.started: list[subprocess.Popen[str]] = []
+        self.page = PodPage(JOB, "", store.url, "key-1", secret=str(self.secret), last_words=str(self.last_words))
+
+    def put_key(self, key: bytes) -> None:
+        (self.secret / "job-key").write_bytes(key)
+
+    def order(self, text: str, *args: Any, **more: Any) -> Pods:
+        """Write the order of a job that calls the function with these arguments."""
+        written = Order(
+            JOB,
+            "train",
+            Artifact.within(cloudpickle.dumps(function(text))),
+            Artifact.within(pickle.dumps((args, {}))),
+            **{"fingerprint": {"python": fingerprint.python()}, "hosts": self.page.hosts, **more},
+        ).to_bytes()
+        self.store.put(keys.order(JOB), written)
+        self.store.put(keys.record(JOB), b"{}")
+        self.page = replace(self.page, order_sha256=digests.of_bytes(written))
+        return self
+
+    def start(self, **environ: str) -> subprocess.Popen[str]:
+        """Start a pod."""
+        beside = self.folder / f"pod-{len(self.started)}"
+        beside.mkdir()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTHON"))}
+        process = subprocess.Popen(
+            [*self.inside, self.python, str(self.zipped), self.argument or self.page.to_argument()],
+            env={**clean, "TMPDIR": str(beside), **self.environ, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, **environ: str) -> tuple[int, str]:
+        """Run a pod to its end; return its exit code and what it printed."""
+        process = self.start(**environ)
+        out, _ = process.communicate(timeout=60)
+        return process.returncode, out
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+    def outcome(self) -> Outcome | None:
+        size = self.store.size(keys.result(JOB))
+        if size is None:
+            return None
+        read = outcome.read(
+            size, lambda start, length: self.store.get(keys.result(JOB), start=start, length=length), KEY
+        )
+        assert read.body_length == 0 or digests.of_bytes(self.body(read)) == read.body_sha256
+        return read
+
+    def body(self, read: Outcome) -> bytes:
+        return self.store.get(keys.result(JOB), length=read.body_length)
+
+    def value(self) -> Any:
+        read = self.outcome()
+        assert read is not None
+        assert read.body_length
+        return pickle.loads(self.body(read))
+
+    def log(self, attempt: int = 0, host: int = 0) -> str:
+        return logs.text_of(logs.StoredLog(self.store, keys.logs(JOB, attempt, host)))
+
+    def note(self, attempt: int = 0) -> Note:
+        return Note.from_bytes(self.store.get(keys.attempt(JOB, attempt)))
+
+    def keys_below(self, prefix: str) -> list[str]:
+        return [entry.key.removeprefix(prefix) for entry in self.store.entries(prefix)]
+
+
+@pytest.fixture
+def pods(tmp_path: Path, zipped: Path) -> Iterator[Pods]:
+    """Pods with a store of files."""
+    made = Pods(tmp_path, zipped, FileStore(tmp_path / "store"), {})
+    yield made
+    made.end()
+
+
+class Bucket:
+    """A bucket behind a proxy that injects faults; the test itself speaks to the server."""
+
+    def __init__(self) -> None:
+        self.server = GcsServer().start()
+        self.server.bucket("jobs")
+        self.proxy = FaultyProxy(self.server.url)
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.server.close()
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    made = Bucket()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cloud_pods(
+    tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Pods]:
+    """Pods with a store in a bucket; their image has no obstore, unless the test wants it."""
+    for name in addresses.CREDENTIAL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.server.url)
+    environ = {"STORAGE_EMULATOR_HOST": bucket.proxy.url}
+    if getattr(request, "param", "plain") == "plain":
+        hidden = tmp_path / "hidden"
+        hidden.mkdir()
+        (hidden / "obstore.py").write_text(NO_OBSTORE)
+        environ["PYTHONPATH"] = str(hidden)
+    made = Pods(tmp_path, zipped, PlainGcsStore("gs://jobs/here"), environ)
+    yield made
+    made.end()
+
+
+def until(holds: Callable[[], Any], seconds: float = 20) -> Any:
+    """Wait for something to become true, and return it."""
+    limit = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < limit, "it did not come true"
+        time.sleep(0.01)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+WAITS = """
+    import os, time
+    def wait(flag):
+        open(flag, "w").close()
+        print("waiting", flush=True)
+        while not os.path.exists(flag + ".go"):
+            time.sleep(0.01)
+        return "went on"
+"""
+
+
+# ------------------------------------------------------------------------------------------------------- good ends
+
+
+def test_a_pod_brings_the_value_into_the_store_and_ends_with_0(pods: Pods) -> None:
+    pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
+
+    code, out = pods.run()
+
+    assert code == 0, out
+    assert pods.value() == 3
+    read = pods.outcome()
+    assert (read.status, read.witness, read.key_id, read.attempt) == ("succeeded", "runner", "key-1", 0)
+    assert "adding" in out
+    assert pods.log() == "adding\n"
+
+
+@pytest.mark.parametrize("cloud_pods", ["plain", "obstore"], indirect=True)
+def test_a_pod_speaks_to_a_bucket_with_obstore_and_without(cloud_pods: Pods) -> None:
+    cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
+
+    code, out = cloud_pods.run()
+
+    assert code == 0, out
+    assert cloud_pods.value() == 3
+    assert cloud_pods.log() == "adding\n"
+    assert cloud_pods.keys_below(f"{JOB}/") == [
+        "attempts/0", "handle.json", "logs/0/0/000000000000", "order.json", "result.pkl",
+    ]  # fmt: skip
+
+
+def test_a_pod_that_comes_late_runs_nothing(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def touch(path):\n    open(path, 'a').write('x')", str(tmp_path / "touched"))
+    pods.run()
+
+    code, out = pods.run()
+
+    assert code == 0
+    assert "verdict already" in out
+    assert (tmp_path / "touched").read_text() == "x"
+    assert pods.keys_below(keys.attempts(JOB)) == ["0"]
+
+
+def test_a_job_finds_kinetic_in_its_image(pods: Pods) -> None:
+    pods.order("""
+        def names():
+            import kinetic
+            @kinetic.run(accelerator="cpu")
+            def inner(n):
+                return n * 2
+            return inner(4), kinetic.Data.__name__, kinetic.errors.Preempted.__name__, kinetic.output_dir()
+    """)
+    pods.page = replace(pods.page, output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
+
+    code, out = pods.run()
+
+    assert code == 0, out
+    assert pods.value() == (8, "Data", "Preempted", "gs://b/out")
+
+
+def test_a_job_sees_captured_values_before_its_arguments_are_opened(pods: Pods) -> None:
+    class Opened:
+        def __reduce__(self) -> Any:
+            return os.getenv, ("TOKEN",)
+
+    (pods.secret / "environment.json").write_text(json.dumps({"TOKEN": "secret 1", "LANG": "C.UTF-8"}))
+    pods.order(
+        """
+        import os
+        def names(token):
+            ours = {name: value for name, value in os.environ.items() if name.startswith("KINETIC_")}
+            return token, ours, os.environ["OF_IMAGE"], os.environ["LANG"]
+        """,
+        Opened(),
+    )
+
+    code, _ = pods.run(OF_IMAGE="yes", LANG="de_DE")
+
+    token, ours, image, lang = pods.value()
+    assert (code, token, image, lang) == (0, "secret 1", "yes", "C.UTF-8")
+    assert ours == {
+        "KINETIC_JOB_ID": JOB, "KINETIC_ATTEMPT": "0", "KINETIC_HOST_INDEX": "0", "KINETIC_HOST_COUNT": "1",
+    }  # fmt: skip
+
+
+def test_the_key_of_the_job_is_nowhere_in_the_memory_of_the_worker(pods: Pods, tmp_path: Path) -> None:
+    pods.put_key(key := os.urandom(32))
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+    until(lambda: pods.log() == "waiting\n")  # by now the parent has read the key
+
+    in_parent, in_worker = holds(pod.pid, key), holds(children_of(pod.pid)[0], key)
+
+    assert (in_parent, in_worker) == (True, False)
+
+
+def holds(pid: int, wanted: bytes) -> bool:
+    """Say whether some bytes are in the memory of a process."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, modes, *_ = line.split()
+            begin, end = (int(each, 16) for each in span.split("-"))
+            with contextlib.suppress(OSError, OverflowError):
+                if "w" in modes and wanted in os.pread(memory.fileno(), end - begin, begin):
+                    return True
+    return False
+
+
+def test_a_child_of_a_batch_sets_its_mark(pods: Pods) -> None:
+    mark = keys.mark("grp-00000000", 3, 0)
+    pods.order("def fails():\n    raise ValueError('three')")
+    pods.page = replace(pods.page, mark=mark)
+
+    code, _ = pods.run()
+
+    assert code == FAILED_EXIT
+    assert pods.store.size(f"{mark}.failed") == 0
+
+
+# -------------------------------------------------------------------------------------------------------- bad ends
+
+
+def test_an_exception_is_a_verdict_and_fails_the_job_at_once(pods: Pods) -> None:
+    pods.order("def fails():\n    raise ValueError('no such file')")
+
+    code, out = pods.run()
+
+    assert code == FAILED_EXIT
+    assert "no such file" in pods.last_words.read_text()
+    assert "no such file" in out
+    read = pods.outcome()
+    assert (read.status, read.cause) == ("failed", "exception")
+    assert repr(pods.value()) == "ValueError('no such file')"
+
+
+def test_a_worker_that_is_killed_is_a_verdict(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    os.kill(children_of(pod.pid)[0], signal.SIGKILL)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == FAILED_EXIT
+    assert pods.outcome().cause == "signal"
+    assert "waiting" in pods.outcome().error["log"]
+
+
+def test_os_exit_with_0_in_user_code_is_no_success(pods: Pods) -> None:
+    pods.order("import os\ndef leave():\n    os._exit(0)")
+
+    code, _ = pods.run()
+
+    assert code == FAILED_EXIT
+    assert pods.outcome().cause == "exit"
+
+
+def test_a_deadline_is_a_verdict(pods: Pods) -> None:
+    pods.order("import time\ndef sleep():\n    time.sleep(60)")
+    pods.page = replace(pods.page, deadline=0.5)
+
+    code, _ = pods.run()
+
+    assert code == FAILED_EXIT
+    assert pods.outcome().cause == "deadline"
+
+
+def test_another_order_than_the_launched_one_is_not_carried_out(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def touch(path):\n    open(path, 'w')", str(tmp_path / "touched"))
+    pods.page = replace(pods.page, order_sha256="0" * 64)
+
+    code, _ = pods.run()
+
+    assert code == FAILED_EXIT
+    assert not (tmp_path / "touched").exists()
+    read = pods.outcome()
+    assert (read.cause, read.phase, read.error["code"]) == ("runner", "artifact verification", "integrity")
+
+
+def test_another_python_than_the_clients_opens_nothing(pods: Pods) -> None:
+    pods.order("def one():\n    return 1", fingerprint={"python": "3.9.1"})
+
+    code, _ = pods.run()
+
+    assert code == FAILED_EXIT
+    read = pods.outcome()
+    assert (read.phase, read.error["code"]) == ("artifact verification", "python-mismatch")
+    assert "3.9.1" in read.error["why"]
+
+
+def test_a_python_that_is_too_old_says_so(zipped: Path, tmp_path: Path) -> None:
+    code = f"""
+import runpy, sys
+sys.version_info, sys.argv = (3, 8, 2), [{str(zipped)!r}]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.returncode == FAILED_EXIT
+    assert "this image has Python 3.8" in done.stdout
+
+
+def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def touch(path):\n    open(path, 'w')", str(tmp_path / "touched"))
+    (pods.secret / "job-key").unlink()
+
+    code, out = pods.run()
+
+    assert code == FAILED_EXIT
+    assert "the key of this job is not there" in out
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_job_that_was_removed_is_not_brought_back(pods: Pods) -> None:
+    pods.order("def one():\n    return 1")
+    pods.store.put(keys.tombstone(JOB), pages.write({"schema": pages.SCHEMA, "resource_removed": True}))
+
+    code, out = pods.run()
+
+    assert code == FAILED_EXIT
+    assert "removed" in out
+    assert pods.outcome() is None
+
+
+def test_a_page_that_is_none_fails_at_once(pods: Pods) -> None:
+    done = subprocess.run([sys.executable, str(pods.zipped), "{"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == FAILED_EXIT
+    assert "the launch page of this pod is damaged" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------ preemption
+
+
+def test_a_pod_that_is_taken_away_leaves_a_note_and_its_log_and_no_verdict(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+    assert "taken away" in pods.note().details["why"]
+    assert pods.log() == "waiting\n"
+
+
+def test_nothing_is_written_of_a_job_that_was_removed_while_it_ran(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+    pods.store.delete(keys.job(JOB))
+
+    pod.send_signal(signal.SIGTERM)  # as the cluster does when its Job is deleted
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.keys_below(keys.job(JOB)) == []
+
+
+def test_the_next_pod_is_the_next_attempt(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS + "        ", str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+    (tmp_path / "flag.go").touch()
+
+    code, _ = pods.run()
+
+    assert code == 0
+    assert pods.value() == "went on"
+    assert pods.outcome().attempt == 1
+    assert pods.log(attempt=1) == "waiting\n"
+
+
+def test_user_code_has_time_to_save_its_work(pods: Pods, tmp_path: Path) -> None:
+    pods.order("""
+        import signal, time, kinetic.errors
+        def train(folder):
+            def save(*_):
+                time.sleep(0.5)
+                open(folder + "/saved", "w").close()
+                raise kinetic.errors.Preempted("saved")
+            signal.signal(signal.SIGTERM, save)
+            open(folder + "/begun", "w").close()
+            time.sleep(60)
+    """, str(tmp_path))  # fmt: skip
+    pod = pods.start()
+    until((tmp_path / "begun").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert (tmp_path / "saved").exists()
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+
+
+def test_preempted_is_no_verdict_without_a_signal_either(pods: Pods) -> None:
+    pods.order("def train():\n    from kinetic.errors import Preempted\n    raise Preempted('the notice came')")
+
+    code, _ = pods.run()
+
+    assert code == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+    assert "Preempted" in pods.note().details["why"]
+
+
+def test_leaving_by_sys_exit_when_told_to_end_is_no_success(pods: Pods, tmp_path: Path) -> None:
+    pods.order("""
+        import signal, sys, time
+        def train(flag):
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            open(flag, "w").close()
+            time.sleep(60)
+    """, str(tmp_path / "flag"))  # fmt: skip
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+
+
+def test_a_value_that_is_returned_in_time_counts(pods: Pods, tmp_path: Path) -> None:
+    pods.order("""
+        import signal, time
+        def train(flag):
+            ended = []
+            signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+            open(flag, "w").close()
+            while not ended:
+                time.sleep(0.01)
+            return "in time"
+    """, str(tmp_path / "flag"))  # fmt: skip
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == 0
+    assert pods.value() == "in time"
+
+
+def test_children_of_user_code_are_not_told_to_end_with_it(pods: Pods, tmp_path: Path) -> None:
+    pods.order("""
+        import signal, subprocess, sys, time
+        def train(flag):
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            ended = []
+            signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+            open(flag, "w").close()
+            while not ended:
+                time.sleep(0.01)
+            time.sleep(0.3)
+            return child.poll()
+    """, str(tmp_path / "flag"))  # fmt: skip
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pods.outcome().status == "succeeded"
+    assert pods.outcome().value_type == "builtins.NoneType"
+
+
+def test_a_pod_ends_at_once_when_it_is_told_to_before_the_job_began(cloud_pods: Pods, bucket: Bucket) -> None:
+    cloud_pods.order("def one():\n    return 1")
+    bucket.proxy.faults.append(Fault("status", times=1e9))
+    pod = cloud_pods.start()
+    until(lambda: len(bucket.proxy.requests) >= 2)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=5)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+
+
+def test_a_job_that_is_taken_away_too_often_fails(pods: Pods) -> None:
+    pods.order("def train():\n    from kinetic.errors import Preempted\n    raise Preempted('again')")
+    pods.page = replace(pods.page, most_attempts=2)
+
+    codes = [pods.run()[0] for _ in range(3)]
+
+    assert codes == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, FAILED_EXIT]
+    assert pods.outcome().cause == "preempted"
+    assert "2 times" in pods.outcome().error["message"]
+
+
+def test_a_pod_that_is_taken_away_while_its_store_is_out_of_reach_ends_in_time(
+    cloud_pods: Pods, bucket: Bucket, tmp_path: Path
+) -> None:
+    cloud_pods.order(WAITS, str(tmp_path / "flag"))
+    pod = cloud_pods.start()
+    until((tmp_path / "flag").exists)
+    bucket.proxy.faults.append(Fault("status", times=1e9))
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=15)  # what Spot gives
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+
+
+@pytest.mark.parametrize("cloud_pods", ["obstore"], indirect=True)
+def test_a_worker_in_an_interpreter_of_its_own_is_told_to_end_too(cloud_pods: Pods, tmp_path: Path) -> None:
+    cloud_pods.order(
+        """
+        import signal, time, kinetic.errors
+        def train(folder):
+            def save(*_):
+                open(folder + "/saved", "w").close()
+                raise kinetic.errors.Preempted("saved")
+            signal.signal(signal.SIGTERM, save)
+            open(folder + "/begun", "w").close()
+            time.sleep(60)
+        """,
+        str(tmp_path),
+    )
+    pod = cloud_pods.start()
+    until((tmp_path / "begun").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert (tmp_path / "saved").exists()
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert cloud_pods.outcome() is None
+
+
+class Slow:
+    """An argument that takes its time to be opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        code = f"import time; open({str(self.folder / 'opening')!r}, 'w').close(); time.sleep(60)"
+        return exec, (code,)
+
+
+def test_a_pod_that_is_taken_away_while_arguments_are_opened_leaves_no_verdict(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def one(slow):\n    return 1", Slow(tmp_path))
+    pod = pods.start()
+    until((tmp_path / "opening").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+
+
+def test_a_worker_that_is_killed_before_the_function_began_may_be_repeated(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def one(slow):\n    return 1", Slow(tmp_path))
+    pod = pods.start()
+    until((tmp_path / "opening").exists)
+
+    os.kill(children_of(pod.pid)[0], signal.SIGKILL)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.outcome() is None
+
+
+def test_a_result_whose_store_is_out_of_reach_is_no_success_when_the_pod_must_go(
+    cloud_pods: Pods, bucket: Bucket, tmp_path: Path
+) -> None:
+    cloud_pods.order(WAITS, str(tmp_path / "flag"))
+    pod = cloud_pods.start()
+    until((tmp_path / "flag").exists)
+    bucket.proxy.faults.append(Fault("status", method="POST", target="upload", times=1e9, status=400))
+    (tmp_path / "flag.go").touch()
+    assert any("it is tried again" in line for line in iter(pod.stdout.readline, ""))
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert cloud_pods.outcome() is None
+
+
+def test_a_job_that_somebody_cancelled_is_ended_and_keeps_that_verdict(slices: Pods, tmp_path: Path) -> None:
+    act(slices, "open(flag + str(host), 'w').close()\ntime.sleep(60)")
+    hosts = start_all(slices)
+    until(lambda: len(list(tmp_path.glob("flag*"))) == 3)
+
+    slices.store.put(keys.result(JOB), Outcome(JOB, "cancelled").footer(KEY), if_absent=True)
+
+    assert ends_of(hosts) == [0, 0, 0]
+    assert slices.outcome().status == "cancelled"
+
+
+# ---------------------------------------------------------------------------------------------- stores in trouble
+
+
+def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
+    pods.page = replace(pods.page, store_url="gs://jobs/here")
+    hidden = pods.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "obstore.py").write_text(NO_OBSTORE)
+
+    code, out = pods.run(
+        PYTHONPATH=str(hidden), HOME=str(hidden), GCE_METADATA_HOST="127.0.0.1:9", GOOGLE_APPLICATION_CREDENTIALS=""
+    )
+
+    assert code == INFRASTRUCTURE_EXIT
+    assert "gs://jobs does not let us in" in out
+
+
+def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket: Bucket) -> None:
+    cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
+    bucket.proxy.faults += [Fault("status", times=3), Fault("drop", times=2, after=4), Fault("lose", method="POST")]
+
+    code, out = cloud_pods.run()
+
+    assert code == 0, out
+    assert cloud_pods.value() == 3
+    assert cloud_pods.log() == "adding\n"
+
+
+def test_a_result_waits_for_its_store(cloud_pods: Pods, bucket: Bucket, tmp_path: Path) -> None:
+    refused = Fault("status", method="POST", target="upload", times=1e9, status=400)
+    cloud_pods.order(WAITS, str(tmp_path / "flag"))
+    pod = cloud_pods.start()
+    until((tmp_path / "flag").exists)
+    bucket.proxy.faults.append(refused)
+    (tmp_path / "flag.go").touch()
+    assert any("it is tried again" in line for line in iter(pod.stdout.readline, ""))
+
+    refused.times = 0
+    out, _ = pod.communicate(timeout=60)
+
+    assert pod.returncode == 0, out
+    assert cloud_pods.value() == "went on"
+
+
+# ------------------------------------------------------------------------------------------------------------ logs
+
+
+def test_a_log_of_many_megabytes_arrives_whole(pods: Pods) -> None:
+    pods.order("""
+        def talk(lines):
+            for number in range(lines):
+                print(f"{number:09d} " + "x" * 89)
+            return lines
+    """, 50_000)  # fmt: skip
+
+    code, out = pods.run()
+
+    expected = "".join(f"{number:09d} {'x' * 89}\n" for number in range(50_000))
+    assert code == 0
+    assert pods.log() == expected
+    assert expected in out
+    starts = [int(key) for key in pods.keys_below(keys.logs(JOB, 0, 0))]
+    assert starts == [number << 20 for number in range(len(expected) // (1 << 20) + 1)]
+    assert logs.tail(logs.StoredLog(pods.store, keys.logs(JOB, 0, 0)), 1).startswith("000049999 x")
+
+
+def test_a_log_can_be_followed_in_the_store_while_the_job_runs(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+
+    until(lambda: pods.log() == "waiting\n")
+
+    assert pod.poll() is None
+
+
+def test_a_store_that_takes_no_log_does_not_hold_up_the_job(cloud_pods: Pods, bucket: Bucket) -> None:
+    cloud_pods.order("def talk():\n    for n in range(20_000):\n        print('x' * 200)\n    return 'done'")
+    bucket.proxy.faults.append(Fault("status", method="POST", target="upload", status=400, times=1e9, after=1))
+    pod = cloud_pods.start()
+
+    until(lambda: "/upload" in str(bucket.proxy.requests[-1:]) and bucket.proxy.faults[0].met)
+    bucket.proxy.faults.clear()
+    out, _ = pod.communicate(timeout=60)
+
+    assert pod.returncode == 0, out[-2000:]
+    assert cloud_pods.value() == "done"
+    assert len(cloud_pods.log()) == 20_000 * 201
+
+
+def test_a_job_is_not_held_up_by_an_output_that_nobody_reads(pods: Pods) -> None:
+    pods.order("def talk():\n    for n in range(20_000):\n        print('x' * 99)\n    return 'done'")
+    pod = pods.start()  # into a pipe of 64 KiB
+
+    pod.wait(timeout=30)
+
+    assert pod.returncode == 0
+    assert len(pods.log()) == 20_000 * 100
+
+
+# ----------------------------------------------------------------------------------------------- as the first process
+
+
+def test_the_first_process_of_a_container_obeys_sigterm_and_reaps_what_is_not_its_own(
+    pods: Pods, tmp_path: Path
+) -> None:
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine gives no namespaces to tests")
+    pods.inside = inside
+    pods.order("""
+        import os, subprocess, sys, time
+        def train(flag):
+            subprocess.run(["sh", "-c", "sleep 0.05 & sleep 60 & exit 0"])  # both become children of the first process
+            time.sleep(0.3)
+            states = [open(f"/proc/{pid}/stat").read().split()[2] for pid in os.listdir("/proc") if pid.isdigit()]
+            open(flag, "w").write(f"{os.getppid()} {states.count('Z')}")
+            time.sleep(60)
+    """, str(tmp_path / "flag"))  # fmt: skip
+    pod = pods.start()
+    until(lambda: (tmp_path / "flag").exists() and (tmp_path / "flag").read_text())
+    [first] = children_of(pod.pid)
+
+    os.kill(first, signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert (tmp_path / "flag").read_text() == "1 0"
+    assert pod.returncode == INFRASTRUCTURE_EXIT
+    assert pods.note().details["why"]
+
+
+def test_a_page_may_lie_in_a_file(pods: Pods, tmp_path: Path) -> None:
+    pods.order("def one():\n    return 1")
+    (tmp_path / "page").write_text(pods.page.to_argument())
+    pods.argument = f"@{tmp_path}/page"
+
+    code, out = pods.run()
+
+    assert code == 0, out
+
+
+def test_captured_variables_of_the_interpreter_itself_count(pods: Pods) -> None:
+    (pods.secret / "environment.json").write_text(json.dumps({"PYTHONHASHSEED": "7"}))
+    pods.order("def seed():\n    import sys\n    return hash('a'), sys.flags.hash_randomization")
+
+    code, out = pods.run()
+
+    expected = subprocess.run(
+        [sys.executable, "-c", "print(hash('a'))"], env={"PYTHONHASHSEED": "7"}, stdout=-1, check=True
+    )
+    assert code == 0, out
+    assert pods.value()[0] == int(expected.stdout)
+
+
+def test_a_pod_that_shall_stay_ends_when_it_is_told_to(pods: Pods) -> None:
+    pods.order("def one():\n    return 1")
+    pods.page = replace(pods.page, holds=True)
+    pod = pods.start()
+    assert any("stays until it is told" in line for line in iter(pod.stdout.readline, ""))
+
+    pod.send_signal(signal.SIGTERM)
+    pod.communicate(timeout=30)
+
+    assert pod.returncode == 0
+    assert pods.value() == 1
+
+
+def test_nothing_of_a_pod_is_left_beside_the_store_of_files(pods: Pods) -> None:
+    pods.order("def one():\n    return 1")
+
+    pods.run()
+
+    assert list(pods.store.scratch().iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------------------- several hosts
+
+
+@pytest.fixture
+def slices(pods: Pods) -> Pods:
+    pods.page = replace(pods.page, hosts=3, look_seconds=0.1, grace_seconds=1.5)
+    return pods
+
+
+def start_all(slices: Pods) -> list[subprocess.Popen[str]]:
+    """Start all hosts of a set, as a JobSet does, which says how often it did so before."""
+    return [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT="0") for host in range(3)]
+
+
+def ends_of(hosts: list[subprocess.Popen[str]]) -> list[int]:
+    for host in hosts:
+        host.communicate(timeout=60)
+    return [host.returncode for host in hosts]
+
+
+HOST = """
+import os, time
+
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+def act(folder):
+    host, flag = int(os.environ["KINETIC_HOST_INDEX"]), folder + "/flag"
+"""
+
+
+def act(slices: Pods, body: str) -> None:
+    """Order what every host does; it knows its number as ``host`` and has a ``flag`` that it can wait for."""
+    slices.order(HOST + textwrap.indent(textwrap.dedent(body), "    "), str(slices.folder))
+
+
+def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
+    act(slices, "print(f'host {host}')\nreturn host, os.environ['KINETIC_HOST_COUNT']")
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [0, 0, 0]
+    assert slices.value() == (0, "3")
+    assert [slices.log(host=host) for host in range(3)] == ["host 0\n", "host 1\n", "host 2\n"]
+    assert slices.keys_below(keys.attempts(JOB)) == ["0"]
+
+
+def test_the_failure_of_a_host_is_noticed_while_the_leader_runs_and_is_told_with_its_name(slices: Pods) -> None:
+    act(slices, "if host == 2:\n    raise ValueError('two')\ntime.sleep(60)")
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [FAILED_EXIT, 0, FAILED_EXIT]
+    read = slices.outcome()
+    assert (read.host, read.error["hosts"], read.cause) == (2, 3, "exception")
+    assert "in act" in read.error["traceback"]
+    assert repr(slices.value()) == "ValueError('two')"
+
+
+def test_the_cause_is_the_host_that_does_not_complain_of_its_peers(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 0:
+            open(flag, "w").close()
+            raise RuntimeError("Connection reset by peer: heartbeat timed out")
+        wait_for(flag)
+        if host == 1:
+            raise KeyError("the cause")
+        time.sleep(60)
+        """,
+    )
+
+    codes = ends_of(start_all(slices))
+
+    assert codes == [FAILED_EXIT, FAILED_EXIT, 0]
+    assert slices.outcome().host == 1
+
+
+def test_a_host_that_fails_after_the_leader_returned_fails_the_job(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 1:
+            wait_for(flag + ".go")
+            raise ValueError("late")
+        return host
+        """,
+    )
+    hosts = start_all(slices)
+    until(lambda: "succeeded" in str(slices.keys_below(keys.hosts(JOB, 0))))
+    (tmp_path / "flag.go").touch()
+
+    codes = ends_of(hosts)
+
+    assert codes == [FAILED_EXIT, FAILED_EXIT, 0]
+    assert slices.outcome().host == 1
+
+
+def test_a_host_that_is_taken_away_leaves_no_verdict(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 1:
+            open(flag, "w").close()
+            time.sleep(60)
+        wait_for(flag + ".gone")
+        raise RuntimeError("training failed")
+        """,
+    )
+    hosts = start_all(slices)
+    until((tmp_path / "flag").exists)
+
+    hosts[1].send_signal(signal.SIGTERM)
+    (tmp_path / "flag.gone").touch()
+    hosts[0].communicate(timeout=30)
+    hosts[2].send_signal(signal.SIGTERM)  # as the cluster does, which starts the whole set again
+    codes = ends_of(hosts)
+
+    assert codes == [INFRASTRUCTURE_EXIT] * 3
+    assert slices.outcome() is None
+
+
+def test_a_host_that_is_gone_without_a_word_leaves_no_verdict(slices: Pods, tmp_path: Path) -> None:
+    act(
+        slices,
+        """
+        if host == 1:
+            open(flag, "w").close()
+            time.sleep(60)
+        wait_for(flag + ".gone")
+        raise RuntimeError("training failed")
+        """,
+    )
+    hosts = start_all(slices)
+    until((tmp_path / "flag").exists)
+
+    hosts[1].kill()
+    hosts[1].wait()
+    (tmp_path / "flag.gone").touch()
+    hosts[0].communicate(timeout=30)
+    hosts[2].send_signal(signal.SIGTERM)
+    codes = ends_of(hosts)
+
+    assert codes == [INFRASTRUCTURE_EXIT, -signal.SIGKILL, INFRASTRUCTURE_EXIT]
+    assert slices.outcome() is None
+    assert "host 1" in slices.note().details["why"]
+
+
+def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:
+    act(slices, "return os.environ['KINETIC_ATTEMPT']")
+
+    hosts = [slices.start(JOB_COMPLETION_INDEX=str(host), JOBSET_RESTART_ATTEMPT="2") for host in range(3)]
+
+    assert ends_of(hosts) == [0, 0, 0]
+    assert slices.value() == "2"
+    assert slices.outcome().attempt == 2
+
+
+def test_a_forged_failure_of_a_host_does_not_run_on_the_client(slices: Pods, tmp_path: Path) -> None:
+    act(slices, "wait_for(flag)\nreturn 'right'")
+    forged = Outcome(JOB, "failed", host=1, body_length=3, body_sha256=digests.of_bytes(b"abc"))
+    leader = slices.start(JOB_COMPLETION_INDEX="0")
+    until(lambda: slices.store.size(keys.host(JOB, 0, 0, "begun")) is not None)
+    slices.store.put(keys.host(JOB, 0, 1, "failed"), b"abc" + forged.footer(b"x" * 32))
+
+    leader.communicate(timeout=30)
+
+    assert leader.returncode == INFRASTRUCTURE_EXIT
+    assert slices.outcome() is None
+
+
+def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> None:
+    act(slices, "return host")
+    taken = Outcome(JOB, "preempted", host=1)
+    slices.store.put(keys.host(JOB, 0, 1, "preempted"), taken.footer(KEY))
+    follower = slices.start(JOB_COMPLETION_INDEX="1")
+    until(lambda: slices.store.size(keys.host(JOB, 0, 1, "succeeded")) is not None)  # it is quicker than the leader
+
+    others = [slices.start(JOB_COMPLETION_INDEX=str(host)) for host in (0, 2)]
+
+    assert ends_of([follower, *others]) == [0, 0, 0]
+    assert slices.value() == 0
+
+
+@pytest.mark.timeout(180)
+def test_the_processes_of_jax_find_and_wait_for_each_other(slices: Pods, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    slices.page = replace(slices.page, coordinator=f"localhost:{port}", hosts=2)
+    act(
+        slices,
+        """
+        import jax
+        met = jax.process_count(), jax.device_count(), jax.process_index()
+        wait_for(flag + str(host))  # the leader is done before its peer, and must not take the meeting point away
+        return met
+        """,
+    )
+
+    hosts = [
+        slices.start(JOB_COMPLETION_INDEX=str(host), JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="2") for host in (0, 1)
+    ]
+    (tmp_path / "flag0").touch()
+    until(lambda: list(tmp_path.rglob("*.meta")), seconds=60)
+    time_is_left = hosts[0].poll() is None
+    (tmp_path / "flag1").touch()
+
+    assert time_is_left
+    assert ends_of(hosts) == [0, 0]
+    assert slices.value() == (2, 4, 0)
+
+
+def test_a_host_that_does_not_know_which_one_it_is_says_so(slices: Pods) -> None:
+    act(slices, "return 1")
+
+    code, out = slices.run()
+
+    assert code == FAILED_EXIT
+    assert "which of 3 hosts" in out
+
+
+# ---------------------------------------------------------------------------------------------------- requirements
+
+
+def wheel(folder: Path, name: str, code: str) -> Path:
+    """Build a package by hand, as small as one can be."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", code)
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def image(pods: Pods, tmp_path: Path) -> Pods:
+    """Pods whose Python is an environment of the test's own, which a job may install into, with uv on its path."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "image")], check=True)
+    pods.python = str(tmp_path / "image" / "bin" / "python")
+    binary = Path(importlib.import_module("uv").find_uv_bin()).parent
+    pods.environ |= {"PATH": f"{binary}:{os.environ['PATH']}", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}
+    return pods
+
+
+def requiring(pods: Pods, text: str) -> Pods:
+    pods.page = replace(pods.page, requirements=asdict(Artifact.within(text.encode())))
+    return pods
+
+
+def test_requirements_are_installed_before_the_function_is_opened(image: Pods, tmp_path: Path) -> None:
+    file = wheel(tmp_path, "tiny_theirs", "ANSWER = 42")
+    requiring(image, f"# theirs\n{file}\n").order("def ask():\n    import tiny_theirs\n    return tiny_theirs.ANSWER")
+
+    code, out = image.run()
+
+    assert code == 0, out
+    assert image.value() == 42
+    assert "tiny-theirs" in image.log()
+    assert list((tmp_path / "image").rglob("tiny_theirs.py"))
+
+
+def test_requirements_go_into_a_folder_of_the_job_where_the_image_is_closed(image: Pods, tmp_path: Path) -> None:
+    file = wheel(tmp_path, "tiny_theirs", "ANSWER = 42")
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    lie = "import os\nreal = os.access\nos.access = lambda path, mode: mode != os.W_OK and real(path, mode)\n"
+    (closed / "sitecustomize.py").write_text(lie)  # this user may write anywhere, as root may
+    requiring(image, str(file)).order("""
+        import subprocess, sys
+        def ask():
+            import tiny_theirs
+            child = subprocess.run([sys.executable, "-c", "import tiny_theirs as t; print(t.ANSWER)"], stdout=-1)
+            return tiny_theirs.ANSWER, int(child.stdout)
+    """)
+
+    code, out = image.run(PYTHONPATH=str(closed))
+
+    assert code == 0, out
+    assert image.value() == (42, 42)
+    assert not list((tmp_path / "image").rglob("tiny_theirs.py"))
+
+
+def test_requirements_that_cannot_be_installed_are_a_verdict_with_its_phase(image: Pods, tmp_path: Path) -> None:
+    requiring(image, f"{tmp_path}/missing-1.0-py3-none-any.whl").order("def one():\n    return 1")
+
+    code, _ = image.run()
+
+    assert code == FAILED_EXIT
+    read = image.outcome()
+    assert (read.cause, read.phase, read.error["code"]) == ("runner", "dependency install", "dependency-install")
+    assert "missing-1.0" in image.log()
+
+
+def test_a_file_of_requirements_without_any_installs_nothing(pods: Pods) -> None:
+    requiring(pods, "# none\n\n").order("def one():\n    return 1")
+
+    code, out = pods.run(PATH="/nonexistent")
+
+    assert code == 0, out
+
+
+def test_other_requirements_than_the_submitted_ones_are_not_installed(image: Pods, tmp_path: Path) -> None:
+    image.store.put("requirements.txt", b"changed")
+    image.page = replace(image.page, requirements=asdict(Artifact("0" * 64, 7, key="requirements.txt")))
+    image.order("def one():\n    return 1")
+
+    code, _ = image.run()
+
+    assert code == FAILED_EXIT
+    assert (image.outcome().phase, image.outcome().error["code"]) == ("dependency install", "integrity")
