@@ -64,7 +64,7 @@ SMALL = [
     ),
     ("_wire/outcome.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
     ("_wire/note.py", '{"schema": pages.SCHEMA,', '{"schema": pages.SCHEMA, "mood": "good",'),
-    ("_backends/local/launching.py", "    hosts: int = 1\n\n", '    hosts: int = 1\n    mood: str = "good"\n\n'),
+    ("_backends/local/launching.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
     (
         "_jobs/handle.py",
         "    output_dir: str | None = None\n",

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -39,8 +40,9 @@ def tell(error: BaseException, *, debug: bool = False) -> int:
     """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(error, OSError):
+        _let_go_of_stdout_if_it_fails()
     if isinstance(error, BrokenPipeError):
-        _let_go_of_stdout()
         return PIPE_CLOSED
     if debug:
         import traceback
@@ -180,8 +182,16 @@ def _styled(label: str, colour: str) -> str:
     return padded
 
 
-def _let_go_of_stdout() -> None:
+def _let_go_of_stdout_if_it_fails() -> None:
     """Point standard output elsewhere, or Python would complain once more while it shuts down."""
+    with contextlib.suppress(ValueError):  # closed
+        try:
+            sys.stdout.flush()
+        except OSError:  # what it still holds cannot be written, now or at the end
+            _let_go_of_stdout()
+
+
+def _let_go_of_stdout() -> None:
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # it is no file, as in tests
