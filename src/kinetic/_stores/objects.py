@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kinetic._stores import complaints, reading, transfer
+from kinetic._stores import asking, complaints, reading, transfer
 from kinetic._stores.addresses import Address, parse
 from kinetic._stores.asking import Asking, is_past_the_end
 from kinetic._stores.naming import SCRATCH, check_key, check_prefix, is_hidden
@@ -141,15 +141,30 @@ class ObjectStore:
     # ----------------------------------------------------------------------------------------------- listing, deleting
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
+        """List, and go on behind the last key where a page did not arrive and obstore has not asked again."""
+        attempt, retry = 0, self._service.retry
+        with self._service.ours(prefix):
+            while True:
+                try:
+                    for entry in self._listed(prefix, after):
+                        after, attempt = entry.key, 0
+                        yield entry
+                    return
+                except Exception as error:
+                    if attempt + 1 >= retry.attempts or not asking.passes(error):
+                        raise
+                retry.pause(attempt)
+                attempt += 1
+
+    def _listed(self, prefix: str, after: str) -> Iterator[Entry]:
         offset = self._full(after.rstrip("/")) if _is_plain(after.rstrip("/")) else None
         cut = len(self.address.prefix)
-        with self._service.ours(prefix):
-            pages = self._ask("list", prefix, offset=offset, chunk_size=1000)
-            while page := self._service.run(lambda: next(pages, None)):
-                for found in page:
-                    key = found["path"][cut:]
-                    if key > after and (prefix or not is_hidden(key)):
-                        yield Entry(key, found["size"], _seconds(found))
+        pages = self._ask("list", prefix, offset=offset, chunk_size=1000)
+        while page := self._service.run(lambda: next(pages, None)):
+            for found in page:
+                key = found["path"][cut:]
+                if key > after and (prefix or not is_hidden(key)):
+                    yield Entry(key, found["size"], _seconds(found))
 
     def _delete_one(self, key: str) -> int:
         with self._service.ours(key):
