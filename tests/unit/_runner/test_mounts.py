@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,10 @@ say(child.returncode)
     process = spawn(SHOW + code, nobody=nobody)
     child = int(process.stdout.readline())
 
-    environ = Path(f"/proc/{child}/environ").read_bytes()
+    shown = Path(f"/proc/{child}/environ")
+    until = time.monotonic() + 10
+    while not (environ := shown.read_bytes()) and time.monotonic() < until:
+        time.sleep(0.001)  # a program that has just begun shows nothing yet
     os.kill(child, signal.SIGKILL)
 
     assert b"MARK=of-the-keeper" in environ
