@@ -20,7 +20,7 @@ from kinetic._batches.turns import Turns
 from kinetic._jobs import looking, places, tombstones
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
-from kinetic.errors import KineticError
+from kinetic.errors import IntegrityError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Board:
         assert handle is not None  # noqa: S101 - it is active
         try:
             seen = looking.look(handle)
-        except KineticError:  # e.g. its Outcome was tampered with: one child must not hide the others
+        except IntegrityError:  # its Outcome was tampered with: one child must not hide the others
             self._end(index, attempt, outcomes.FAILED, time.time())
             return
         self._lost[index] = now, seen.status

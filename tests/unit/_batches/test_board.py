@@ -17,6 +17,7 @@ from kinetic._wire import keys, seal
 from kinetic._wire.group import Group, Settings
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
+from kinetic.errors import StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 GROUP = "grp-00000001"
@@ -286,6 +287,21 @@ def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground, monkey
     batch.mark(1, "succeeded")
 
     assert statuses(batch.look())[:2] == [FAILED, SUCCEEDED]
+
+
+def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkeypatch):
+    batch = ground()
+    batch.submit(0, row=False)  # so that only a look of its own can tell
+
+    def no_answer(*_):
+        raise StoreUnreachableError("503")
+
+    monkeypatch.setattr("kinetic._jobs.looking.look", no_answer)
+    board = batch.board()
+    with pytest.raises(StoreUnreachableError):
+        board.refresh(whole=True)
+
+    assert (board.end(0), board.active) == (None, {0})
 
 
 def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never_fail_here(ground):
