@@ -42,7 +42,8 @@ def seal(
         store: Where.
         verdict: What it says.
         key: The job's key.
-        body: The complete file with the pickled value, on the store's file system if possible; it is consumed.
+        body: The complete file with the pickled value, on the store's file system if possible; it is consumed. Whoever
+            was told of a store that is out of reach may try again, also when only the mark is missing.
         spare: A file made by ``reserve``; a verdict without a body is written into its space.
         mark: Stem of the mark's key, for a batch's child. Whoever looks and finds an Outcome without one, makes it.
 
@@ -73,11 +74,16 @@ def _seal(store: Store, verdict: Outcome, key: bytes, body: Path | None, spare: 
 
 
 def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
-    with body.open("r+b") as file:
-        file.truncate(verdict.body_length)  # a keeper that died here may have appended a page already
-        file.seek(verdict.body_length)
-        page = verdict.footer(key)
-        file.write(page)
+    page = verdict.footer(key)
+    try:
+        with body.open("r+b") as file:
+            file.truncate(verdict.body_length)  # a keeper that died here may have appended a page already
+            file.seek(verdict.body_length)
+            file.write(page)
+    except FileNotFoundError:
+        if store.size(keys.result(verdict.job_id)) is None:
+            raise
+        return _is_ours(store, verdict, page)  # an earlier try handed it over, and failed after that
     step("keeper:page-appended")
     return _hand_over(store, keys.result(verdict.job_id), body) or _is_ours(store, verdict, page)
 
@@ -106,7 +112,8 @@ def _hand_over(store: Store, key: str, path: Path) -> bool:
     if adopt is not None:
         return bool(adopt(key, path, if_absent=True))
     created = store.put(key, path, if_absent=True)  # one that fails leaves the file: it can be tried again
-    path.unlink(missing_ok=True)
+    if created:
+        path.unlink(missing_ok=True)
     return created
 
 

@@ -75,7 +75,7 @@ def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
         if row.stop:
             queue.end(row.job_id, "ended")
         elif row.requeues < REQUEUES and paths.launch(row.job_id).exists() and not has_begun(paths, row):
-            _clear_attempt(paths, row)
+            clear_attempt(paths, row)
             queue.requeue(row.job_id, keeper.keeper)
         else:
             settle(paths, queue, row, said)
@@ -158,13 +158,12 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     step("keeper:cleared")
     is_known = queue.end(job_id, status)
     drop_data(paths, job_id)  # now that nobody waits for it
+    launching.forget(paths, job_id)  # before anything is asked of a store that may be out of reach
     if not is_known:
         forsake(paths, store, job_id)
     elif was_removed(store, job_id):
         queue.forget([job_id])
         forsake(paths, store, job_id)
-    else:
-        launching.forget(paths, job_id)
 
 
 def was_removed(store: Store, job_id: str) -> bool:
@@ -183,7 +182,7 @@ def forsake(paths: Paths, store: Store, job_id: str) -> None:
     remove_job(paths, job_id)
 
 
-def _clear_attempt(paths: Paths, row: Row) -> None:
+def clear_attempt(paths: Paths, row: Row) -> None:
     """Remove what an attempt that came to nothing wrote, before another one takes its place."""
     with contextlib.suppress(KineticError, OSError):
         page = launching.read(paths, row.job_id)

@@ -13,22 +13,24 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from kinetic._backends.local import burying, launching, life, pulse, soil, spawning
+from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
-from kinetic._runner import judging, keeping, sealing
+from kinetic._runner import judging, keeping, patience, sealing
 from kinetic._runner.work import Work
 from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
 from kinetic._wire import fingerprint, keys
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import IntegrityError, KeyMissingError, KineticError
+from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
+
+T = TypeVar("T")
 
 _IDLE_SECONDS = 60.0
 _ATTEMPTS = 1000
@@ -78,9 +80,22 @@ class Keeper:
         except (KineticError, OSError) as error:
             _print_traceback()
             burying.end_marked(self.name)
-            now = self.queue.jobs([row.job_id]).get(row.job_id)  # it knows the attempt
-            if now is not None:
-                burying.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
+            self._give_up(row.job_id, error)
+
+    def _give_up(self, job_id: str, error: Exception) -> None:
+        """Say what became of a job that this keeper could not bring to its end."""
+        now = self.queue.jobs([job_id]).get(job_id)  # it knows the attempt
+        if now is None or now.state == "ended":  # it was removed; or its verdict is there, and what is left is swept
+            return
+        is_away = isinstance(error, StoreUnreachableError)
+        if is_away and now.stop:
+            self.queue.end(job_id, f"it was stopped while its store was out of reach: {_in_words(error)}")
+            burying.clear_attempt(self.paths, now)
+            burying.drop_data(self.paths, job_id)
+        elif is_away and self.ending:
+            return  # whoever looks next finds the row of a keeper that is gone: a value is sealed, a beginning repeated
+        else:
+            burying.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
 
     def _carry(self, row: Row) -> None:
         page = launching.read(self.paths, row.job_id)
@@ -89,15 +104,15 @@ class Keeper:
             return
         _lend_credentials(page)
         store = open_store(page.store_url)
-        if store.size(keys.result(row.job_id)) is not None:
+        if self._patiently(page, lambda: store.size(keys.result(page.job_id))) is not None:
             self.queue.end(row.job_id, "ended")
             return
-        if burying.was_removed(store, row.job_id):
+        if self._patiently(page, lambda: burying.was_removed(store, row.job_id)):
             self.queue.forget([row.job_id])
             burying.forsake(self.paths, store, row.job_id)
             return
         started = time.time()
-        attempt = self._claim_attempt(store, page, started)
+        attempt = self._patiently(page, lambda: self._claim_attempt(store, page, started))
         if attempt is None:  # another machine began with it: this row is none of ours
             self.queue.forget([row.job_id])
             burying.remove_job(self.paths, row.job_id)
@@ -161,9 +176,32 @@ class Keeper:
         verdict = replace(verdict, key_id=page.key_id)
         step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
-        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
+
+        def seal() -> bool:
+            return sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
+
+        self._patiently(page, seal)
         step("keeper:sealed")
         return verdict
+
+    def _patiently(self, page: launching.LaunchPage, do: Callable[[], T]) -> T:
+        """Do something with a job's store; one in a cloud is waited for while it is out of reach."""
+        if not environment.is_cloud(page.store_url):
+            return do()
+        return patience.keep_trying(
+            do,
+            StoreUnreachableError,
+            wait=lambda seconds: self._is_over(page.job_id, seconds),
+            say=lambda error: sys.stderr.write(f"{page.job_id} waits for its store: {_in_words(error)}\n"),
+        )
+
+    def _is_over(self, job_id: str, seconds: float) -> bool:
+        """Wait; say whether there is no use in it any more: the job was stopped or removed, or this keeper must end."""
+        select.select([self.wake], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 4096)
+        row = self.queue.jobs([job_id]).get(job_id)
+        return self.ending or row is None or bool(row.stop)
 
     def _claim_attempt(self, store: Any, page: launching.LaunchPage, started: float) -> int | None:
         """Create the Note of the next attempt; creating it is what makes the attempt ours.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kinetic._runner import afresh, judging, keeping, sealing
+from kinetic._runner import afresh, judging, keeping, patience, sealing
 from kinetic._runner.judging import Ending
 from kinetic._runner.pod import claiming, deciding, preparing
 from kinetic._runner.pod.lookout import Lookout, begin
@@ -24,10 +24,10 @@ from kinetic._runner.pod.preparing import Place
 from kinetic._runner.pod.printing import Printing
 from kinetic._runner.pod.segments import Segments
 from kinetic._runner.pod.spool import Spool
-from kinetic._runner.pod.telling import last_words, say
+from kinetic._runner.pod.telling import last_words, say, through
 from kinetic._runner.work import ORDER, Work
 from kinetic._stores import open_store
-from kinetic._wire import keys, pages
+from kinetic._wire import keys, pages, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
 from kinetic.errors import KineticError
@@ -38,8 +38,6 @@ _LOG_SECONDS = 5.0  # how long a verdict waits for the last of the log
 _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
 _DRAIN_SECONDS = 2.0  # for whoever reads the container's output
-_SEAL_SECONDS = 3600.0  # how long a result waits for a store that does not answer
-_LONGEST_PAUSE = 15.0
 _VERDICT_SECONDS = 60.0  # between two looks of a single host: somebody may have cancelled the job
 _LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
 
@@ -79,12 +77,13 @@ class Parent:
         say(f"job {page.job_id}" + (f", host {host} of {page.hosts}" if page.hosts > 1 else ""))
         self.store = open_store(page.store_url)
         if self._has_verdict():
-            say("this job has its verdict already; nothing is left to do")
+            say(f"{podlog.VERDICT} already; nothing is left to do")
             return 0
         if self._was_removed():
             say("the job was removed; nothing is left to do")
             return FAILED_EXIT
         self.note = claiming.claim(self.store, page, self.place)
+        say(podlog.claimed(podlog.Claim(page.job_id, self.note.attempt, host), page.hosts))
         self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
         if page.hosts > 1:
             self.peers.begin(self.note)
@@ -106,9 +105,10 @@ class Parent:
         libc = keeping.use_linux()
         keeping.adopt_orphans(libc)  # the first process of a container is that by itself
         bell = keeping.Bell()
+        spool = Spool(task.log)
+        _hear_ourselves(task.log)
         if not afresh.is_needed() and not task.own_interpreter:
             keeping.load_ahead()
-        spool = Spool(task.log)
         watched = keeping.start(task, libc, [self._wake, self._waker])
         watched.grace, watched.spare_children = USER_SECONDS, True
         self.watching = True
@@ -125,6 +125,7 @@ class Parent:
 
         self.printing = Printing(spool, Segments(self.store, key_of, spool))
         self.printing.start()
+        through(self.printing)
         seconds = self.page.look_seconds if self.page.hosts > 1 else _VERDICT_SECONDS
         self.lookout = Lookout(self._look, self._waker, seconds)
         self.lookout.start()
@@ -177,7 +178,8 @@ class Parent:
         verdict = _failed("preempted", message, self)
         self.key = preparing.key_of(self.page)
         sealing.seal(self.store, verdict, self.key, mark=self.page.mark)
-        self._tell(message)
+        say(f"{podlog.VERDICT}: the job failed: {message}")
+        last_words(self.page.last_words, message)
         return FAILED_EXIT
 
     # --------------------------------------------------------------------------------------------------------- ending
@@ -199,14 +201,16 @@ class Parent:
         return self.leave(why) if why else self.deliver(verdict, task.body, task.reserve)
 
     def leave_to_the_verdict(self) -> int:
-        say("somebody else gave this job its verdict; the worker was ended")
+        say(f"{podlog.VERDICT}: somebody else's; the worker was ended")
         if not self._is_forgotten():
             self.printing.finish(_LOG_SECONDS)
         return 0
 
     def leave(self, why: str, more: Callable[[], object] | None = None) -> int:
         """End without a verdict: say so, and bring note and log into the store as far as there is time."""
-        self._tell(f"this attempt has no verdict: {why}; another one may follow")
+        words = f"this attempt has no verdict: {why}; another one may follow"
+        say(words)
+        last_words(self.page.last_words, words)
         limit = time.monotonic() + LAST_SECONDS
         if self._is_forgotten():
             return INFRASTRUCTURE_EXIT
@@ -233,28 +237,23 @@ class Parent:
             return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
 
         ours = self.patiently(seal)
+        failed = ours and not verdict.succeeded
+        words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
+        say(f"{podlog.VERDICT}: {words if ours else 'another one was there first; it holds'}")
         if trouble and (trouble := self.printing.finish(_LATE_LOG_SECONDS)):
             say(f"the end of the log is not in the store: {trouble}")
-        self.printing.drain(_DRAIN_SECONDS)
-        if ours and not verdict.succeeded:
-            self._tell(f"the job failed: {verdict.error.get('message', verdict.cause)}")
-            return FAILED_EXIT
-        say("the job succeeded" if ours else "another verdict was there first; it holds")
-        return 0
+        if failed:
+            last_words(self.page.last_words, words)
+        return FAILED_EXIT if failed else 0
 
     def patiently(self, put: Callable[[], bool]) -> bool:
         """Bring something into the store that must not be lost, however long the store is out of reach."""
-        limit = time.monotonic() + _SEAL_SECONDS
-        pause = 1.0
-        while True:
-            try:
-                return put()
-            except (KineticError, OSError) as error:
-                if self.told_to_end or time.monotonic() > limit:
-                    raise
-                say(f"the store does not take the result; it is tried again: {error}")
-            self.wait_for(lambda: self.told_to_end, pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        return patience.keep_trying(
+            put,
+            (KineticError, OSError),
+            wait=lambda pause: self.wait_for(lambda: self.told_to_end, pause),
+            say=lambda error: say(f"the store does not take the result; it is tried again: {error}"),
+        )
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds, woken by the lookout and by signals; say whether it does."""
@@ -265,9 +264,15 @@ class Parent:
                 os.read(self._wake, 4096)
         return holds()
 
-    def _tell(self, text: str) -> None:
-        say(text)
-        last_words(self.page.last_words, text)
+
+def _hear_ourselves(log: Path) -> None:
+    """Have what this process itself writes to its standard error in the log, where it moves nothing out of its place.
+
+    Readers count the bytes of the container's output; a warning of a library between them would not be in the store.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 def _failed(cause: str, message: str, parent: Parent) -> Outcome:

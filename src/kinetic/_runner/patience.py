@@ -1,0 +1,44 @@
+"""Patience: what was computed waits for a store that is out of reach; a job that cannot begin waits as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+HOUR = 3600.0  # longer than the outages that services of this kind write reports about
+_LONGEST_PAUSE = 15.0
+
+
+def keep_trying(
+    do: Callable[[], T],
+    passes: type[Exception] | tuple[type[Exception], ...],
+    *,
+    wait: Callable[[float], bool],
+    say: Callable[[Exception], object],
+    seconds: float = HOUR,
+    clock: Callable[[], float] = time.monotonic,
+) -> T:
+    """Do something with a store, and again while it fails in a way that passes.
+
+    Args:
+        do: What; doing it twice must be harmless.
+        passes: The exceptions that may be gone later; any other is raised at once.
+        wait: Waits some seconds; True when there is no use in waiting any longer.
+        say: Is told of each failure that is waited for.
+        seconds: After which the last failure is raised.
+        clock: Gives seconds; tests bring their own.
+    """
+    limit, pause = clock() + seconds, 1.0
+    while True:
+        try:
+            return do()
+        except passes as error:
+            if clock() > limit:
+                raise
+            say(error)
+            if wait(pause):
+                raise
+        pause = min(2 * pause, _LONGEST_PAUSE)

@@ -1,0 +1,148 @@
+"""A bucket that is out of reach while a job begins or ends: its keeper waits for it, and nothing computed is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.faults import Fault, FaultyProxy
+from servers.gcs import GcsServer
+
+from kinetic._backends.local.backend import LocalBackend
+from kinetic._backends.local.queue import Row
+
+SCRIPT = """
+    import os
+    import sys
+    import time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def work(begun, go):
+        open(begun, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        return "computed once"
+
+    if __name__ == "__main__":
+        print(work.run_async(*sys.argv[1:]).job_id)
+"""
+COLLECT = """
+    import sys
+    import kinetic
+
+    print(kinetic.attach(sys.argv[1]).result(timeout=60))
+"""
+
+
+class Away:
+    """A job whose store can be put out of reach."""
+
+    def __init__(self, project: Any, home: Path, wait_until: Any, proxy: FaultyProxy) -> None:
+        self.project, self.home, self.wait_until, self.proxy = project, home, wait_until, proxy
+        self.begun, self.go = home.parent / "begun", home.parent / "go"
+        project.write("script.py", SCRIPT)
+        project.write("collect.py", COLLECT)
+
+    def submit(self) -> str:
+        """Submit the job and return its id."""
+        done = self.project.run("script.py", str(self.begun), str(self.go))
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout.strip())
+
+    def leave(self, target: str = "") -> None:
+        """Answer with 503, more often than any client asks: everything, or what fits."""
+        self.proxy.faults = [Fault("status", target=target, times=float("inf"))]
+
+    def come_back(self) -> None:
+        self.proxy.faults = []
+
+    def waits(self) -> bool:
+        """Say whether a keeper has told in its log that it waits for the store."""
+        return any("waits for its store: gs://" in log.read_text() for log in self.home.glob("run/*/keepers/*.log"))
+
+    def is_waited_for_before_the_beginning(self) -> str:
+        """Submit a job, and return its id once its keeper waits for the store."""
+        self.go.touch()
+        self.leave("attempts")  # which a keeper writes to before it begins
+        job_id = self.submit()
+        self.wait_until(self.waits, "the wait for the store", 60)
+        assert not self.begun.exists()
+        return job_id
+
+    def is_waited_for_at_the_end(self) -> str:
+        """Submit a job, and return its id once the function has returned and its keeper waits for the store."""
+        job_id = self.submit()
+        self.wait_until(self.begun.exists, "the beginning of the job", 20)
+        self.leave()
+        self.go.touch()
+        self.wait_until(self.waits, "the wait for the store", 60)
+        return job_id
+
+    def backend(self) -> LocalBackend:
+        (runtime,) = self.home.glob("run/*")
+        return LocalBackend(runtime)
+
+    def row(self, job_id: str) -> Row:
+        return self.backend().queue.jobs([job_id])[job_id]
+
+    def collected(self, job_id: str) -> str:
+        done = self.project.run("collect.py", job_id)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+
+@pytest.fixture
+def away(project: Any, home: Path, wait_until: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a project whose jobs lie in a bucket behind a proxy."""
+    server = GcsServer().start()
+    server.bucket("jobs-of-a-test")
+    proxy = FaultyProxy(server.url)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+    monkeypatch.setenv("KINETIC_STORE", "gs://jobs-of-a-test")
+    yield Away(project, home, wait_until, proxy)
+    proxy.close()
+    server.close()
+
+
+WHEN = [Away.is_waited_for_before_the_beginning, Away.is_waited_for_at_the_end]
+at_both_ends = pytest.mark.parametrize("is_waited_for", WHEN, ids=["before it begins", "when it has ended"])
+
+
+@at_both_ends
+def test_a_job_whose_store_comes_back_gives_its_value(away: Away, is_waited_for: Callable[[Away], str]) -> None:
+    job_id = is_waited_for(away)
+
+    away.come_back()
+
+    assert away.collected(job_id) == "computed once\n"
+
+
+@at_both_ends
+def test_a_keeper_that_is_told_to_end_leaves_its_job_to_the_next_one(
+    away: Away, is_waited_for: Callable[[Away], str], living_processes: Callable[[Path], list[int]]
+) -> None:
+    job_id = is_waited_for(away)
+    (keeper,) = [each.pid for each in away.backend().queue.keepers() if each.state == "busy"]
+
+    os.kill(keeper, signal.SIGTERM)
+    away.wait_until(lambda: keeper not in living_processes(away.home), "the end of the keeper", 60)
+    away.come_back()
+
+    assert away.row(job_id).state != "ended"
+    assert away.collected(job_id) == "computed once\n"
+
+
+def test_stopping_a_job_ends_the_wait_for_its_store(away: Away) -> None:
+    job_id = away.is_waited_for_at_the_end()
+
+    is_stopped = away.backend().stop([job_id], wait=60)
+
+    assert is_stopped
+    assert "it was stopped while its store was out of reach: gs://jobs-of-a-test" in away.row(job_id).verdict
+    away.come_back()
+    assert away.collected(away.submit()) == "computed once\n"  # nobody holds its place any more
