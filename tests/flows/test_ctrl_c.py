@@ -1,4 +1,4 @@
-"""Ctrl-C in a blocking call: an ordinary KeyboardInterrupt for whoever catches it, and a job that goes on."""
+"""Ctrl-C while somebody waits: an ordinary KeyboardInterrupt for whoever catches it, and jobs that go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 WORK = """
     import os
@@ -85,3 +87,121 @@ def test_in_an_interactive_session_the_job_is_named_and_the_next_line_runs(proje
     assert f"kinetic jobs logs {job} --follow" in err
     assert f"KeyboardInterrupt: {job} goes on; cancel it with: kinetic jobs cancel {job}\n" in err
     assert "still here" in err
+
+
+# ------------------------------------------------------------------------------------------------------------- batches
+
+WAYS = {
+    "results": "batch.results()",
+    "wait": "batch.wait()",
+    "as_completed": "list(batch.as_completed())",
+}
+
+
+@pytest.fixture
+def waiting_for(batches: Any) -> Any:
+    """Return a function that starts a client and returns it, with its batch, once it waits for that batch."""
+
+    def start(way: str, *, attached: bool = False) -> tuple[Any, str]:
+        group = ""
+        if attached:
+            group = batches.run("tell(run(plans(2, until=go), max_concurrent=None).group_id)")
+        batches.project.write(
+            "waits.py",
+            f"""
+            import sys
+            import kinetic
+            from jobs import act
+
+            plans = [{{"n": n, "notes": {str(batches.notes)!r}, "until": {str(batches.go)!r}}} for n in range(2)]
+            batch = kinetic.attach_batch(sys.argv[1]) if len(sys.argv) > 1 else act.run_async_map(
+                plans, input_mode="single", max_concurrent=None
+            )
+            board, look = batch._seeing(), batch._seeing().wait
+
+            def tell(*args, **more):
+                board.wait = look
+                print(batch.group_id, flush=True)
+                return look(*args, **more)
+
+            board.wait = tell  # so that it is known when the waiting has begun
+            {WAYS[way]}
+            """,
+        )
+        client = batches.project.start("waits.py", *filter(None, [group]))
+        return client, client.stdout.readline().strip()
+
+    return start
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whoever_waits_for_a_batch_is_told_how_to_cancel_it_below_few_frames(
+    batches: Any, waiting_for: Any, way: str
+) -> None:
+    client, group = waiting_for(way)
+
+    client.send_signal(signal.SIGINT)
+    _, err = client.communicate(timeout=30)
+    batches.go.touch()
+
+    assert client.returncode == -signal.SIGINT  # as a shell expects it of a program that Ctrl-C ended
+    assert err.endswith(f"KeyboardInterrupt: {group} goes on; cancel it with: kinetic batch cancel {group}\n"), err
+    assert f"follow:   kinetic batch status {group}\n" in err
+    assert "this process stays" not in err  # everything is submitted
+    assert err.count("/kinetic/_") <= 3, err  # frames of ours
+    assert "During handling" not in err
+    assert batches.run("tell(kinetic.attach_batch(words[0]).results())", group) == [0, 10]
+
+
+def test_a_batch_that_was_attached_is_let_go_of_by_a_process_that_submits_nothing(
+    batches: Any, waiting_for: Any
+) -> None:
+    client, group = waiting_for("results", attached=True)
+
+    client.send_signal(signal.SIGINT)
+    _, err = client.communicate(timeout=30)
+    batches.go.touch()
+
+    assert f"{group} goes on; cancel it with: kinetic batch cancel {group}\n" in err
+    assert "this process stays" not in err
+
+
+def test_the_command_that_watches_a_batch_says_the_same_without_a_traceback(batches: Any) -> None:
+    group = batches.run("tell(run(plans(2, until=go), max_concurrent=None).group_id)")
+    batches.project.write("watch.py", "from kinetic._cli.main import main; main()")
+    client = batches.project.start("watch.py", "batch", "status", group, "--watch")
+    assert any(f"{group}: 0 of 2 ended" in line for line in iter(client.stderr.readline, ""))  # so it waits
+
+    client.send_signal(signal.SIGINT)
+    _, err = client.communicate(timeout=30)
+    batches.go.touch()
+
+    assert client.returncode == 130
+    assert f"cancel:   kinetic batch cancel {group}\n" in err
+    assert "Traceback" not in err
+
+
+def test_jobs_that_a_list_holds_together_go_on_and_no_command_is_named_that_does_not_know_them(batches: Any) -> None:
+    batches.project.write(
+        "loose.py",
+        f"""
+        import sys
+        import kinetic
+        from jobs import act
+
+        job = act.run_async({{"n": 1, "notes": {str(batches.notes)!r}, "until": {str(batches.go)!r}}})
+        print(job.job_id, flush=True)
+        kinetic.BatchHandle("", None, {{}}, [job]).wait()
+        """,
+    )
+    client = batches.project.start("loose.py")
+    job_id = client.stdout.readline().strip()
+    assert any("0 of 1 ended" in line for line in iter(client.stderr.readline, ""))  # so it waits
+
+    client.send_signal(signal.SIGINT)
+    _, err = client.communicate(timeout=30)
+    batches.go.touch()
+
+    assert err.endswith("KeyboardInterrupt: the jobs go on; cancel them with this handle's cancel()\n"), err
+    assert "kinetic batch" not in err
+    assert batches.run("tell(kinetic.attach(words[0]).result())", job_id) == 10

@@ -89,10 +89,16 @@ def _settings(
             raise OptionTypeError(f"{name}={value!r} is neither True nor False")
     if max_concurrent is not None and max_concurrent < 1:  # type: ignore[operator] # an int
         raise OptionError(
-            f"max_concurrent={max_concurrent!r} would launch nothing", next="a positive number, or None for no limit"
+            f"max_concurrent={max_concurrent!r} would launch nothing",
+            why="it is how many jobs of the batch may be active at once",
+            next="a positive number, or None for no limit",
         )
     if retries is None or retries < 0:  # type: ignore[operator] # an int
-        raise OptionError(f"retries={retries!r} is less than none", next="retries=0, or how often to try again")
+        raise OptionError(
+            f"retries={retries!r} is less than none",
+            why="it is how many further attempts an input gets that failed",
+            next="retries=0, or how often to try again",
+        )
     return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))  # type: ignore[arg-type]
 
 

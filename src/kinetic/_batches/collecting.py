@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._batches import clearing, naming, view, waiting
+from kinetic._batches.interrupting import LettingGo
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import BatchError, JobCancelledError, KineticError
 
@@ -23,13 +24,9 @@ def results(
     board = batch._seeing()  # noqa: SLF001 - one room
     values: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
-    try:
-        with view.of(batch) as shown:
-            for index in waiting.completions(batch, timeout, shown):
-                _collect(batch, board, index, values, failed)
-    except KeyboardInterrupt:
-        _let_go(batch)
-        raise
+    with LettingGo(batch), view.of(batch) as shown:
+        for index in waiting.completions(batch, timeout, shown):
+            _collect(batch, board, index, values, failed)
     ended = [*values, *failed]
     by_themselves = [index for index in sorted(failed) if not isinstance(failed[index], JobCancelledError)]
     failures = [job for index in by_themselves if (job := batch.jobs[index]) is not None]
@@ -103,13 +100,3 @@ def _error(
     first = failed[naming.in_order(batch, failed)[0]]
     error.__cause__ = first if not isinstance(first, JobCancelledError) else None
     return error
-
-
-def _let_go(batch: BatchHandle) -> None:
-    """Say how to find the batch again: Ctrl-C ends the waiting and no job."""
-    output.say(f"detached: {batch.group_id} goes on")
-    output.say(f"follow:   kinetic batch status {batch.group_id}")
-    output.say(f"cancel:   kinetic batch cancel {batch.group_id}")
-    if not batch._submission_complete.is_set():  # noqa: SLF001
-        output.say("this process stays to submit the other inputs; Ctrl-C once more ends it, and then")
-        output.say(f"          kinetic batch resume {batch.group_id}     goes on with them")

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kinetic._batches import collecting, ending, view, waiting
+from kinetic._batches.interrupting import LettingGo
 from kinetic._jobs.handle import JobHandle
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._batches.board import Board
     from kinetic._batches.loose import Loose
-    from kinetic._wire.group import Table
+    from kinetic._wire.group import Group, Table
 
 
 @dataclass
@@ -66,7 +67,7 @@ class BatchHandle:
         Raises:
             JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
         """
-        with view.of(self) as shown:
+        with LettingGo(self), view.of(self) as shown:
             for _ in waiting.completions(self, timeout, shown):
                 pass
         waiting.tell_of_submission_failures(self)
@@ -83,10 +84,11 @@ class BatchHandle:
         Raises:
             JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
         """
-        for index in waiting.completions(self, timeout):
-            job = self.jobs[index]
-            if job is not None:
-                yield job
+        with LettingGo(self):  # Ctrl-C in the caller's own loop does not come here
+            for index in waiting.completions(self, timeout):
+                job = self.jobs[index]
+                if job is not None:
+                    yield job
 
     def results(
         self,
@@ -199,3 +201,15 @@ class BatchHandle:
         from kinetic._batches import grid
 
         return grid.html_of(self)
+
+
+def of_group(group: Group) -> BatchHandle:
+    """Build the handle of a batch from its manifest; whoever asked for it gives it what shows how it goes."""
+    return BatchHandle(
+        group_id=group.group_id,
+        name=group.group_name,
+        tags=dict(group.tags),
+        jobs=[None] * group.total_expected,
+        _bucket_name=str(group.handle.get("bucket_name", "")),
+        _project=str(group.handle.get("project", "")),
+    )

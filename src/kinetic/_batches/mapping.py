@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kinetic import _output as output
 from kinetic._batches import lease, preparing, resuming
 from kinetic._batches.board import Board
-from kinetic._batches.handle import BatchHandle
+from kinetic._batches.handle import BatchHandle, of_group
 from kinetic._wire.steps import step
 from kinetic.errors import BackendError, KineticError
 
@@ -57,16 +57,9 @@ def _lease(launcher: Launcher) -> Lease:
 
 def _handle(prepared: Prepared) -> BatchHandle:
     launcher, group = prepared.launcher, prepared.launcher.group
-    batch = BatchHandle(
-        group_id=group.group_id,
-        name=group.group_name,
-        tags=dict(group.tags),
-        jobs=[None] * group.total_expected,
-        _bucket_name=str(group.handle.get("bucket_name", "")),
-        _project=str(group.handle.get("project", "")),
-        _submission_errors=dict(prepared.errors),
-    )
-    batch._board = Board(group, launcher.store, launcher.backend)  # noqa: SLF001 - one room
+    batch = of_group(group)
+    batch._submission_errors = dict(prepared.errors)  # noqa: SLF001 - one room
+    batch._board = Board(group, launcher.store, launcher.backend)  # noqa: SLF001
     batch._table = launcher.table  # noqa: SLF001
     return batch
 

@@ -54,7 +54,7 @@ class Stamps:
             "looks": len(looks),
             "sha256": hashlib.sha256(looks + joined).hexdigest(),
         }
-        write_page(self._path, json.dumps(head).encode() + b"\n" + looks + joined)
+        _write(self._path, json.dumps(head).encode() + b"\n" + looks + joined)
 
     def _load(self) -> tuple[bytes, bytes]:
         try:
@@ -100,22 +100,13 @@ def recall(cache: Path, root: str, url: str) -> Sent | None:
 def remember(cache: Path, root: str, url: str, sent: Sent) -> None:
     """Write down what went from a root to a store."""
     page = {"kinetic-data": VERSION, "url": url, **sent._asdict()}
-    write_page(str(_sent_path(cache, root, url)), json.dumps(page).encode())
+    _write(_sent_path(cache, root, url), json.dumps(page).encode())
 
 
-def write_page(path: str, data: bytes) -> None:
-    """Write a page whole or not at all; not forced to the disk, since one that is damaged is only slow."""
-    beside = f"{path}.{os.getpid():x}.{os.urandom(4).hex()}.part"
+def _write(path: str | Path, data: bytes) -> None:
+    """Write a page; a cache that cannot be written is no error."""
     with contextlib.suppress(OSError):
-        try:
-            folders.make(os.path.dirname(path))
-            with open(beside, "xb", opener=folders.opener) as file:
-                file.write(data)
-            os.replace(beside, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
-            raise
+        folders.write_whole(path, data)
 
 
 def _joined(records: Sequence[str]) -> bytes:

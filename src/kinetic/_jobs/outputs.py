@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic import _settings as settings
 from kinetic._jobs import finding, places, tombstones
 from kinetic._stores import open_store
-from kinetic._wire import keys, outputs
+from kinetic._wire import keys, names, outputs
 from kinetic.errors import BackendUnavailableError, DataMissingError, JobNotFoundError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
 
-_MANY = 5  # names in a message
 _RUN = 0o111
 
 
@@ -189,18 +188,12 @@ def _find_removed(store: Store, job_id: str) -> Place | None:
     """Return the place of a removed job: from its tombstone, or by the folder that it left."""
     left = set(store.folders(keys.OUTPUTS))
     known = {_job_of(entry.key) for entry in store.entries(keys.HISTORY)} | left
-    found = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
-    if len(found) > 1:
-        raise OptionError(
-            f"{job_id!r} is the beginning of {len(found)} ids of removed jobs",
-            why=", ".join(found[:_MANY]),
-            next="give more of it",
-            code="ambiguous-id",
-        )
-    if not found:
+    alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
+    found = names.the_one(job_id, alike, "ids of removed jobs")
+    if found is None:
         return None
-    page = tombstones.read(store, found[0])
-    return Place(found[0], _default(store, found[0])) if page is None else _place_of_page(store, page)
+    page = tombstones.read(store, found)
+    return Place(found, _default(store, found)) if page is None else _place_of_page(store, page)
 
 
 def _job_of(key: str) -> str:

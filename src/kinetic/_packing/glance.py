@@ -13,9 +13,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kinetic._packing.remembering import write_whole
 from kinetic._packing.walking import Walked
-from kinetic._wire import trees
+from kinetic._wire import folders, trees
 
 _VERSION = 1
 
@@ -64,7 +63,7 @@ class Glance:
             "bytes": seen.bytes,
         }
         with contextlib.suppress(OSError):
-            write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
+            folders.write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
 
     def looks(self) -> str:
         """Return the digest of every folder's and file's path, stamp and mode."""

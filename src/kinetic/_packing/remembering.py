@@ -83,8 +83,8 @@ class Memory:
         page = {"kinetic-cache": VERSION, "root": self._root, "stores": self._stores, "digests": digests}
         with contextlib.suppress(OSError):
             for pack, index in indexes.items():
-                write_whole(f"{self._folder}/packs/{pack}", index)
-            write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
+                folders.write_whole(f"{self._folder}/packs/{pack}", index)
+            folders.write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
             self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
 
     def index(self, pack: str) -> list[trees.Blob] | None:
@@ -127,17 +127,3 @@ def _is_sound(page: dict[str, Any]) -> bool:
         isinstance(about["packs"], dict) and isinstance(about["tree"], str) and isinstance(about["tree_packs"], list)
         for about in stores.values()
     )
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Write a file whole or not at all; not forced to the disk, since a damaged cache is only slow."""
-    beside = f"{path}.{os.getpid():x}.{os.urandom(4).hex()}.part"
-    folders.make(os.path.dirname(path))
-    try:
-        with open(beside, "xb", opener=folders.opener) as file:
-            file.write(data)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise

@@ -29,8 +29,8 @@ import os
 import sys
 
 if sys.version_info < (3, 11):
-    sys.stdout.write("kinetic: this image has Python %d.%d, and kinetic needs 3.11\\n" % sys.version_info[:2])
-    sys.stdout.write("next:  choose a container_image with the Python that you submit from\\n")
+    sys.stdout.write("kinetic| this image has Python %d.%d, and kinetic needs 3.11\\n" % sys.version_info[:2])
+    sys.stdout.write("kinetic| choose a container_image with the Python that you submit from\\n")
     sys.stdout.flush()
     os._exit(82)
 

@@ -12,6 +12,7 @@ from kinetic.errors import DataMissingError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._data.data import Data
+    from kinetic._wire.walk import Spot
 
 _MODULE = "kinetic._data.data"  # as long as nobody has imported it, there is no Data anywhere
 
@@ -36,14 +37,32 @@ def with_paths(
         return args, dict(kwargs)
     from kinetic._jobs import referring
 
-    kind: type = module.Data
-    kwargs = referring.with_defaults(function, (*leading, *args), kwargs)
+    kwargs = dict(referring.with_defaults(function, (*leading, *args), kwargs))
+    first = _first_of(module.Data, args, kwargs)
+    return (args, kwargs) if first is None else _replaced(module.Data, args, kwargs, first)
+
+
+def _first_of(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Spot | None:
+    """Return where the first Data is, or None without any; refuse all where one is where no path can be.
+
+    Raises:
+        OptionError: Data in a set, or as a key of a dict.
+    """
     spots = list(walk.find(args, kwargs, lambda value: isinstance(value, kind)))
     for spot in spots:
         if spot.where != "value":
             raise OptionError(f"{spot.position} is kinetic.Data, and no path can take its place", code="data-position")
-    if not spots:
-        return args, dict(kwargs)
+    return spots[0] if spots else None
+
+
+def _replaced(
+    kind: type, args: tuple[Any, ...], kwargs: dict[str, Any], first: Spot
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Put a path in the place of each Data; the same one is looked for, or fetched, once.
+
+    Raises:
+        OptionError: Data too deep in lists of lists; where the first is tells the user which.
+    """
     paths: dict[int, str] = {}
 
     def swap(leaf: object) -> object:
@@ -54,15 +73,15 @@ def with_paths(
         return paths[id(leaf)]
 
     try:
-        found = walk.replaced((args, dict(kwargs)), swap)
+        found: tuple[tuple[Any, ...], dict[str, Any]] = walk.replaced((args, kwargs), swap)
     except RecursionError:
         raise OptionError(
-            f"{spots[0].position[:60]}… is nested too deeply for kinetic.Data",
+            f"{first.position[:60]}… is nested too deeply for kinetic.Data",
             why="no path can be put into its place there",
             next="flatten it, or pass the data as an argument of its own",
             code="data-position",
         ) from None
-    return found[0], found[1]
+    return found
 
 
 def tell_of_volumes(name: str, volumes: Mapping[str, Data] | None) -> None:

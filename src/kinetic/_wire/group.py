@@ -99,13 +99,7 @@ class Group:
         fields = pages.read(data, f"the manifest of {group_id}")
         if fields.get("group_id") != group_id:
             raise IntegrityError(f"the manifest of {group_id} is about {fields.get('group_id')!r}")
-        if key is not None and not seal.holds(fields, key, PURPOSE):
-            raise IntegrityError(
-                f"the manifest of {group_id} carries a wrong seal",
-                why="it was written or changed by somebody who does not hold this namespace's key",
-                next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it all the same",
-                code="seal",
-            )
+        seal.check(fields, key, PURPOSE, f"the manifest of {group_id}")
         known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
         known["settings"] = Settings(**fields["settings"])
         return cls(**known)

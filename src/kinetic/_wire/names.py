@@ -6,12 +6,14 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Sequence
 
 from kinetic.errors import OptionError
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GROUP = re.compile(r"grp-[0-9a-f]{8}")
 _CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share an id once in 10^8 batches
+_NAMED = 5  # in a message
 _FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + three dashes fits Kubernetes' 63 characters
 
 
@@ -88,6 +90,27 @@ def check_job_id(job_id: str) -> str:
         why="an id has 1 to 63 lower-case letters, digits and dashes, like cpu-train-20261120-143000-1a2b3c4",
         next="kinetic jobs list --all",
     )
+
+
+def the_one(beginning: str, found: Sequence[str], what: str = "job ids") -> str | None:
+    """Return the only id that was found to begin so, or None where there is none.
+
+    Args:
+        beginning: What the user gave.
+        found: The ids that begin with it.
+        what: They are, for humans.
+
+    Raises:
+        OptionError: There are several.
+    """
+    if len(found) > 1:
+        raise OptionError(
+            f"{beginning!r} is the beginning of {len(found)} {what}",
+            why=", ".join(found[:_NAMED]),
+            next="give more of it",
+            code="ambiguous-id",
+        )
+    return found[0] if found else None
 
 
 def utc(seconds: float) -> str:

@@ -11,6 +11,7 @@ import hmac
 from typing import Any
 
 from kinetic._wire import pages
+from kinetic.errors import IntegrityError
 
 KEY_BYTES = 32
 
@@ -34,6 +35,27 @@ def holds(fields: dict[str, Any], key: bytes, purpose: str) -> bool:
     """Say whether the seal of these fields is right."""
     mac = fields.get("mac")
     return isinstance(mac, str) and hmac.compare_digest(mac, _mac(fields, key, purpose))
+
+
+def check(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) -> None:
+    """Refuse a page whose seal is wrong.
+
+    Args:
+        fields: Of the page.
+        key: The key that it must be sealed with, or None where it cannot be had: then nothing is verified.
+        purpose: What the page was sealed for.
+        what: What the page is, for humans.
+
+    Raises:
+        IntegrityError: The seal is wrong.
+    """
+    if key is not None and not holds(fields, key, purpose):
+        raise IntegrityError(
+            f"{what} carries a wrong seal",
+            why="it was written or changed by somebody who does not hold this namespace's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it all the same",
+            code="seal",
+        )
 
 
 def _mac(fields: dict[str, Any], key: bytes, purpose: str) -> str:

@@ -39,6 +39,15 @@ def test_a_value_that_cannot_work_is_a_value_error(options):
     assert not isinstance(raised.value, TypeError)
 
 
+@pytest.mark.parametrize("options", [{"max_concurrent": 0}, {"retries": -1}], ids=str)
+def test_a_number_that_cannot_work_is_refused_with_what_it_is_for_and_what_would_work(options):
+    with pytest.raises(OptionError) as raised:
+        wish(**options)
+
+    assert (raised.value.why or "").startswith("it is how many")
+    assert raised.value.next
+
+
 @pytest.mark.parametrize(
     "options",
     [

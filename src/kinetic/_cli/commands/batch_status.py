@@ -108,12 +108,7 @@ def status(
 def watched(batch: Batch, timeout: float | None) -> None:
     """Wait until a batch has ended, or until nobody is left who would submit the rest of it."""
     batch.handle._poll.needs_driver = True  # noqa: SLF001 - the terminal's side of the same thing
-    try:
-        batch.handle.wait(timeout=timeout)
-    except KeyboardInterrupt:
-        group_id = batch.group.group_id
-        click.echo(f"\n{group_id} goes on; cancel it with: kinetic batch cancel {group_id}", err=True)
-        raise
+    batch.handle.wait(timeout=timeout)  # which says on Ctrl-C that the batch goes on, and how to cancel it
 
 
 def has_failed(standing: Standing) -> bool:
