@@ -2,17 +2,20 @@
 
     {"current": "team",
      "profiles": {"team": {"project": "acme", "zone": "us-west4-a", "cluster": "main", "namespace": "default",
-                           "backend": "gke", "store": "gs://…", "context": "…", "options": {"accelerator": "gpu-l4"}}}}
+                           "backend": "gke", "store": "gs://…", "context": "…", "queue": "…", "ttl_hours": 24,
+                           "options": {"accelerator": "gpu-l4"}}}}
 
 ``project``, ``zone`` and ``cluster`` must be there, except in a profile for this machine (``backend`` is local) or
-for a kubeconfig context (``context``), which need none of them. Whatever else a profile holds is left to the version
-of kinetic that wrote it. The name "local" is built in and means this machine.
+for a kubeconfig context (``context``), which need none of them. What holds for all jobs of a cluster, ``queue`` and the
+like, is explained in ``cluster``. Whatever else a profile holds is left to the version of kinetic that wrote it. The
+name "local" is built in and means this machine.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from kinetic._settings import cluster
 from kinetic._settings.home import kinetic_home, path_of
 from kinetic._settings.variables import read
 from kinetic.errors import OptionError, SettingsError
@@ -22,8 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REQUIRED = ("project", "zone", "cluster")
-FIELDS = (*REQUIRED, "namespace", "backend", "store", "context")
+FIELDS = (*REQUIRED, "namespace", "backend", "store", "context", *cluster.FIELDS)
 _LONGEST_NAME = 64  # characters
+_TYPED = {  # these may be what JSON has for them, as well as a string
+    "pull_secrets": "a list of names",
+    "node_selector": "an object with a string for each label",
+    "ttl_hours": "a number of hours",
+    "most_attempts": "a number of attempts",
+}
 
 
 class Profile(NamedTuple):
@@ -39,6 +48,14 @@ class Profile(NamedTuple):
         store: The address of the store.
         context: A kubeconfig context.
         options: Job options, as written: not yet checked.
+        service_account: This and the rest hold for all jobs of a cluster; as written, and not yet checked.
+        queue: A LocalQueue of Kueue.
+        priority_class: How important its pods are.
+        pull_secrets: Names of Secrets with which images are pulled, separated by commas.
+        store_secret: Name of a Secret with credentials for the store.
+        node_selector: Labels of nodes: key=value,key2=value2.
+        ttl_hours: After a job's end, when the cluster removes what is left.
+        most_attempts: After so many attempts that were cut short a job fails.
     """
 
     name: str
@@ -50,6 +67,14 @@ class Profile(NamedTuple):
     store: str = ""
     context: str = ""
     options: Mapping[str, object] = {}  # shared, and a Mapping: nobody may write to it
+    service_account: str = ""
+    queue: str = ""
+    priority_class: str = ""
+    pull_secrets: str = ""
+    store_secret: str = ""
+    node_selector: str = ""
+    ttl_hours: str = ""
+    most_attempts: str = ""
 
 
 class Profiles(NamedTuple):
@@ -222,9 +247,12 @@ def _profile(file: Path, name: str, entry: object) -> Profile:
 
 def _text(file: Path, name: str, entry: Mapping[str, object], field: str) -> str:
     value = entry.get(field)
-    if not (value is None or isinstance(value, str)):
-        raise _unreadable(file, f'"{field}" of profile {name!r} is {_kind(value)}, not a string')
-    return value or ""
+    text = cluster.as_written(value) if field in _TYPED else value
+    if text is None and value is None:
+        return ""
+    if not isinstance(text, str):
+        raise _unreadable(file, f'"{field}" of profile {name!r} is {_kind(value)}, not {_TYPED.get(field, "a string")}')
+    return text
 
 
 def _hidden(profile: Profile, profiles: Profiles) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Topic = Literal["where", "packaging", "jobs", "this machine", "inside a job"]
+Topic = Literal["where", "packaging", "jobs", "clusters", "this machine", "inside a job"]
 
 
 class Variable(NamedTuple):
@@ -35,6 +35,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_NAMESPACE", "where", "the Kubernetes namespace", "default"),
     Variable("KINETIC_KUBE_CONTEXT", "where", "a kubeconfig context to use instead of GKE's endpoint", "none"),
     Variable("KINETIC_STORE", "where", "the address of the store that keeps jobs and results", "follows the backend"),
+    Variable("KINETIC_SHARED_STORE", "where", "1: every pod has the folder of a file:// store at its path", "unset"),
     Variable("KINETIC_PROFILE", "where", "the profile that fills in what is not said", "the current profile"),
     Variable("KINETIC_PROFILES_FILE", "where", "the file with the profiles", "profiles.json in the home"),
     Variable("KINETIC_PACKAGE_ROOT", "packaging", "the folder that ships with a job", "found from the function's file"),
@@ -47,6 +48,15 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_DATA_WRITABLE", "jobs", "1 gives a job copies of its data that it may change", "read-only data"),
     Variable("KINETIC_TRUST_STORE", "jobs", "1 opens results whose seal cannot be checked", "unset"),
     Variable("KINETIC_LOG_LEVEL", "jobs", "how much kinetic logs: DEBUG, INFO, WARNING, ERROR or FATAL", "INFO"),
+    Variable("KINETIC_OWNER", "clusters", "who submits, as jobs on a cluster are labelled", "the user's name"),
+    Variable("KINETIC_SERVICE_ACCOUNT", "clusters", "the account that pods run as", "kinetic if it exists, or default"),
+    Variable("KINETIC_QUEUE", "clusters", "the queue (of Kueue) that jobs wait in", "none"),
+    Variable("KINETIC_PRIORITY_CLASS", "clusters", "the priority class of pods", "none"),
+    Variable("KINETIC_PULL_SECRETS", "clusters", "Secrets with which images are pulled, as in a,b", "none"),
+    Variable("KINETIC_STORE_SECRET", "clusters", "a Secret with credentials for the store", "workload identity"),
+    Variable("KINETIC_NODE_SELECTOR", "clusters", "labels of nodes, as in key=value,key2=value2", "Google's labels"),
+    Variable("KINETIC_TTL_HOURS", "clusters", "the hours after which what is left of an ended job goes", "24"),
+    Variable("KINETIC_MOST_ATTEMPTS", "clusters", "how many attempts of a job may be cut short", "no limit"),
     Variable("KINETIC_HOME", "this machine", "the folder with profiles, keys and the local store", "~/.kinetic"),
     Variable("KINETIC_RUNTIME_DIR", "this machine", "the folder of running jobs, on a local disk", "run/ in the home"),
     Variable("KINETIC_MACHINE_ID", "this machine", "what tells hosts that share a home apart", "the system's own id"),

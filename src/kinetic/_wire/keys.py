@@ -24,6 +24,7 @@
 | data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
 | data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
 | data/trees-complete/{hash} | client, last | the marker of such a tree |
+| data/requirements/{sha256} | client | what a job on a cluster installs when it begins, where that is long |
 """
 
 from __future__ import annotations
@@ -131,6 +132,11 @@ def data_tree(content_hash: str) -> str:
 def data_tree_marker(content_hash: str) -> str:
     """Return the key whose presence promises that such a tree is complete."""
     return f"data/trees-complete/{content_hash}"
+
+
+def requirements(sha256: str) -> str:
+    """Return the key of a requirements file that is too large to travel with its job."""
+    return f"data/requirements/{sha256}"
 
 
 def group(group_id: str) -> str:

@@ -72,6 +72,32 @@ def test_each_source_is_named(settings, kinetic, folder, monkeypatch) -> None:
     assert found["log_level"] == ("WARNING", "KINETIC_LOG_LEVEL")
 
 
+def test_what_holds_for_all_jobs_of_a_cluster_has_a_value_and_a_source(settings, kinetic, monkeypatch) -> None:
+    kinetic("profile", "create", "team", *PLACE, "--queue", "gold", "--pull-secret", "a", "--pull-secret", "b")
+    monkeypatch.setenv("KINETIC_TTL_HOURS", "2")
+    monkeypatch.setenv("KINETIC_OWNER", "mia")
+
+    found = settings()
+
+    assert found["queue"] == ("gold", "profile team")
+    assert found["pull_secrets"] == (["a", "b"], "profile team")
+    assert found["ttl_hours"] == (2.0, "KINETIC_TTL_HOURS")
+    assert found["owner"] == ("mia", "KINETIC_OWNER")
+    assert found["most_attempts"] == (None, "default")
+
+
+def test_one_of_them_that_cannot_be_used_hides_no_other(kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_TTL_HOURS", "soon")
+    monkeypatch.setenv("KINETIC_MOST_ATTEMPTS", "3")
+
+    told = kinetic("config")
+
+    rows = {line.split()[0]: line.split()[1] for line in told.stdout.splitlines()}
+    assert (rows["most_attempts"], rows["ttl_hours"]) == ("3", "soon")
+    assert told.exit_code == 2
+    assert "KINETIC_TTL_HOURS='soon' cannot be a number of hours" in told.stderr
+
+
 def test_a_profile_that_the_environment_chose_says_so(settings, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_PROFILE", "local")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._settings import profiles
+from kinetic._settings import cluster, profiles
 
 SOURCE = Path(__file__).parents[3] / "src"
 PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")
@@ -69,6 +69,48 @@ def test_a_profile_holds_a_store_a_context_a_backend_and_job_options(kinetic, sa
         *("team", "acme", "us-west4-a", "main", "ml", "pathways", "gs://b", "c"),
         options={"accelerator": "gpu-l4", "deadline": 3600, "spot": True},
     )
+
+
+def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) -> None:
+    names = ("--queue", "gold", "--service-account", "runner", "--priority-class", "high", "--store-secret", "store")
+    more = ("--pull-secret", "mine", "--pull-secret", "theirs", "--node-selector", "pool=gpus,zone=a")
+    numbers = ("--ttl-hours", "0.5", "--most-attempts", "4")
+
+    done = kinetic("profile", "create", "team", *PLACE, *names, *more, *numbers)
+
+    assert done.exit_code == 0, done.stderr
+    assert cluster.read(saved().saved["team"], {}) == cluster.ClusterSettings(
+        service_account="runner",
+        queue="gold",
+        priority_class="high",
+        pull_secrets=("mine", "theirs"),
+        store_secret="store",
+        node_selector={"pool": "gpus", "zone": "a"},
+        ttl_seconds=1800,
+        most_attempts=4,
+    )
+    rows = [line.split() for line in kinetic("profile", "show").stdout.splitlines()]
+    assert ["queue", "gold"] in rows
+    assert ["pull_secrets", "mine,theirs"] in rows
+    assert json.loads(kinetic("profile", "show", "--json").stdout)["profile"]["ttl_hours"] == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "better"),
+    [
+        ("--ttl-hours", "soon", "write --ttl-hours 24, for example"),
+        ("--most-attempts", "0", "write --most-attempts 10, for example"),
+        ("--pull-secret", "My Secret", "write --pull-secret registry,registry2, for example"),
+        ("--node-selector", "pool", "write --node-selector pool=gpus,zone=a, for example"),
+    ],
+)
+def test_what_no_cluster_would_take_is_refused_by_the_name_of_its_flag(kinetic, saved, flag, value, better) -> None:
+    told = kinetic("profile", "create", "team", *PLACE, flag, value)
+
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.startswith(f"error: {flag} {value!r} cannot be")
+    assert better in told.stderr
+    assert saved().saved == {}
 
 
 def test_the_environment_fills_in_what_is_not_given(kinetic, saved, monkeypatch) -> None:
@@ -216,6 +258,14 @@ def test_the_list_as_json_is_a_document(kinetic, home) -> None:
         "backend": None,
         "context": None,
         "store": None,
+        "service_account": None,
+        "queue": None,
+        "priority_class": None,
+        "pull_secrets": None,
+        "store_secret": None,
+        "node_selector": None,
+        "ttl_hours": None,
+        "most_attempts": None,
         "options": {"deadline": 60},
     }
 

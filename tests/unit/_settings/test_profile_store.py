@@ -61,6 +61,7 @@ def test_what_was_saved_can_be_read(environ):
     full = TEAM._replace(
         namespace="ml", backend="gke", store="gs://b", context="c", options={"accelerator": "gpu-l4", "deadline": 60}
     )
+    full = full._replace(queue="gold", pull_secrets="a,b", node_selector="pool=gpus", ttl_hours="0.5")
 
     profile_store.save(environ, full)
 
@@ -113,7 +114,7 @@ def test_a_file_that_others_could_read_is_private_afterwards(environ, file):
 
 def test_what_a_later_version_wrote_stays(environ, file):
     file.parent.mkdir()
-    later = {"project": "x", "zone": "z", "cluster": "c", "queue": ["a"], "options": {"rank": 1}}
+    later = {"project": "x", "zone": "z", "cluster": "c", "lanes": ["a"], "options": {"rank": 1}}
     file.write_text(json.dumps({"version": 9, "current": None, "profiles": {"theirs": later, "team": later}}))
 
     profile_store.save(environ, TEAM, replace=True)
@@ -126,7 +127,7 @@ def test_what_a_later_version_wrote_stays(environ, file):
         "current": None,
         "profiles": {
             "theirs": later,
-            "team": {"project": "acme", "zone": "us-west4-a", "cluster": "main", "queue": ["a"]},
+            "team": {"project": "acme", "zone": "us-west4-a", "cluster": "main", "lanes": ["a"]},
         },
     }
 

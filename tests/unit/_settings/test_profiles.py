@@ -55,7 +55,9 @@ def test_a_profile_holds_a_place_and_job_options(save):
 
 
 def test_what_a_later_version_wrote_does_not_hurt(save):
-    environ = save({"current": None, "version": 9, "profiles": {"team": TEAM | {"queue": ["x"], "store": None}}})
+    environ = save(
+        {"current": None, "version": 9, "profiles": {"team": TEAM | {"lanes": ["x"], "store": None, "ttl_hours": None}}}
+    )
 
     assert load(environ).saved["team"].cluster == "main"
 

@@ -68,7 +68,7 @@ class _Look:
 
     def rows(self) -> list[Row]:
         """Return what holds, in the order in which it is told."""
-        parts = (self._of_profile, self._of_place, self._of_machine, self._of_jobs)
+        parts = (self._of_profile, self._of_place, self._of_clusters, self._of_machine, self._of_jobs)
         told = [row for part in parts for row in self._tried(part)]
         return [*told, *_others({row.name for row in told})]
 
@@ -100,6 +100,21 @@ class _Look:
         for name in _PLACE:
             found: settings.Setting = getattr(target, name)
             yield Row("kube_context" if name == "context" else name, found.value or None, found.source)
+
+    def _of_clusters(self) -> Iterator[Row]:
+        from kinetic._settings import cluster
+
+        yield Row("owner", cluster.owner(os.environ), _variable("KINETIC_OWNER"))
+        for field in cluster.FIELDS:
+            yield from self._tried(partial(self._of_cluster, field))
+
+    def _of_cluster(self, field: str) -> Iterator[Row]:
+        from kinetic._settings import VARIABLES, cluster
+
+        found = cluster.look_up(field, self._profile, os.environ)
+        otherwise = {variable.name: variable.default for variable in VARIABLES}[f"KINETIC_{field.upper()}"]
+        value = [*found.value] if isinstance(found.value, tuple) else found.value
+        yield Row(field, value, found.source, otherwise)
 
     def _of_machine(self) -> Iterator[Row]:
         from kinetic import _settings as settings

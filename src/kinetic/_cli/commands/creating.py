@@ -9,7 +9,7 @@ import click
 from kinetic import _settings as settings
 from kinetic._cli import asking
 from kinetic._cli.commands import profile
-from kinetic._settings import profile_store, profiles
+from kinetic._settings import cluster, profile_store, profiles
 from kinetic._settings.profiles import LOCAL, REQUIRED, Profile
 from kinetic._settings.target import BACKENDS, DEFAULT_CLUSTER, DEFAULT_NAMESPACE, DEFAULT_ZONE
 from kinetic.errors import OptionError
@@ -27,9 +27,19 @@ _SUGGESTED = {"project": "", "zone": DEFAULT_ZONE, "cluster": DEFAULT_CLUSTER}
 @click.option("--backend", type=click.Choice(BACKENDS), help="Where jobs run; without it GKE, or a context's cluster.")
 @click.option("--store", metavar="URL", help="The store that keeps jobs and results; without it the cluster's bucket.")
 @click.option("--context", metavar="NAME", help="A kubeconfig context instead of GKE's own endpoint.")
+@click.option("--service-account", metavar="NAME", help="The account that pods run as.")
+@click.option("--queue", metavar="NAME", help="The queue (of Kueue) that jobs wait in.")
+@click.option("--priority-class", metavar="NAME", help="The priority class of pods.")
+@click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret to pull images with; may be given again.")
+@click.option("--store-secret", metavar="NAME", help="A Secret with credentials for the store.")
+@click.option("--node-selector", metavar="KEY=VALUE,…", help="Labels of nodes instead of Google's, or none: any node.")
+@click.option("--ttl-hours", metavar="HOURS", help="When a cluster removes what is left of an ended job.")
+@click.option("--most-attempts", metavar="N", help="How many attempts of a job may be cut short.")
 @click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; may be given many times.")
 @click.option("--force", is_flag=True, help="Replace a profile of this name.")
-def create(name: str | None, written: tuple[str, ...], force: bool, **fields: str | None) -> None:
+def create(
+    name: str | None, written: tuple[str, ...], pull_secret: tuple[str, ...], force: bool, **fields: str | None
+) -> None:
     """Save a place under a name.
 
     What is missing is asked for where there is a terminal. The first profile becomes the current one. Job options are
@@ -39,7 +49,8 @@ def create(name: str | None, written: tuple[str, ...], force: bool, **fields: st
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
     """
     job_options = _job_options(written)
-    given = {field: value or "" for field, value in fields.items()}
+    given = {field: value or "" for field, value in fields.items()} | {"pull_secrets": ",".join(pull_secret)}
+    _check_cluster_fields(given)
     if given["backend"] != LOCAL.backend and not given["context"]:
         given = {field: value or _from_environment(field) for field, value in given.items()}
         missing = [field for field in REQUIRED if not given[field]]
@@ -72,6 +83,17 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
 
         found[key.strip()] = typed.of_text(key.strip(), value.strip())
     return found
+
+
+def _check_cluster_fields(given: dict[str, str]) -> None:
+    """Refuse what no cluster would take, by the names of the flags."""
+    from kinetic._settings import cluster_values
+
+    for field in cluster.FIELDS:
+        if given[field]:
+            flag = f"--{field.removesuffix('s') if field == 'pull_secrets' else field}".replace("_", "-")
+            way = f"write {flag} {cluster_values.example(field)}, for example"
+            cluster_values.checked(field, given[field], f"{flag} {given[field]!r}", way)
 
 
 def _from_environment(field: str) -> str:

@@ -1,0 +1,152 @@
+"""Which image the containers of a job are made of, and what has to be installed into it when they start.
+
+    container_image      image                                    requirements    JAX
+    None                 python:{X.Y}-slim                        installed       installed
+    "prebuilt"           {repository}/base-{kind}:{version}       installed       in the image
+    any other text       as it is written                         not touched     not touched
+
+"bundled", an image that is built with everything in it, comes with a later release.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kinetic.errors import OptionError
+
+DEFAULT_REPOSITORY = "kinetic"
+BUNDLED, PREBUILT = "bundled", "prebuilt"
+_KEYWORDS = (BUNDLED, PREBUILT)
+_NEAR = 0.75  # "prebuild" is at 0.88 of "prebuilt", "bundle" at 0.92 of "bundled", "build" below 0.67 of both
+
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:)|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", r"[a-z0-9+._-]+:[0-9a-f]{32,}"
+_IMAGE = re.compile(rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{_DIGEST}))?")
+_EXAMPLES = {
+    "container_image": "europe-docker.pkg.dev/team/images/train:1",
+    "base_image_repo": "europe-docker.pkg.dev/team/images",
+}
+
+
+class Image(NamedTuple):
+    """What a job's containers are made of.
+
+    Attributes:
+        uri: The image.
+        installs: Whether the requirements of the project are installed when a container starts.
+        brings_jax: Whether JAX for this hardware is in the image.
+        note: A plain sentence for the user, or "".
+    """
+
+    uri: str
+    installs: bool
+    brings_jax: bool
+    note: str
+
+
+def choose(container_image: str | None, base_image_repo: str | None, *, python: str, kind: str, version: str) -> Image:
+    """Choose the image of a job.
+
+    Args:
+        container_image: What the user asks for; None, or nothing, for what needs no choice.
+        base_image_repo: Where prebuilt images lie; "kinetic" where nobody says.
+        python: The client's Python; the first two numbers count.
+        kind: The hardware: "cpu", "gpu" or "tpu".
+        version: The version of kinetic.
+
+    Raises:
+        OptionError: A misspelt keyword, what is no image, or "bundled".
+    """
+    if not container_image:
+        uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
+        told = f"jobs start in the image {uri}, into which uv installs what the project needs"
+        return Image(uri, installs=True, brings_jax=False, note=told)
+    if container_image == BUNDLED:
+        raise _not_yet()
+    if container_image == PREBUILT:
+        return _prebuilt(base_image_repo, f"base-{kind}:{version}")
+    _refuse_misspelt(container_image)
+    if not _IMAGE.fullmatch(container_image):
+        raise _unusable("container_image", container_image, *_complaint(container_image))
+    return Image(container_image, installs=False, brings_jax=False, note="")
+
+
+def _prebuilt(repository: str | None, name: str) -> Image:
+    uri = f"{(repository or DEFAULT_REPOSITORY).rstrip('/')}/{name}"
+    if repository and not _IMAGE.fullmatch(uri):
+        raise _unusable("base_image_repo", repository, *_repository_complaint(repository))
+    told = f"jobs start in the prebuilt image {uri}"
+    if not repository:  # nobody can know what others may put there
+        told += "; this release publishes none there: name a repository of your own with KINETIC_BASE_IMAGE_REPO"
+    return Image(uri, installs=True, brings_jax=True, note=told)
+
+
+def _not_yet() -> OptionError:
+    return OptionError(
+        f"container_image={BUNDLED!r} is not part of this release of kinetic",
+        why="it names an image that is built from the project's dependencies, and no images are built yet",
+        next=f'leave container_image out: then they are installed at the start; or write "{PREBUILT}", or an image',
+        code="not-yet",
+    )
+
+
+def _refuse_misspelt(word: str) -> None:
+    """Refuse what looks like a keyword: as the name of an image, it would fail after the job has got its machine."""
+    if any(sign in word for sign in "/:."):
+        return
+    from difflib import get_close_matches  # 2 ms; only for a word that could be the name of an image of Docker's own
+
+    plain = word.strip().lower()
+    near = get_close_matches(plain, _KEYWORDS, 1, _NEAR)
+    if near:
+        better = 'write container_image="prebuilt"' if near[0] == PREBUILT else "leave container_image out"
+        raise OptionError(
+            f"container_image={word!r} looks like {near[0]!r}, and is not",
+            why=f"{BUNDLED!r} and {PREBUILT!r} have a meaning of their own; any other text is the name of an image",
+            next=f'{better}; if it is an image, write its tag as well: "{plain}:latest"',
+        )
+
+
+def _unusable(option: str, written: str, why: str, better: str) -> OptionError:
+    """Refuse what no registry has, and a cluster would say much later."""
+    return OptionError(
+        f"{option}={written!r} cannot be the name of an image{'' if option == 'container_image' else ' repository'}",
+        why=why,
+        next=f'write {option}="{better}"' if better else f'write it as in "{_EXAMPLES[option]}"',
+    )
+
+
+def _complaint(written: str) -> tuple[str, str]:
+    """Return why it is no image, and what may have been meant or ""."""
+    if any(character.isspace() for character in written):
+        return "there is white space in it", _if_image("".join(written.split()))
+    scheme, separator, rest = written.partition("://")
+    if separator:
+        return f"an image has no {scheme}:// in front", _if_image(rest)
+    better = _if_image(_lowered(written))
+    if better:
+        return "a repository has lower-case letters only; upper-case ones are for tags", better
+    return "it takes registry/repository:tag, or registry/repository@sha256:digest", ""
+
+
+def _repository_complaint(written: str) -> tuple[str, str]:
+    """Return the same for a repository, which has neither tag nor digest."""
+    tagged = _IMAGE.fullmatch(written)
+    if tagged and (tagged["tag"] or tagged["digest"]):
+        return "a repository has no tag: that is the version of kinetic", written[: tagged.end("name")]
+    why, better = _complaint(written)
+    return ("it takes registry/repository", "") if "@" in why else (why, better)
+
+
+def _lowered(written: str) -> str:
+    """Write all but the tag and the digest in lower-case letters."""
+    name, at, digest = written.partition("@")
+    folder, slash, last = name.rpartition("/")
+    last, colon, tag = last.partition(":")
+    return f"{folder.lower()}{slash}{last.lower()}{colon}{tag}{at}{digest}"
+
+
+def _if_image(text: str) -> str:
+    return text if _IMAGE.fullmatch(text) else ""

@@ -1,0 +1,189 @@
+"""What a job asks of a cluster besides hardware: its image, what is installed into it, and how much of a machine.
+
+What the project needs is found as for an isolated environment on this machine. It travels as the lines of one file,
+which uv installs in the pod before anything of the user's is opened; see ``_runner/pod/requiring.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from kinetic import _output as output
+from kinetic._backends.protocol import Needs, PodWishes
+from kinetic._images import choosing
+from kinetic._jobs import defaults
+from kinetic._packing import dependencies, root
+from kinetic._settings import project_file
+from kinetic._settings.variables import read
+from kinetic._version import __version__
+from kinetic._wire import digests, fingerprint, keys
+from kinetic._wire.order import INLINE_BYTES, Artifact
+from kinetic.errors import ImageBuildError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from kinetic._hardware.placement import Placement
+    from kinetic._images.choosing import Image
+    from kinetic._jobs.options import Options
+    from kinetic._packing.dependencies import Dependencies
+    from kinetic._packing.root import Plan
+    from kinetic._settings.cluster import ClusterSettings
+    from kinetic._settings.profiles import Profile
+    from kinetic._stores.protocol import Store
+
+_NATIVE = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]", "cpu": "jax"}  # what a base image of that kind would carry
+_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@", re.IGNORECASE)
+_FROM_GIT = re.compile(r"(?:\A|[\s@=])git\+")
+
+
+def wishes(
+    function: Callable[..., Any],
+    plan: Plan,
+    options: Options,
+    placement: Placement,
+    *,
+    store: Store,
+    settings: ClusterSettings,
+    profile: Profile | None,
+    environ: Mapping[str, str],
+) -> PodWishes:
+    """Return what a job asks of a cluster, and bring what is too long to travel with it into the store.
+
+    Args:
+        function: What is to run; its file may say itself what it needs.
+        plan: Its project.
+        options: Final: what the decorator left open is filled in.
+        placement: The hardware.
+        store: Where a long list of requirements goes.
+        settings: What holds for all jobs of the cluster.
+        profile: The profile that holds, or None.
+        environ: The environment.
+
+    Raises:
+        OptionError: There can be no such image, a dependency cannot be installed elsewhere, or the project wants
+            another Python.
+        ImageBuildError: The project's uv.lock cannot be read.
+        SettingsError: The resources that the project or a profile asks for cannot be read.
+    """
+    image = choosing.choose(
+        options.container_image,
+        options.base_image_repo or read("KINETIC_BASE_IMAGE_REPO", environ),
+        python=fingerprint.python(),
+        kind=placement.kind,
+        version=__version__,
+    )
+    asked = defaults.resources_of(plan.root, profile, environ)
+    lines = _lines(function, plan, image, placement, environ)
+    return PodWishes(
+        image=image.uri,
+        requirements=asdict(_artifact(lines, store)) if lines else None,
+        needs=Needs(*asked),
+        settings=settings,
+        python=".".join(fingerprint.python().split(".")[:2]),
+    )
+
+
+def _lines(
+    function: Callable[..., Any], plan: Plan, image: Image, placement: Placement, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the lines of the file that is installed in the pod, and tell the user where they come from."""
+    find = functools.partial(
+        dependencies.find,
+        plan,
+        script=root.source_file(root.innermost(function)),
+        extras=project_file.read_project_options(plan.root).extras,
+        environ=environ,
+    )
+    if not image.installs:
+        _tell_what_the_image_must_hold(image, find)
+        return ()
+    found = find(export=_export)
+    found.check_python(fingerprint.python())
+    output.once("; ".join([image.note, *found.notes[:1]]))
+    for note in found.notes[1:]:
+        output.once(note)
+    _tell_of_secrets(found)
+    native = (_NATIVE[placement.kind],) if found.filtered and not image.brings_jax else ()
+    _tell_of_git(found, image)
+    return (*found.lines, *native)
+
+
+def _tell_what_the_image_must_hold(image: Image, find: Callable[[], Dependencies]) -> None:
+    try:
+        found = find()
+    except OptionError:  # the file could not be installed from; nobody is going to
+        told = "the project's dependencies"
+    else:
+        if not (found.lines or found.filtered):
+            return
+        told = f"the dependencies in {found.source}"
+    output.once(f"nothing is installed into the image {image.uri}: it must hold {told}")
+
+
+def _export(folder: Path, extras: Sequence[str]) -> list[str]:
+    """Read the uv.lock of a project."""
+    from kinetic._images import uv
+
+    try:
+        uv.command()
+    except ImageBuildError as error:
+        raise ImageBuildError(
+            f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
+        ) from None
+    return uv.export(folder, extras)
+
+
+def _artifact(lines: Sequence[str], store: Store) -> Artifact:
+    """Write the lines into a file that travels with the job, or lies in the store under its digest."""
+    data = "".join(f"{line}\n" for line in lines).encode()
+    if len(data) <= INLINE_BYTES:
+        return Artifact.within(data)
+    sha256 = digests.of_bytes(data)
+    key = keys.requirements(sha256)
+    # What is there already is made young again: a bucket may delete what is old.
+    if not store.put(key, data, if_absent=True) and not store.touch(key):
+        store.put(key, data)
+    return Artifact(sha256, len(data), key=key)
+
+
+def _tell_of_secrets(found: Dependencies) -> None:
+    if any(_has_secret(line) for line in found.lines):
+        _warn_once(
+            f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
+            "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
+        )
+
+
+def _has_secret(line: str) -> bool:
+    """Say whether an address in a line has user:password@ or token@ in it.
+
+    A name alone is no secret before an ssh server, and neither is "${NAME}", which uv fills in where it installs.
+    """
+    for address in _USER.finditer(line):
+        user, _, password = address["user"].partition(":")
+        secret = password or ("" if "ssh" in address["scheme"].lower() else user)
+        if secret and not secret.startswith("${"):
+            return True
+    return False
+
+
+def _tell_of_git(found: Dependencies, image: Image) -> None:
+    """Say before the job waits for its machine what cannot work on it."""
+    named = next((line for line in found.lines if _FROM_GIT.search(line)), None)
+    if named and not image.brings_jax:  # the image of nobody's choice
+        _warn_once(f"{image.uri} has no git, which is needed to install {_shown(named)}: choose an image that has it")
+
+
+def _shown(line: str) -> str:
+    return _USER.sub(r"\g<scheme>://***@", line)
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    output.warn(text)
