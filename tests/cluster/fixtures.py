@@ -89,7 +89,7 @@ def namespace(plane: Plane) -> Iterator[str]:
 
 
 @pytest.fixture
-def add_node(agent: Agent, namespace: str) -> Iterator[Callable[[NodeSpec], str]]:
+def add_node(plane: Plane, agent: Agent, namespace: str) -> Iterator[Callable[[NodeSpec], str]]:
     """A function that adds nodes, which go with the test. Give each the namespace in its name: names must differ."""
     added: list[str] = []
 
@@ -98,6 +98,7 @@ def add_node(agent: Agent, namespace: str) -> Iterator[Callable[[NodeSpec], str]
         return agent.add_node(spec)
 
     yield add
+    plane.heal()  # nodes are taken away by the server
     for name in added:
         agent.discard_node(name)
 

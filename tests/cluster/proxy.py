@@ -41,7 +41,8 @@ class _CutError(Exception):
 class StreamingProxy:
     """Passes requests on to the API server, except where a fault is due.
 
-    The kinds of `Fault` that it knows: "status" (with Retry-After: 1 for 429 and 503), "drop", "lose" and "cut".
+    The kinds of `Fault` that it knows: "status" (with Retry-After: 1 for 429 and 503), "missing" (as a server answers
+    that never heard of a path), "drop", "lose" and "cut".
 
     Attributes:
         faults: The first that meets a request happens to it. Add and clear as you like.
@@ -70,6 +71,10 @@ class StreamingProxy:
         """Add a fault and return it, so that a test can ask how often it was met."""
         self.faults.append(fault := Fault(kind, method=method, target=target, times=times, status=status, after=after))
         return fault
+
+    def hide(self, group: str) -> Fault:
+        """Have the server not know a group of its API, e.g. "jobset.x-k8s.io"."""
+        return self.fail("missing", target=f"^/apis/{group}/", times=float("inf"), status=404)
 
     def calls(self, method: str = "", part: str = "") -> list[Seen]:
         """List the requests of a method whose path and query contain ``part``."""
@@ -133,9 +138,9 @@ class _Exchange:
                 return
             method, target = request.method.decode(), request.target.decode()
             fault = next((each for each in self._proxy.faults if each.meets(method, target)), None)
-            if fault is not None and fault.kind == "status":
+            if fault is not None and fault.kind in {"status", "missing"}:
                 self._proxy.seen.append(Seen(method, target, status := fault.status))
-                await self._refuse(status)
+                await self._refuse(status, known=fault.kind == "status")
             else:
                 if self._far is None:
                     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
@@ -165,13 +170,14 @@ class _Exchange:
                 task.cancel()
             await asyncio.gather(coming, leaving, return_exceptions=True)
 
-    async def _refuse(self, status: int) -> None:
+    async def _refuse(self, status: int, *, known: bool) -> None:
         async for _ in _events_until_end(self._near):
             pass
         words = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status}
         words |= {"message": f"injected by a test: {HTTPStatus(status).phrase}", "reason": REASONS.get(status, "")}
-        body = json.dumps(words).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        body = json.dumps(words).encode() if known else b"404 page not found\n"
+        kind = "application/json" if known else "text/plain; charset=utf-8"
+        headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
         if status in {429, 503}:
             headers.append(("Retry-After", "1"))
         await _send(

@@ -30,7 +30,7 @@ from kinetic._stores import addresses
 from kinetic._stores.files import FileStore
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, fingerprint, keys, outcome, pages
+from kinetic._wire import digests, fingerprint, keys, outcome, pages, podlog
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
@@ -64,7 +64,7 @@ class Pods:
         self.last_words.touch()
         self.put_key(KEY)
         self.python, self.argument, self.inside = sys.executable, "", []
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[Any]] = []
         self.page = PodPage(JOB, "", store.url, "key-1", secret=str(self.secret), last_words=str(self.last_words))
 
     def put_key(self, key: bytes) -> None:
@@ -84,7 +84,7 @@ class Pods:
         self.page = replace(self.page, order_sha256=digests.of_bytes(written))
         return self
 
-    def start(self, **environ: str) -> subprocess.Popen[str]:
+    def start(self, *, text: bool = True, **environ: str) -> subprocess.Popen[Any]:
         """Start a pod."""
         beside = self.folder / f"pod-{len(self.started)}"
         beside.mkdir()
@@ -94,7 +94,7 @@ class Pods:
             env={**clean, "TMPDIR": str(beside), **self.environ, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            text=text,
         )
         self.started.append(process)
         return process
@@ -247,7 +247,7 @@ def test_a_pod_that_comes_late_runs_nothing(pods: Pods, tmp_path: Path) -> None:
     code, out = pods.run()
 
     assert code == 0
-    assert "verdict already" in out
+    assert podlog.VERDICT in out
     assert (tmp_path / "touched").read_text() == "x"
     assert pods.keys_below(keys.attempts(JOB)) == ["0"]
 
@@ -782,6 +782,50 @@ def test_a_log_can_be_followed_in_the_store_while_the_job_runs(pods: Pods, tmp_p
     until(lambda: pods.log() == "waiting\n")
 
     assert pod.poll() is None
+
+
+def test_the_output_of_a_container_gives_back_the_log_byte_for_byte(pods: Pods) -> None:
+    pods.order(r"""
+        def talk():
+            import os
+            os.write(1, b"\xff\n\n10 %\r100 %\r\nkinetic| mine\n" + b"x" * 100_000 + b"\nno end")
+    """)
+
+    pod = pods.start(text=False)
+    out, _ = pod.communicate(timeout=60)
+
+    reader = podlog.Reader()
+    stored = logs.StoredLog(pods.store, keys.logs(JOB, 0, 0))
+    assert reader.read(out) == stored.read(0, stored.size())
+    assert reader.claim == podlog.Claim(JOB, 0, 0)
+    assert reader.has_verdict
+    assert out.startswith(f"{podlog.SAID}job {JOB}\n{podlog.SAID}attempt 0 of {JOB}, host 0 of 1\r\n".encode())
+    assert out.endswith(f"no endkinetic|-\n{podlog.SAID}{podlog.VERDICT}: the job succeeded\n".encode())
+
+
+def test_every_line_of_the_runner_is_marked(pods: Pods) -> None:
+    pods.order("def fail():\n    print('mine')\n    raise ValueError('of\\ntwo lines')")
+
+    _, out = pods.run()
+
+    ours = [line for line in out.splitlines() if line.startswith(podlog.SAID)]
+    assert next(line for line in out.splitlines() if line not in ours) == "mine"
+    assert ours[-2:] == [f"{podlog.SAID}{podlog.VERDICT}: the job failed: of", f"{podlog.SAID}two lines"]
+
+
+def test_what_the_parent_itself_warns_of_moves_nothing_out_of_its_place(pods: Pods, tmp_path: Path) -> None:
+    noisy = tmp_path / "noisy"
+    noisy.mkdir()
+    complaint = "import os; os.register_at_fork(before=lambda: os.write(2, b'a library complains\\n'))"
+    (noisy / "sitecustomize.py").write_text(complaint)
+    pods.order("def one():\n    print('mine')\n    return 1")
+
+    pod = pods.start(text=False, PYTHONPATH=str(noisy))
+    out, _ = pod.communicate(timeout=60)
+
+    stored = logs.StoredLog(pods.store, keys.logs(JOB, 0, 0))
+    assert stored.read(0, 100).startswith(b"a library complains\n")
+    assert podlog.Reader().read(out) == stored.read(0, stored.size())
 
 
 def test_a_store_that_takes_no_log_does_not_hold_up_the_job(cloud_pods: Pods, bucket: Bucket) -> None:

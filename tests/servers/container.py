@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any, Self
 
-from servers.discovery import document
+from servers.discovery import document, masked
 from servers.http11 import Answer, Request, Server
 
 Page = dict[str, Any]
@@ -66,10 +66,12 @@ class ContainerServer:
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.tokens:
             return _refusal(401, "ACCESS_TOKEN_EXPIRED", "Request had invalid authentication credentials.")
         if found := _ALL.fullmatch(request.path):
-            return _page({"clusters": [page for key, page in self.clusters.items() if key[0] == found[1]]})
+            there = {"clusters": [page for key, page in self.clusters.items() if key[0] == found[1]]}
+            return _page(masked(there, request.query.get("fields", "")))
         found = _ONE.fullmatch(request.path)
         page = self.clusters.get(found.groups()) if found else None  # type: ignore[arg-type]  # three groups
-        return _page(page) if page else _refusal(404, "", f"Not found: {request.path[4:]}.")
+        fields = request.query.get("fields", "")
+        return _page(masked(page, fields)) if page else _refusal(404, "", f"Not found: {request.path[4:]}.")
 
 
 def _page(page: Page) -> Answer:

@@ -122,3 +122,26 @@ def _masks(written: str) -> Iterator[list[str]]:
         head, _, inner = part.partition("(")
         for each in inner.rstrip(")").split(",") if inner else [""]:
             yield [word for word in (*head.split("/"), *each.split("/")) if word]
+
+
+def masked(page: Page, fields: str) -> Page:
+    """Return of an answer what a mask names, as Google does; all of it without a mask."""
+    found: Page = {}
+    for mask in _masks(fields):
+        _copy(page, found, mask)
+    return found if fields else page
+
+
+def _copy(page: Page, found: Page, mask: list[str]) -> None:
+    word, *rest = mask
+    if word not in page:
+        return
+    value = page[word]
+    if not rest:
+        found[word] = value
+    elif isinstance(value, list):
+        kept = found.setdefault(word, [{} for _ in value])
+        for each, into in zip(value, kept, strict=True):
+            _copy(each, into, rest)
+    else:
+        _copy(value, found.setdefault(word, {}), rest)

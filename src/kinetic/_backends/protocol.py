@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kinetic._settings.cluster import ClusterSettings
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic._hardware.placement import Placement
     from kinetic._wire.order import Child, Order
+
+
+class Needs(NamedTuple):
+    """What one host of a job asks for, besides chips; None where it asks for nothing in particular.
+
+    Attributes:
+        cpu: Cores.
+        memory_bytes: Memory.
+        disk_bytes: Room for files beside those of the image.
+        shm_bytes: Shared memory, a part of the memory.
+    """
+
+    cpu: float | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    shm_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PodWishes:
+    """What a job asks of a cluster besides hardware; a machine has no use for it.
+
+    Attributes:
+        image: What its containers are made of.
+        requirements: The file whose lines are installed before anything else: an Artifact as plain JSON; or None.
+        needs: Processor, memory, disk and shared memory of each host.
+        settings: What holds for all jobs of a cluster: service account, queue, ...
+        python: The client's Python as X.Y, which the image must have.
+    """
+
+    image: str
+    requirements: dict[str, Any] | None = None
+    needs: Needs = field(default_factory=Needs)
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    python: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {**asdict(self), "needs": list(self.needs), "settings": self.settings.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> PodWishes:
+        """Read plain JSON; fields of other versions are passed over."""
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        known["needs"] = Needs(*known.get("needs") or ())
+        known["settings"] = ClusterSettings.from_json(known.get("settings") or {})
+        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -29,6 +79,8 @@ class Launch:
         interpreter: The Python that it runs in; "" for the client's own.
         environ: The environment of the client that made the batch; None for this client's own.
         child: What this launch adds to an order that its batch shares; ``order`` has it in it already.
+        pod: What it asks of a cluster; None on a machine.
+        owner: Who submits it, for whoever looks at a cluster.
     """
 
     order: Order
@@ -42,6 +94,8 @@ class Launch:
     interpreter: str = ""
     child: Child | None = None
     environ: Mapping[str, str] | None = field(repr=False, default=None)
+    pod: PodWishes | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +105,8 @@ class Sighting:
     Attributes:
         name: The job's id.
         status: PENDING, RUNNING, SUCCEEDED or FAILED as the backend sees it.
-        attempt: The attempt that runs or ran last.
+        attempt: The attempt that runs or ran last; None where only the store knows.
+        version: Changes whenever something about the job changes; "" where nothing can be concluded from it.
         reason: A plain sentence: what a pending job waits for, how a failed one ended.
         where: The machine.
         submitted: Unix time.
@@ -61,36 +116,94 @@ class Sighting:
 
     name: str
     status: JobStatus
-    attempt: int = 0
+    attempt: int | None = 0
     reason: str = ""
     where: str = ""
     submitted: float | None = None
     started: float | None = None
     ended: float | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job is as it is, and what to do next."""
+    """Why a job is as it is, and what to do next.
+
+    Attributes:
+        what: A sentence, without a full stop.
+        why: The place's own words.
+        next: What to do.
+        stuck: Whether waiting alone will not help.
+    """
 
     what: str
     why: str = ""
     next: str = ""
+    stuck: bool = False
 
 
 class Backend(Protocol):
-    """A place where jobs run."""
+    """A place where jobs run.
 
-    name: ClassVar[str]
+    Attributes:
+        name: "local", "gke" or "pathways".
+        is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
+        look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
+        environ: The environment of the client that opened it.
+    """
 
-    def check(self, placement: Placement) -> tuple[str, ...]:
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_here(self) -> bool: ...
+    @property
+    def look_seconds(self) -> float: ...
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+
+    def begin(self, job_id: str) -> None:
+        """Mark a job as being submitted, before anybody can find its record."""
+
+    def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
+        """Take the mark of ``begin`` away: the job is launched, or will never be.
+
+        Args:
+            job_id: The job, or the batch.
+            leave_nothing: Whether nothing of that name is launched, so that no folder of its own is needed.
+        """
+
+    def sweep(self, scratch: Path | None) -> None:
+        """Remove what nobody needs any more on this machine, at most once an hour.
+
+        Args:
+            scratch: The store's folder for files being written, if it has one.
+        """
+
+    def forget_watch(self, name: str) -> None:
+        """Let go of what watching a job needs: nobody here waits for it any more."""
+
+    def name_of(self, job_id: str, hosts: int) -> str:
+        """Return the name of a job's resource, for humans and for kubectl."""
+
+    def check(self, placement: Placement, settings: ClusterSettings | None = None) -> tuple[str, ...]:
         """Refuse what cannot run here, before anything is packed.
+
+        Args:
+            placement: The hardware.
+            settings: What holds for jobs of a cluster.
 
         Returns:
             Sentences about what is emulated or ignored here, for the user.
 
         Raises:
             CapacityError: The hardware cannot be had here.
+        """
+
+    def check_store(self, url: str) -> None:
+        """Refuse a store that jobs of this place cannot reach.
+
+        Raises:
+            OptionError: They cannot.
         """
 
     def prepare(self) -> None:
@@ -117,8 +230,15 @@ class Backend(Protocol):
     def explain(self, name: str) -> Diagnosis | None:
         """Say why a job is pending or how it died."""
 
-    def live_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
-        """Return the log that the place still holds, or None when only the store may have it."""
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
+        """Return the log that the place still holds, or None when only the store may have it.
+
+        Args:
+            name: The job.
+            host: Of which host, from 0.
+            attempt: Which attempt.
+            follow: Whether it is read as it grows, rather than once.
+        """
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
@@ -126,8 +246,14 @@ class Backend(Protocol):
     def remove(self, names: Sequence[str]) -> None:
         """Forget jobs that have ended: rows or resources, and what lies around them on that machine."""
 
-    def keep(self, group: str, secrets: Mapping[str, Any]) -> None:
-        """Keep what the children of a batch need and no store may hold: values of environment variables."""
+    def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
+        """Keep what the children of a batch need and no store may hold: values of environment variables, and keys.
+
+        Args:
+            group: The batch.
+            secrets: What ``kept`` returns again.
+            keys: Returns the keys of the first attempts, by index; only asked where children cannot ask this client.
+        """
 
     def kept(self, group: str) -> dict[str, Any] | None:
         """Return what was kept for a batch, or None where this place does not have it."""
@@ -140,7 +266,16 @@ class Backend(Protocol):
 
 
 class LiveLog(Protocol):
-    """The log of a running job, by byte position."""
+    """The log of a running job, by byte position.
+
+    What it raises when it cannot go on is an OSError; then the store has what is missing, at the same positions.
+
+    Attributes:
+        is_complete: Whether all of the log is in it once the job has its verdict; otherwise the store has the rest.
+    """
+
+    @property
+    def is_complete(self) -> bool: ...
 
     def size(self) -> int:
         """Return how many bytes there are now."""

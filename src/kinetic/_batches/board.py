@@ -77,7 +77,7 @@ class Board:
         self.attempts = [-1] * group.total_expected
         self.ended: list[int] = []
         self.turns = Turns()
-        self._machine = places.machine()
+        self._machine = places.machine_of(backend)
         self._elsewhere: dict[int, str] = {}  # inputs whose latest attempt another machine launched, and which
         self._alone = False  # this process is the only one that submits: it need not ask what was
         self._active: set[int] = set()

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._backends import choosing
 from kinetic._batches import resuming
 from kinetic._batches.board import Board
-from kinetic._batches.handle import BatchHandle
+from kinetic._batches.handle import BatchHandle, of_group
 from kinetic._batches.waiting import Poll
 from kinetic._jobs import places
 from kinetic._stores import open_store
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 _BEGINNING = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
-_MANY = 5
 
 
 def attach_batch(
@@ -70,14 +68,7 @@ def attach_batch(
 
 def handle_of(group: Group, store: Store, poll: Poll | None = None) -> BatchHandle:
     """Build a handle that only watches; it has not looked yet."""
-    batch = BatchHandle(
-        group_id=group.group_id,
-        name=group.group_name,
-        tags=dict(group.tags),
-        jobs=[None] * group.total_expected,
-        _bucket_name=str(group.handle.get("bucket_name", "")),
-        _project=str(group.handle.get("project", "")),
-    )
+    batch = of_group(group)
     _equip(batch, group, store)
     batch._poll = poll or Poll(attached=True)  # noqa: SLF001 - one room
     return batch
@@ -93,7 +84,7 @@ def find_again(batch: BatchHandle, store: str) -> None:
 
 def _equip(batch: BatchHandle, group: Group, store: Store) -> None:
     """Give a handle what shows how its children stand, and what their inputs were."""
-    batch._board = Board(group, store, choosing.choose(str(group.handle["backend"]), places.runtime()))  # noqa: SLF001
+    batch._board = Board(group, store, places.backend_for(group.handle))  # noqa: SLF001
     table = _table(group, store)
     batch._table = table  # noqa: SLF001
     if table is not None and not batch._submission_errors:  # noqa: SLF001
@@ -131,14 +122,7 @@ def find(word: str, store: Store) -> Group:
     if _BEGINNING.fullmatch(word) is None:
         names.check_group_id(word)
     found = [name for name in store.folders(keys.GROUPS) if name.startswith(word)]
-    if len(found) > 1:
-        raise OptionError(
-            f"{word!r} is the beginning of {len(found)} ids of batches",
-            why=", ".join(found[:_MANY]),
-            next="give more of it",
-            code="ambiguous-id",
-        )
-    return load(store, found[0] if found else word)
+    return load(store, names.the_one(word, found, "ids of batches") or word)
 
 
 def newest(store: Store) -> Group | None:
@@ -166,7 +150,4 @@ def _table(group: Group, store: Store) -> Table | None:
 
 def store_of(project: str | None, cluster: str | None) -> Store:
     """Return the store in which batches are looked for."""
-    target = settings.resolve(project=project, cluster=cluster)
-    if target.backend.value != "local":
-        choosing.choose(target.backend.value, places.runtime())  # says so where this release does not reach it
-    return open_store(target.store.value)
+    return open_store(settings.resolve(project=project, cluster=cluster).store.value)

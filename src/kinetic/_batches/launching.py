@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.protocol import Launch
+from kinetic._backends.protocol import Launch, PodWishes
 from kinetic._batches import children
 from kinetic._batches.clearing import run
 from kinetic._jobs import places, record
+from kinetic._settings import cluster
 from kinetic._wire import keys, seal
 from kinetic._wire.steps import step
 
@@ -59,7 +60,7 @@ class Launcher:
         return launched
 
     def _launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobHandle]:
-        here = places.machine()
+        here = places.machine_of(self.backend)
         handles = [children.handle_of(self.group, index, attempt, here) for index, attempt in wanted]
         run(self.store, [partial(self._write, handle) for handle in handles])
         self.backend.launch([self._one(handle) for handle in handles])
@@ -69,7 +70,7 @@ class Launcher:
     def _write(self, handle: JobHandle) -> None:
         """Make a child known: by its key in the batch's listing, and by its record under its own id."""
         assert handle.group_index is not None  # noqa: S101 - it is a child
-        key = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0, str(handle.host))
+        key = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0, handle.host or "")
         self.store.put(key, b"")
         step("driver:child-written")
         more = {**self.group.more, "machine": os.uname().nodename}
@@ -92,6 +93,8 @@ class Launcher:
             interpreter=self.interpreter,
             child=child,
             environ=self.kept["environ"],
+            pod=PodWishes.from_json(self.kept["pod"]) if self.kept.get("pod") else None,
+            owner=cluster.owner(os.environ),
         )
 
     @property
@@ -102,10 +105,15 @@ class Launcher:
 
 
 def secrets_of(
-    captured: Mapping[str, str], environ: Mapping[str, str], interpreter: str, addresses: Sequence[str]
+    captured: Mapping[str, str],
+    environ: Mapping[str, str],
+    interpreter: str,
+    addresses: Sequence[str],
+    pod: PodWishes | None,
 ) -> dict[str, Any]:
     """Return what is kept beside the batch, for its owner only, so that another process can take it over."""
     return {
+        "pod": pod.to_json() if pod is not None else None,
         "captured": dict(captured),
         "environ": dict(environ),
         "interpreter": interpreter or sys.executable,

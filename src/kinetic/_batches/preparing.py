@@ -72,8 +72,7 @@ def prepare(wish: Wish) -> Prepared:
         _undo(shipment, group_id)
         raise
     finally:
-        ground.backend.finish_submitting(group_id)
-        ground.backend.remove([group_id])
+        ground.backend.finish_submitting(group_id, leave_nothing=True)
     shipping.tell(tuple(shipment.captured.notes))
     return prepared
 
@@ -195,8 +194,8 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
         spot=ground.placement.spot,
     )
     addresses = sorted({ground.store.url, *(ref.uri for ref in packed.data), *packed.table.addresses()})
-    kept = secrets_of(shipment.captured.values, ground.backend.environ, shipment.interpreter, addresses)
-    ground.backend.keep(group_id, kept)
+    kept = secrets_of(shipment.captured.values, ground.backend.environ, shipment.interpreter, addresses, shipment.pod)
+    ground.backend.keep(group_id, kept, lambda: _keys_of(group, ground.key))
     ground.store.put(keys.group_order(group_id), order.to_bytes())
     step("driver:order-written")
     ground.store.put(keys.group_table(group_id), table)
@@ -205,6 +204,11 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
     step("driver:manifest-written")
     placed = Launcher(group, packed.table, order, ground.store, ground.backend, ground.placement, ground.key, kept)
     return Prepared(placed, packed.errors)
+
+
+def _keys_of(group: Group, key: bytes) -> list[bytes]:
+    """Return the keys of the first attempts at all inputs."""
+    return [seal.job_key(key, group.child_id(index, 0)) for index in range(group.total_expected)]
 
 
 def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Order:
@@ -246,12 +250,13 @@ def _handle(wish: Wish, shipment: Shipment) -> dict[str, Any]:
         "zone": target.zone.value,
         "namespace": target.namespace.value,
         "bucket_name": target.bucket_name,
-        "image_uri": options.container_image or "",
+        "image_uri": shipment.pod.image if shipment.pod is not None else options.container_image or "",
         "accelerator": str(options.accelerator),
         "func_name": wish.name,
         "created_at": names.utc(time.time()),
         "store": ground.store.url,
-        "host": places.machine(),
+        "context": target.context.value or None,
+        "host": places.machine_of(ground.backend) or None,
         "key_id": ground.key_id,
     }
 

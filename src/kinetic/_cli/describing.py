@@ -53,10 +53,8 @@ def more(handle: JobHandle, seen: Look) -> dict[str, Any]:
 
 def past(page: dict[str, Any]) -> dict[str, Any]:
     """Put what remains of a removed job into the same values."""
-    from kinetic._jobs import places
     from kinetic._wire import names
 
-    here = page.get("host") in {None, places.machine()}
     removed, attempts = page.get("removed"), page.get("attempts")
     return {
         "job_id": str(page.get("job_id", "")),
@@ -65,12 +63,21 @@ def past(page: dict[str, Any]) -> dict[str, Any]:
         "reason": str(page.get("reason") or ""),
         "accelerator": str(page.get("accelerator", "")),
         "backend": str(page.get("backend", "")),
-        "where": "this machine" if here else f"host {page.get('host')}",
+        "where": _where(page),
         "attempt": attempts - 1 if attempts else None,
         "created_at": str(page.get("created_at", "")),
         "removed_at": names.utc(removed) if removed else None,
         **_times(page.get("started"), page.get("ended"), running=False),
     }
+
+
+def _where(page: dict[str, Any]) -> str:
+    """Say where a removed job was."""
+    from kinetic._jobs import listing, places
+
+    if page.get("backend", "local") != "local":
+        return listing.cluster_of(page)
+    return "this machine" if page.get("host") in {None, places.machine()} else f"host {page.get('host')}"
 
 
 def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:

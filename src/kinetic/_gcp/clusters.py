@@ -51,11 +51,7 @@ def read(service: Service, project: str, location: str, name: str) -> Cluster:
     Source: the REST reference of projects.locations.clusters.get; the DNS endpoint as in
     cloud.google.com/kubernetes-engine/docs/concepts/network-isolation, read 2026-11.
     """
-    path = f"v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/clusters/{quote(name, safe='')}"
-    try:
-        page = service.get(path, fields=_FIELDS)
-    except Refused as error:
-        raise _refused(service, error, project, location, name) from error
+    page = describe(service, project, location, name, _FIELDS)
     status = str(page.get("status", ""))
     if status in _NOT_YET:
         raise BackendUnavailableError(
@@ -64,6 +60,23 @@ def read(service: Service, project: str, location: str, name: str) -> Cluster:
             next=f"gcloud container clusters describe {name} --location {location} --project {project}",
         )
     return _cluster(page, project, location, name)
+
+
+def describe(service: Service, project: str, location: str, name: str, fields: str) -> Page:
+    """Ask for some fields of a cluster; raises what ``read`` does.
+
+    Args:
+        service: The container API.
+        project: Of Google Cloud.
+        location: A zone or a region.
+        name: Of the cluster.
+        fields: A mask as Google writes it: "name,nodePools(name,status)".
+    """
+    path = f"v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/clusters/{quote(name, safe='')}"
+    try:
+        return service.get(path, fields=fields)
+    except Refused as error:
+        raise _refused(service, error, project, location, name) from error
 
 
 def _cluster(page: Page, project: str, location: str, name: str) -> Cluster:

@@ -84,7 +84,7 @@ def _find(environ: Mapping[str, str]) -> Credentials:
 
     auth: Any = library  # typed in parts only
     how = {"scopes": SCOPES, "request": _request, "quota_project_id": environ.get("GOOGLE_CLOUD_QUOTA_PROJECT")}
-    file = _file(environ)
+    file = file_of(environ)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a user's own login counts against somebody's quota
         try:
@@ -98,7 +98,7 @@ def _find(environ: Mapping[str, str]) -> Credentials:
     return credentials
 
 
-def _file(environ: Mapping[str, str]) -> Path | None:
+def file_of(environ: Mapping[str, str]) -> Path | None:
     """Return the file with application default credentials, or None when there is none."""
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
-from kinetic._backends import choosing
 from kinetic._jobs import places, record, retention, tombstones
 from kinetic._jobs.handle import JobHandle
-from kinetic._stores import open_store
+from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, names
-from kinetic.errors import BackendUnavailableError, JobNotFoundError, KeyMissingError, KineticError, OptionError
+from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     import logging
 
-_MANY = 5
+    from kinetic._settings import Target
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,16 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
         OptionError: This cannot be an id, or several jobs begin so.
     """
     names.check_job_id(job_id)
-    store = _local_store()
-    with contextlib.suppress(KeyMissingError):
-        return _load(store, job_id)
-    found = [name for name in _ids(store) if name.startswith(job_id)]
-    if len(found) > 1:
-        raise OptionError(
-            f"{job_id!r} is the beginning of {len(found)} job ids",
-            why=", ".join(found[:_MANY]),
-            next="give more of it",
-            code="ambiguous-id",
-        )
-    if found:
-        with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
-            return _load(store, found[0])
-    _refuse_other_places(project, cluster)
-    raise _not_found(store, job_id)
+    stores = _stores(settings.resolve(project=project, cluster=cluster))
+    for store in stores:
+        with contextlib.suppress(KeyMissingError):
+            return _load(store, job_id)
+    for store in stores:
+        found = names.the_one(job_id, [name for name in _ids(store) if name.startswith(job_id)])
+        if found:
+            with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
+                return _load(store, found)
+    raise _not_found(stores, job_id)
 
 
 def list_jobs(
@@ -78,8 +72,8 @@ def list_jobs(
     Returns:
         Handles. A backend that cannot be listed, or a job whose record cannot be read, is a warning.
     """
-    _warn_of_other_places(settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace))
-    return _newest_first(_live(_local_store()))
+    target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
+    return _newest_first(_live(target))
 
 
 def kept(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> list[JobHandle]:
@@ -90,8 +84,8 @@ def kept(project: str | None = None, zone: str | None = None, cluster: str | Non
         zone: Google Cloud zone.
         cluster: GKE cluster.
     """
-    _warn_of_other_places(settings.resolve(project=project, zone=zone, cluster=cluster))
-    return _newest_first(_kept(_local_store()))
+    target = settings.resolve(project=project, zone=zone, cluster=cluster)
+    return _newest_first(_records((store, _ids(store)) for store in _stores(target)))
 
 
 def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobHandle | None:
@@ -105,43 +99,66 @@ def newest(project: str | None = None, zone: str | None = None, cluster: str | N
         zone: Google Cloud zone.
         cluster: GKE cluster.
     """
-    store, handles = _local_store(), kept(project=project, zone=zone, cluster=cluster)
+    handles = kept(project=project, zone=zone, cluster=cluster)
     latest = max((handle.created_at for handle in handles), default="")
     of_one_second = [handle for handle in handles if handle.created_at == latest]
-    return max(of_one_second, key=lambda handle: _recorded(store, handle), default=None)
+    return max(of_one_second, key=_recorded, default=None)
 
 
 def known() -> Known:
     """List live jobs and the history of removed ones, both newest first."""
-    store = _local_store()
-    live = _newest_first(_live(store))
+    target = settings.resolve()
+    live = _newest_first(_live(target))
     alive = {handle.job_id for handle in live}
-    past = [page for page in tombstones.listed(store) if page.get("job_id") not in alive]
+    past = [page for store in _stores(target) for page in tombstones.listed(store) if page.get("job_id") not in alive]
     past.sort(key=lambda page: str(page.get("created_at", "")), reverse=True)
     return Known(live, past)
 
 
-def _live(store: Store) -> Iterator[JobHandle]:
-    """Yield the jobs that nobody removed: of this machine's queue, of other machines, and of a queue that is lost."""
-    backend = choosing.choose("local", places.runtime())
-    here = {seen.name for seen in backend.find()}
-    scratch = getattr(store, "scratch", None)
+def _live(target: Target) -> Iterator[JobHandle]:
+    """Yield the jobs that nobody removed: those that their place still knows, and those that left no tombstone."""
+    own = _local_store()
+    backend = places.local()
+    there = {seen.name for seen in backend.find()}
+    scratch = getattr(own, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
-    retention.sweep_if_due(store, places.home(), places.runtime())
-    for handle in _kept(store):
-        if handle.job_id in here or not tombstones.exists(store, handle.job_id):
-            yield handle
+    retention.sweep_if_due(own, places.home(), places.runtime())
+    if target.backend.value != "local":
+        there |= _on_the_cluster(target)
+    yield from _records((store, _unremoved(store, there)) for store in _stores(target))
 
 
-def _kept(store: Store) -> Iterator[JobHandle]:
-    """Yield every job that has a record: the live ones, and those that were cancelled."""
-    for job_id in _ids(store):
-        try:
-            yield _load(store, job_id)
-        except KeyMissingError:
-            continue  # being submitted, or removed this moment
-        except KineticError as error:
-            _log().warning("%s is not listed: %s", job_id, error.what)
+def _on_the_cluster(target: Target) -> set[str]:
+    """Return the jobs that a cluster knows; one that does not answer is a warning, and its store has them all."""
+    try:
+        return {seen.name for seen in places.backend_at(target).find()}
+    except KineticError as error:
+        _log().warning("the cluster was not asked, only its store: %s", error.what)
+        return set()
+
+
+def _unremoved(store: Store, there: set[str]) -> list[str]:
+    """Return the jobs of a store that have no tombstone, or are still there although they have one."""
+    removed = {entry.key.removeprefix(keys.HISTORY).removesuffix(".json") for entry in store.entries(keys.HISTORY)}
+    return [job_id for job_id in _ids(store) if job_id in there or job_id not in removed]
+
+
+def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
+    """Yield the handles of jobs, several records at a time where that is quicker."""
+    for store, ids in wanted:
+        tasks = (functools.partial(_try_to_load, store, job_id) for job_id in ids)
+        yield from filter(None, transfer.in_parallel(store, tasks))
+
+
+def _try_to_load(store: Store, job_id: str) -> JobHandle | None:
+    """Read the record of a job; one that cannot be read is a warning."""
+    try:
+        return _load(store, job_id)
+    except KeyMissingError:  # being submitted, or removed this moment
+        return None
+    except KineticError as error:
+        _log().warning("%s is not listed: %s", job_id, error.what)
+        return None
 
 
 def _load(store: Store, job_id: str) -> JobHandle:
@@ -152,11 +169,17 @@ def _load(store: Store, job_id: str) -> JobHandle:
     return handle
 
 
-def _recorded(store: Store, handle: JobHandle) -> tuple[float, str]:
+def _recorded(handle: JobHandle) -> tuple[float, str]:
     """Say when a record was written, by the store: it is written once, so this is the order of submission."""
-    record_key = keys.record(handle.job_id)
+    store, record_key = places.store_of(handle), keys.record(handle.job_id)
     times = (entry.modified for entry in store.entries(keys.job(handle.job_id)) if entry.key == record_key)
     return next(times, 0.0), handle.job_id
+
+
+def _stores(target: Target) -> list[Store]:
+    """Return where jobs are looked for: in the store of the target, and in that of this machine."""
+    found = [open_store(target.store.value), _local_store()]
+    return found[:1] if found[0].url == found[1].url else found
 
 
 def _ids(store: Store) -> list[str]:
@@ -179,23 +202,8 @@ def _log() -> logging.Logger:
     return logging.getLogger("kinetic.jobs")
 
 
-def _warn_of_other_places(target: settings.Target) -> None:
-    try:
-        if target.backend.value != "local":
-            choosing.choose(target.backend.value, places.runtime())
-    except BackendUnavailableError as error:
-        _log().warning("only jobs of this machine are listed: %s", error.what)
-
-
-def _refuse_other_places(project: str | None, cluster: str | None) -> None:
-    """Say plainly when the job may well exist in a place that this release does not reach."""
-    target = settings.resolve(project=project, cluster=cluster)
-    if target.backend.value != "local":
-        choosing.choose(target.backend.value, places.runtime())
-
-
-def _not_found(store: Store, job_id: str) -> JobNotFoundError:
-    page = tombstones.read(store, job_id)
+def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
+    page = next((page for store in stores if (page := tombstones.read(store, job_id)) is not None), None)
     if page is not None:
         return JobNotFoundError(
             f"{job_id} was removed",
@@ -204,9 +212,10 @@ def _not_found(store: Store, job_id: str) -> JobNotFoundError:
         )
     import difflib  # 5 ms; only on the way to an error
 
-    near = difflib.get_close_matches(job_id, _ids(store), 3)
+    near = difflib.get_close_matches(job_id, [name for store in stores for name in _ids(store)], 3)
     return JobNotFoundError(
         f"no job {job_id} was found",
-        why=f"looked in {store.url}" + (f"; nearest: {', '.join(near)}" if near else ""),
+        why=f"looked in {' and '.join(store.url for store in stores)}"
+        + (f"; nearest: {', '.join(near)}" if near else ""),
         next="kinetic jobs list --all",
     )

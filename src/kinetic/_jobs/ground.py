@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._backends import choosing
 from kinetic._backends.local import session
 from kinetic._jobs import places
-from kinetic._settings import keyring
+from kinetic._settings import cluster, keyring
 from kinetic._stores import open_store, probing
 
 if TYPE_CHECKING:
-    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._backends.protocol import Backend
     from kinetic._hardware.placement import Placement
     from kinetic._jobs.options import Options
     from kinetic._settings import Target
+    from kinetic._settings.cluster import ClusterSettings
     from kinetic._stores.protocol import Store
 
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
@@ -38,15 +38,17 @@ class Ground(NamedTuple):
         key_id: Name of the sealing key.
         key: The sealing key.
         notes: What the user should know about this place and this hardware; told by ``announce``.
+        settings: What holds for all jobs of a cluster.
     """
 
     target: Target
-    backend: LocalBackend
+    backend: Backend
     store: Store
     placement: Placement
     key_id: str
     key: bytes
     notes: tuple[str, ...]
+    settings: ClusterSettings
 
 
 def prepare(options: Options) -> Ground:
@@ -61,8 +63,10 @@ def prepare(options: Options) -> Ground:
         multi_host=placement.hosts > 1,
     )
     strict = target.backend.source == "argument"
-    backend = choosing.choose(target.backend.value, places.runtime(), strict=strict)
-    notes = (*target.notes, *placement.notes, *backend.check(placement))
+    backend = places.backend_at(target, strict=strict)
+    wanted = cluster.read(target.profile, os.environ)
+    backend.check_store(target.store.value)
+    notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
@@ -70,7 +74,7 @@ def prepare(options: Options) -> Ground:
     probing.check(store)
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
-    return Ground(target, backend, store, placement, key_id, key, notes)
+    return Ground(target, backend, store, placement, key_id, key, notes, wanted)
 
 
 def announce(ground: Ground, options: Options) -> None:
@@ -78,7 +82,7 @@ def announce(ground: Ground, options: Options) -> None:
 
     Only once the options are final: the project may have said what the decorator did not.
     """
-    if ground.target.backend.value == "local":
+    if ground.backend.is_here:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""

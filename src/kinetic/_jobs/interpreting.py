@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
+from kinetic._jobs import places
 from kinetic._settings import project_file
 from kinetic._wire import fingerprint
 
@@ -29,7 +30,7 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
     """
     from kinetic._images import environments
 
-    if environments.wanted(os.environ) == "same":
+    if not ground.backend.is_here or environments.wanted(os.environ) == "same":
         return ""
     from kinetic._images import uv
     from kinetic._packing import dependencies, root
@@ -47,7 +48,7 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
     with output.phase("building the environment"):
         built = environments.ready(
             found.lines,
-            cache=ground.backend.paths.environments,
+            cache=places.local().paths.environments,
             python=fingerprint.python(),
             say=output.say,
             base=(native,) if found.filtered else (),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kinetic._backends import choosing
 from kinetic._backends.protocol import Sighting
 from kinetic._jobs import looking, places, reading, record, tombstones, verdicts
 from kinetic._jobs.looking import Look
@@ -17,6 +16,7 @@ from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
     from kinetic._wire.outcome import Outcome
@@ -30,23 +30,44 @@ def rows(handles: Sequence[JobHandle]) -> list[Look]:
     A job that cannot be judged does not hide the others: its sighting carries the reason.
     """
     verdict_of = {handle.job_id: _verdict(handle) for handle in handles}
-    open_ = [handle.job_id for handle in handles if verdict_of[handle.job_id] is None and is_here(handle)]
-    backend = choosing.choose(_LOCAL, places.runtime())
-    seen = backend.observe(open_) if open_ else {}
+    open_ = [handle for handle in handles if verdict_of[handle.job_id] is None and can_be_seen(handle)]
+    seen = _observe(open_)
     return [_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id)) for handle in handles]
+
+
+def _observe(handles: Sequence[JobHandle]) -> dict[str, Sighting]:
+    """Ask each place about its jobs, once; one that does not answer says so of its jobs, and hides no others."""
+    by_place: dict[Backend, list[JobHandle]] = {}
+    for handle in handles:
+        by_place.setdefault(places.backend_of(handle), []).append(handle)
+    seen: dict[str, Sighting] = {}
+    for backend, theirs in by_place.items():
+        try:
+            seen |= backend.observe([handle.job_id for handle in theirs])
+        except KineticError as error:
+            if backend.is_here:
+                raise
+            unknown = JobStatus.PENDING
+            seen |= {each.job_id: Sighting(each.job_id, unknown, reason=error.what) for each in theirs}
+    return seen
 
 
 def newest_first(handles: Sequence[JobHandle]) -> list[JobHandle]:
     """Sort jobs, newest first. A record knows the second; within one second, the queue of this machine knows more."""
     number = Counter(handle.created_at for handle in handles)
     tied = [handle.job_id for handle in handles if number[handle.created_at] > 1 and is_here(handle)]
-    seen = choosing.choose(_LOCAL, places.runtime()).observe(tied) if tied else {}
+    seen = places.local().observe(tied) if tied else {}
     submitted = {name: sighting.submitted or 0.0 for name, sighting in seen.items()}
     return sorted(
         handles,
         key=lambda handle: (handle.created_at, submitted.get(handle.job_id, 0.0), handle.job_id),
         reverse=True,
     )
+
+
+def can_be_seen(handle: JobHandle) -> bool:
+    """Say whether the job's processes can be asked about from here: on a cluster, from everywhere."""
+    return handle.backend != _LOCAL or is_here(handle)
 
 
 def is_here(handle: JobHandle) -> bool:
@@ -57,8 +78,15 @@ def is_here(handle: JobHandle) -> bool:
 def place_of(handle: JobHandle) -> str:
     """Say where a job runs, in words."""
     if handle.backend != _LOCAL:
-        return f"{handle.backend} {handle.project}/{handle.cluster_name}"
+        return cluster_of(vars(handle))
     return "this machine" if is_here(handle) else f"host {_host_name(handle)}"
+
+
+def cluster_of(fields: Mapping[str, Any]) -> str:
+    """Say on which cluster, and where in it, the fields of a handle name."""
+    project, cluster = fields.get("project"), fields.get("cluster_name")
+    where = f"{project}/{cluster}" if project else fields.get("context") or cluster
+    return f"{fields.get('backend')} {where}/{fields.get('namespace')}"
 
 
 def reason_of(look: Look) -> str:
@@ -81,7 +109,7 @@ def reason_of(look: Look) -> str:
 
 def is_kept() -> bool:
     """Say whether a keeper is alive or starting here. Whoever looked at the queue has buried the dead ones."""
-    return bool(choosing.choose(_LOCAL, places.runtime()).queue.keepers())
+    return bool(places.local().queue.keepers())
 
 
 def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
@@ -100,7 +128,7 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
         found = _verdict(handle)  # the second look: the verdict may have come in between
     problem = found if isinstance(found, KineticError) else None
     outcome = None if isinstance(found, KineticError) else found
-    store, elsewhere = places.store_of(handle), not is_here(handle)
+    store, elsewhere = places.store_of(handle), not can_be_seen(handle)
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
@@ -109,7 +137,7 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
     )
     if problem is not None:
         return Look(status, None, _told(handle, status, sighting, problem.what))
-    if outcome is None and not is_here(handle) and not status.is_final:
+    if outcome is None and not can_be_seen(handle) and not status.is_final:
         return Look(status, None, _told(handle, status, sighting, "only the machine that runs it can see it"))
     return Look(status, outcome, sighting)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -13,13 +14,16 @@ from kinetic._wire import keys
 from kinetic.errors import KeyMissingError
 
 if TYPE_CHECKING:
-    from kinetic._backends.local.backend import LocalBackend
+    from kinetic._backends.protocol import Backend
 
 _BLOCK = 1 << 16
+_PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two questions whether the place has what the store has, too
 
 
 class StoredLog:
     """A log as it lies in the store: segments named by the offset of their first byte."""
+
+    is_complete = True  # the log goes into the store before the verdict does
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
@@ -55,21 +59,39 @@ class StoredLog:
         return bool(new)
 
 
-def open_log(backend: LocalBackend, store: Store, job_id: str, *, attempt: int | None, host: int) -> LiveLog | None:
-    """Open the log of one attempt: the live one while it is there, else the stored one; None when there is none yet."""
+def open_log(
+    backend: Backend, store: Store, job_id: str, *, attempt: int | None, host: int, follow: bool = False
+) -> LiveLog | None:
+    """Open the log of one attempt: the live one while it is there, else the stored one; None when there is none yet.
+
+    Args:
+        backend: The place.
+        store: Where the job lies.
+        job_id: The job.
+        attempt: Which attempt; None for the last.
+        host: Which host.
+        follow: Whether it is read as it grows, rather than once.
+    """
     number = latest_attempt(backend, store, job_id) if attempt is None else attempt
-    live = backend.live_log(job_id, host=host, attempt=number)
-    if live is not None:
-        return live
-    stored = StoredLog(store, keys.logs(job_id, number, host))
+    live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
+    return live if live is not None else stored_log(store, job_id, attempt=number, host=host)
+
+
+def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | None:
+    """Open the log of one attempt as it lies in the store, or return None when nothing of it is there yet."""
+    stored = StoredLog(store, keys.logs(job_id, attempt, host))
     return stored if stored.size() else None
 
 
-def latest_attempt(backend: LocalBackend, store: Store, job_id: str) -> int:
+def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
     """Return the number of the attempt that runs or ran last."""
-    seen = backend.observe([job_id]).get(job_id)
-    noted = [int(entry.key.rpartition("/")[2]) for entry in store.entries(keys.attempts(job_id))]
-    return max([*noted, seen.attempt if seen else 0])
+    seen = backend.observe([job_id]).get(job_id) if backend.is_here else None
+    return max(noted(store, job_id), (seen.attempt or 0) if seen else 0)
+
+
+def noted(store: Store, job_id: str) -> int:
+    """Return the number of the last attempt that began, as the store knows it; 0 where none did."""
+    return max([int(entry.key.rpartition("/")[2]) for entry in store.entries(keys.attempts(job_id))], default=0)
 
 
 def text_of(log: LiveLog | None) -> str:
@@ -102,10 +124,30 @@ def tail_bytes(log: LiveLog | None, lines: int) -> bytes:
 
 
 class Follower:
-    """Reads what is new in a log, each byte once, across attempts."""
+    """Reads what is new in a log, each byte once, across attempts.
 
-    def __init__(self, reopen: Callable[[int], LiveLog | None], attempt: Callable[[], int]) -> None:
-        self._reopen = reopen
+    Args:
+        reopen: Opens the log of an attempt, or returns None when there is none yet.
+        attempt: Says which attempt is read now.
+        stored: Opens what the store has of an attempt's log, at the same positions; asked at the end where the live log
+            need not have everything.
+        store_seconds: How often at most a store is asked whether a log has grown.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self,
+        reopen: Callable[[int], LiveLog | None],
+        attempt: Callable[[], int],
+        stored: Callable[[int], LiveLog | None] = lambda _: None,
+        *,
+        store_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reopen, self._stored = reopen, stored
+        self._store_seconds, self._clock = store_seconds, clock
+        self._look_again = 0.0  # when a stored log is looked at again
+        self._open_again, self._pause = 0.0, _PAUSE_SECONDS  # when the place is asked again for what the store has
         self._attempt_now = attempt
         self._attempt = -1
         self._log: LiveLog | None = None
@@ -114,19 +156,55 @@ class Follower:
 
     def new_text(self, *, last: bool = False) -> Iterator[str]:
         """Yield what was written since the last time; with ``last``, also what a broken character left over."""
-        for data in self.new_bytes():
+        for data in self.new_bytes(last=last):
             yield self._decoder.decode(data)
         if last:
             yield self._decoder.decode(b"", final=True)
 
-    def new_bytes(self) -> Iterator[bytes]:
-        """Yield what was written since the last time, byte for byte."""
+    def new_bytes(self, *, last: bool = False) -> Iterator[bytes]:
+        """Yield what was written since the last time, byte for byte; with ``last``, all that there will ever be."""
         attempt = self._attempt_now()
         if attempt != self._attempt:
-            self._attempt, self._log, self._position = attempt, None, 0
+            if self._attempt >= 0:
+                yield from self._rest()
+            self.close()
+            self._attempt, self._position = attempt, 0
+            self._look_again, self._pause = 0.0, _PAUSE_SECONDS
+        if last:
+            yield from self._rest()
+            return
+        now = self._clock()
+        if self._log is None or (isinstance(self._log, StoredLog) and now >= self._open_again):
+            self._open(now)
+        if not isinstance(self._log, StoredLog) or now >= self._look_again:
+            yield from self._read()
+            self._look_again = now + self._store_seconds
+
+    def _open(self, now: float) -> None:
+        """Open the log where it can be had soonest: what only the store has, the place may have a moment later."""
+        self._log = self._reopen(self._attempt) or self._log
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if isinstance(self._log, StoredLog) else _PAUSE_SECONDS
+        self._open_again = now + self._pause
+
+    def _rest(self) -> Iterator[bytes]:
+        """Yield all that an attempt left: from the store, unless the live log is known to have it all.
+
+        What is here is read first: of a log whose end did not reach the store, it may have more.
+        """
         if self._log is None:
-            self._log = self._reopen(attempt)
+            self._log = self._stored(self._attempt) or self._reopen(self._attempt)
         yield from self._read()
+        if self._log is None or not self._log.is_complete:
+            self.close()
+            self._log = self._stored(self._attempt)
+            yield from self._read()
+
+    def close(self) -> None:
+        """Let go of the log that is open."""
+        close = getattr(self._log, "close", None)
+        if close is not None:
+            close()
+        self._log = None
 
     def _read(self) -> Iterator[bytes]:
         while self._log is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import Sighting
@@ -12,10 +12,11 @@ from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
-from kinetic.errors import IntegrityError, KeyMissingError
+from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
 
@@ -49,8 +50,9 @@ def look(handle: JobHandle) -> Look:
     if sighting is not None and not sighting.status.is_final:
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
-    if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED and sighting.reason:
-        outcome = _unwritten(sighting)
+    if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
+        sighting = _with_a_reason(backend, sighting)
+        outcome = _unwritten(sighting) if sighting.reason else None
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
@@ -76,12 +78,25 @@ def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
     return {"attempted": bool(noted), "elsewhere": elsewhere}
 
 
+def _with_a_reason(backend: Backend, sighting: Sighting) -> Sighting:
+    """Ask the place why a job failed that left no verdict."""
+    if backend.is_here:
+        return sighting
+    found = None
+    with contextlib.suppress(KineticError):
+        found = backend.explain(sighting.name)
+    if found is None:
+        return sighting
+    words = found.what.removeprefix(f"{sighting.name}: ") + (f" ({found.why})" if found.why else "")
+    return replace(sighting, reason=words)
+
+
 def _unwritten(sighting: Sighting) -> Outcome:
     """Return the verdict of a job whose store could not take one: the queue remembers why."""
     return Outcome(
         job_id=sighting.name,
         status=outcomes.FAILED,
-        attempt=sighting.attempt,
+        attempt=sighting.attempt or 0,
         cause="lost",
         error={"message": sighting.reason},
         started=sighting.started,

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
 from kinetic._backends import choosing
+from kinetic._backends.choosing import Address
 from kinetic._settings import keyring
 from kinetic._stores import open_store
 from kinetic._wire import seal
 from kinetic.errors import CredentialsError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kinetic._backends.local.backend import LocalBackend
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
+    from kinetic._settings import Target
     from kinetic._stores.protocol import Store
 
 
@@ -24,14 +29,41 @@ _runtimes: dict[tuple[str, ...], Path] = {}
 _machines: dict[str, str] = {}
 
 
-def backend_of(handle: JobHandle) -> LocalBackend:
+def local() -> LocalBackend:
+    """Return the backend of this machine."""
+    return choosing.local(runtime())
+
+
+def backend_at(target: Target, *, strict: bool = False) -> Backend:
+    """Return the backend that a target names.
+
+    Args:
+        target: Where we point.
+        strict: Whether the user asked for it by name.
+
+    Raises:
+        BackendUnavailableError: What it needs is not installed here.
+    """
+    address = Address(
+        target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
+    )
+    return choosing.choose(target.backend.value, runtime(), address, strict=strict)
+
+
+def backend_of(handle: JobHandle) -> Backend:
     """Return the backend that a job runs on.
 
     Raises:
         OptionError: The handle names no backend that exists (``Unknown backend``).
-        BackendUnavailableError: It is not part of this release.
+        BackendUnavailableError: What it needs is not installed here.
     """
-    return choosing.choose(handle.backend, runtime())
+    return backend_for(vars(handle))
+
+
+def backend_for(fields: Mapping[str, Any]) -> Backend:
+    """Return the backend that the fields of a handle name; see ``backend_of``."""
+    named = ("project", "zone", "cluster_name", "namespace", "context")
+    return choosing.choose(fields["backend"], runtime(), Address(*(str(fields.get(name) or "") for name in named)))
 
 
 def runtime() -> Path:
@@ -80,6 +112,11 @@ def key_to_open(job_id: str, key_id: str) -> bytes | None:
             code="key-missing-here",
         )
     return key
+
+
+def machine_of(backend: Backend) -> str:
+    """Return the machine that sees a backend's jobs: this one, or "" where every machine does."""
+    return machine() if backend.is_here else ""
 
 
 def machine() -> str:

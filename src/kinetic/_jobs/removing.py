@@ -90,7 +90,7 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
     verdict = Outcome(
         job_id=handle.job_id,
         status=CANCELLED,
-        attempt=seen.sighting.attempt if seen.sighting else -1,
+        attempt=seen.sighting.attempt if seen.sighting and seen.sighting.attempt is not None else -1,
         cause="cancelled",
         phase="",
         started=seen.sighting.started if seen.sighting else None,
@@ -130,7 +130,7 @@ def _tell_of_another_host(handle: JobHandle) -> None:
     from kinetic import _output as output
     from kinetic._jobs import listing
 
-    if not listing.is_here(handle):
+    if not listing.can_be_seen(handle):
         output.say(f"{handle.job_id} runs on {listing.place_of(handle)}; its processes there end within a minute")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting, referring
+from kinetic._jobs import defaults, interpreting, places, podding, referring
 from kinetic._jobs import ground as grounds
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from kinetic._backends.protocol import PodWishes
     from kinetic._data.data import Data
     from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
@@ -42,6 +43,7 @@ class Shipment(NamedTuple):
         captured: The environment variables that go along.
         interpreter: The Python of an isolated environment, or "" for this client's own.
         by_value: Modules that the user wants by value.
+        pod: What the job asks of a cluster; None on this machine.
     """
 
     plan: Plan
@@ -50,11 +52,11 @@ class Shipment(NamedTuple):
     captured: Captured
     interpreter: str
     by_value: tuple[str, ...]
+    pod: PodWishes | None = None
 
     def ship_data(self, found: Found, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it; see ``referring.ship``."""
-        is_here = self.ground.target.backend.value == "local"
-        return referring.ship(found, volumes, self.ground.store, cache(), is_here=is_here)
+        return referring.ship(found, volumes, self.ground.store, cache(), is_here=self.ground.backend.is_here)
 
 
 def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Shipment:
@@ -67,7 +69,19 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     interpreter = interpreting.interpreter_for(function, plan, ground)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
-    return Shipment(plan, options, ground, captured, interpreter, by_value)
+    pod = None
+    if not ground.backend.is_here:
+        pod = podding.wishes(
+            function,
+            plan,
+            options,
+            ground.placement,
+            store=ground.store,
+            settings=ground.settings,
+            profile=ground.target.profile,
+            environ=os.environ,
+        )
+    return Shipment(plan, options, ground, captured, interpreter, by_value, pod)
 
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
@@ -75,7 +89,7 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     begun = time.monotonic()
     home, ground = settings.kinetic_home(os.environ), shipment.ground
     written = outputs.not_shipped(outputs.chosen(shipment.options.output_dir, os.environ), shipment.plan.folders())
-    exclude = (home, ground.backend.paths.runtime, *data, *written)
+    exclude = (home, places.runtime(), *data, *written)
     shipped = archive.ship(shipment.plan, ground.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:

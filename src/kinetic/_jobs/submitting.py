@@ -15,6 +15,7 @@ from kinetic._jobs import options as options_
 from kinetic._jobs import places, record, referring, shipping
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import call as calls
+from kinetic._settings import cluster
 from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
@@ -57,7 +58,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
             step("client:data-sent")
         step("client:packed")
         with output.phase("uploading"):
-            handle = _write(order, call, options, ground)
+            handle = _write(order, call, shipment)
         _launch(order, shipment)
         step("client:launched")
     except BaseException:
@@ -104,8 +105,9 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
     return order, found
 
 
-def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHandle:
+def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
     """Write order and record: from here on the job can be found."""
+    options, ground = shipment.options, shipment.ground
     target, job_id = ground.target, order.job_id
     handle = JobHandle(
         job_id=job_id,
@@ -115,14 +117,15 @@ def _write(order: Order, call: Call, options: Options, ground: Ground) -> JobHan
         zone=target.zone.value,
         namespace=target.namespace.value,
         bucket_name=target.bucket_name,
-        k8s_name=f"kinetic-{job_id}",
-        image_uri=options.container_image or "",
+        k8s_name=ground.backend.name_of(job_id, ground.placement.hosts),
+        image_uri=shipment.pod.image if shipment.pod is not None else options.container_image or "",
         accelerator=options.accelerator,
         func_name=call.name,
         display_name=f"kinetic-{call.name}-{job_id}",
         created_at=names.utc(time.time()),
         store=ground.store.url,
-        host=places.machine(),
+        context=target.context.value or None,
+        host=places.machine() if ground.backend.is_here else None,
         key_id=ground.key_id,
         output_dir=order.output_dir,
     )
@@ -146,6 +149,8 @@ def _launch(order: Order, shipment: Shipment) -> None:
         key_id=ground.key_id,
         captured=shipment.captured.values,
         interpreter=shipment.interpreter,
+        pod=shipment.pod,
+        owner=cluster.owner(os.environ),
     )
     ground.backend.launch([launch])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -11,16 +12,20 @@ from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
-from kinetic.errors import JobTimeoutError
+from kinetic.errors import BackendUnavailableError, JobTimeoutError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     import logging
 
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
 
-_LOOK_SECONDS = 1.0  # pushed, not polled: this only finds a queue that nobody keeps any more
 _LOG_SECONDS = 0.1  # a job flushes its output this often
+_WOKEN = 0.9  # of a pause: whoever comes back earlier was told something
+_REASON_SECONDS = 5.0  # between two questions why a job waits; each costs a cluster four requests
+_ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
+_CLAIM_SECONDS = 60.0
 
 OnChange = Callable[[JobStatus], None]
 
@@ -47,62 +52,168 @@ def wait(
         JobTimeoutError: The time is over; the job goes on.
     """
     limit = None if timeout is None else time.monotonic() + timeout
+    backend = places.backend_of(handle)
+    shown = _Shown(handle, follow, progress)
     told: JobStatus | None = None
-    attempt = _Attempt()
-    follower = make_follower(handle, attempt=attempt) if follow is not None else None
-    own = output.Progress() if follow is not None and progress is None else None
-    progress = progress or own
     try:
         while True:
             seen = looking.look(handle)
             if seen.status is not told:
                 told = seen.status
                 _tell(on_change, told)
-            if follower is not None and follow is not None:
-                attempt.see(seen)
-                for text in follower.new_text(last=told.is_final):
-                    output.clear()
-                    follow(text)
-                    if progress is not None:
-                        progress.wrote(text)
+            shown.show(seen)
             if told.is_final:
-                if own is not None:
-                    own.end()
+                shown.end()
                 return seen
-            if progress is not None:
-                progress.enter(*_phase(seen))
-            left = None if limit is None else limit - time.monotonic()
-            if left is not None and left <= 0:
+            looked = time.monotonic()
+            pause = _LOG_SECONDS if shown.follows else backend.look_seconds
+            while not has_news(backend, handle, pause=pause, looked=looked, limit=limit):
+                shown.print_log()
+            if limit is not None and time.monotonic() >= limit:
                 raise _too_late(handle, timeout or 0.0, told)
-            pause = _LOG_SECONDS if follower is not None else _LOOK_SECONDS
-            places.backend_of(handle).watch(handle.job_id, seconds=pause if left is None else min(left, pause))
     finally:
+        shown.close()
         output.clear()
-        places.backend_of(handle).forget_watch(handle.job_id)
+        backend.forget_watch(handle.job_id)
 
 
-def _phase(seen: Look) -> tuple[str, str]:
-    """Say in which phase a job is, and more about it where there is more."""
-    if seen.status is JobStatus.RUNNING:
-        return "running", ""
-    reason = seen.sighting.reason if seen.sighting is not None else ""
-    return "waiting for a slot", reason.removeprefix("waits for ")
+def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float, limit: float | None = None) -> bool:
+    """Wait a moment; say whether it is time to look again: something was told, or the last look is long ago.
+
+    On this machine a look costs no more than the question whether there is news.
+
+    Args:
+        backend: The place.
+        handle: The job.
+        pause: How many seconds to wait at most.
+        looked: When the last look was, by the clock that only goes forward.
+        limit: When there is no use in waiting any longer, by the same clock.
+    """
+    begun = time.monotonic()
+    left = pause if limit is None else min(pause, limit - begun)
+    if left <= 0:
+        return True
+    backend.watch(handle.job_id, seconds=left)
+    now = time.monotonic()
+    was_woken = now - begun < _WOKEN * left
+    return backend.is_here or was_woken or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
 
 
-class _Attempt:
-    """The attempt whose log is read: the one last seen."""
+class _Shown:
+    """What the user sees of a job while somebody waits for it: its log, or a line about how it stands.
 
-    def __init__(self) -> None:
+    Args:
+        handle: The job.
+        follow: Receives the text of the job's log as it comes, or None.
+        progress: Tells what goes on; whoever brings it ends it.
+    """
+
+    def __init__(
+        self, handle: JobHandle, follow: Callable[[str], object] | None, progress: output.Progress | None
+    ) -> None:
+        self._follow = follow
+        self._attempt = Attempt(handle)
+        self._follower = make_follower(handle, attempt=self._attempt) if follow is not None else None
+        self._own = output.Progress() if follow is not None and progress is None else None
+        self._progress = progress or self._own
+        self._reasons = _Reasons(handle)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the log is followed."""
+        return self._follower is not None
+
+    def show(self, seen: Look) -> None:
+        """Show what is new."""
+        self._attempt.see(seen)
+        if seen.status is not JobStatus.PENDING:
+            self.print_log(last=seen.status.is_final)
+        if self._progress is not None and not seen.status.is_final:
+            self._progress.enter(*self._reasons.phase(seen))
+
+    def print_log(self, *, last: bool = False) -> None:
+        """Print what the job has printed since the last time."""
+        if self._follower is None or self._follow is None:
+            return
+        for text in self._follower.new_text(last=last):
+            output.clear()
+            self._follow(text)
+            if self._progress is not None:
+                self._progress.wrote(text)
+
+    def end(self) -> None:
+        """Say how long it took."""
+        if self._own is not None:
+            self._own.end()
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._follower is not None:
+            self._follower.close()
+
+
+class _Reasons:
+    """Why a job waits: said by its sighting, or asked for now and then where that takes several questions."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._asked = float("-inf")
+        self._reason = ""
+        self._told: set[str] = set()
+
+    def phase(self, seen: Look) -> tuple[str, str]:
+        """Say in which phase a job is, and more about it where there is more."""
+        if seen.status is JobStatus.RUNNING:
+            return "running", ""
+        reason = seen.sighting.reason if seen.sighting is not None else ""
+        backend = places.backend_of(self._handle)
+        if backend.is_here:
+            return "waiting for a slot", reason.removeprefix("waits for ")
+        if time.monotonic() - self._asked > _REASON_SECONDS:
+            self._ask(backend)
+        return "waiting", self._reason or reason
+
+    def _ask(self, backend: Backend) -> None:
+        self._asked = time.monotonic()
+        with contextlib.suppress(KineticError):
+            found = backend.explain(self._handle.job_id)
+            if found is None:
+                return
+            before, self._reason = self._reason, found.what.removeprefix(f"{self._handle.job_id}: ")
+            lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
+            if (found.stuck or lasts) and self._reason not in self._told:
+                self._told.add(self._reason)
+                why, next_ = (
+                    f"{name}:  {text}" if text else "" for name, text in (("why", found.why), ("next", found.next))
+                )
+                output.warn("\n".join(filter(None, (found.what, why, next_))))
+
+
+class Attempt:
+    """The attempt whose log is read: the one last seen. On a cluster only the store knows its number."""
+
+    def __init__(self, handle: JobHandle) -> None:
         self.number = 0
+        self._handle = handle
+        self._version: str | None = None
+        self._asked, self._until = 0.0, 0.0
 
     def see(self, seen: Look) -> None:
         """Take it from whoever knows."""
         if seen.outcome is not None:
             self.number = max(self.number, seen.outcome.attempt)
-        elif seen.sighting is not None:
+        elif seen.sighting is not None and seen.sighting.attempt is not None:
             self.number = seen.sighting.attempt
+        elif seen.sighting is not None and seen.sighting.version != self._version:
+            self._version = seen.sighting.version
+            self._until = time.monotonic() + _CLAIM_SECONDS  # a pod that was made begins with its attempt in this time
 
     def __call__(self) -> int:
+        now = time.monotonic()
+        if self._asked + _ATTEMPT_SECONDS < now < self._until:
+            self._asked = now
+            with contextlib.suppress(KineticError):
+                self.number = max(self.number, logs.noted(places.store_of(self._handle), self._handle.job_id))
         return self.number
 
 
@@ -110,10 +221,22 @@ def make_follower(handle: JobHandle, *, attempt: Callable[[], int], host: int = 
     """Return a reader of the job's log from its beginning."""
     backend, store = places.backend_of(handle), places.store_of(handle)
 
-    def reopen(number: int) -> LiveLog | None:
-        return logs.open_log(backend, store, handle.job_id, attempt=number, host=host)
+    last = float("-inf")
 
-    return logs.Follower(reopen, attempt)
+    def reopen(number: int) -> LiveLog | None:
+        nonlocal last
+        if not backend.is_here and time.monotonic() - last < _ATTEMPT_SECONDS:
+            return None  # each try is a question to the cluster
+        last = time.monotonic()
+        with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):  # it is tried again
+            return logs.open_log(backend, store, handle.job_id, attempt=number, host=host, follow=True)
+        return None
+
+    def stored(number: int) -> LiveLog | None:
+        return logs.stored_log(store, handle.job_id, attempt=number, host=host)
+
+    pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
+    return logs.Follower(reopen, attempt, stored, store_seconds=pause)
 
 
 def to_stdout(text: str) -> None:

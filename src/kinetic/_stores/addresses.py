@@ -25,6 +25,11 @@ CREDENTIAL_VARIABLES = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT",
 )  # fmt: skip
 
+# Those of them that say where a store is, and nothing about who we are: whoever can read pods may read them.
+PUBLIC_VARIABLES = (
+    "STORAGE_EMULATOR_HOST", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+)  # fmt: skip
+
 
 class Address(NamedTuple):
     """Where a store in the cloud lies.

@@ -145,6 +145,14 @@ class Order:
         """Stem of the key that tells of a batch's child how it ended; "" for a job of its own."""
         return keys.mark(self.group, self.index, self.group_attempt) if self.index is not None else ""
 
+    def placed_early(self) -> list[dict[str, Any]] | None:
+        """Return what a job reads, if any of it needs a mount: mounts are made before the worker opens any store.
+
+        A store in the cloud brings threads, and a process with threads cannot enter a place of its own.
+        """
+        needs_it = any(ref.mount or ref.kind == "view" for ref in self.data)
+        return [ref.to_json() for ref in self.data] if needs_it else None
+
     def of_child(self, child: Child) -> Order:
         """Return the order of one child of the batch that this page is for."""
         return replace(

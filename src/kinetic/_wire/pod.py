@@ -23,7 +23,10 @@ FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code that a podFailurePolicy does not answer with FailJob
 
 SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for their owner only (0400)
-KEY_FILE = "job-key"  # the job's key, 32 raw bytes
+KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other
+STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with credentials for the store
+STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's
+BUCKETS_FOLDER = "/kinetic/buckets"  # of an order's data, that with the number N is mounted at BUCKETS_FOLDER/N
 ENVIRONMENT_FILE = "environment.json"  # captured values: {"NAME": "value"}; may be missing when there are none
 TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows what stands in it as the container's message
 
@@ -58,6 +61,7 @@ class PodPage:
             whatever ends.
         requirements: The file to install before anything else: an Artifact as plain JSON.
         runner: Digest of the zip, for the note.
+        key_at: Where the job's key begins in its file, in bytes.
         secret: The folder of the mounted Secret.
         last_words: The file for what Kubernetes shall show of a failure.
         look_seconds: How often a slice of several hosts looks for what its hosts tell.
@@ -83,6 +87,7 @@ class PodPage:
     holds: bool = False
     requirements: dict[str, Any] | None = None
     runner: str = ""
+    key_at: int = 0
     secret: str = SECRET_FOLDER
     last_words: str = TERMINATION_LOG
     look_seconds: float = 5.0

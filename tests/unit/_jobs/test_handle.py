@@ -83,9 +83,15 @@ def test_a_backend_that_nobody_knows_is_told_when_it_is_first_used() -> None:
 
 
 @pytest.mark.parametrize("backend", ["gke", "pathways"])
-def test_a_backend_of_a_later_release_is_told_so(backend: str) -> None:
-    with pytest.raises(BackendUnavailableError, match=backend):
-        handle(backend=backend).status()
+def test_a_job_on_a_cluster_that_nothing_leads_to_says_what_is_missing(
+    backend: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    job = handle(backend=backend, project="", store=f"file://{tmp_path}/store")
+
+    with pytest.raises(BackendUnavailableError, match="which cluster") as raised:
+        job.status()
+    assert "KINETIC_KUBE_CONTEXT" in str(raised.value)
 
 
 def test_a_job_that_never_was_is_not_found_and_has_no_result() -> None:

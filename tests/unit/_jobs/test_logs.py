@@ -14,6 +14,8 @@ from kinetic.errors import KeyMissingError
 class Counting:
     """A log in memory that counts what is read of it."""
 
+    is_complete = True
+
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.bytes_read = 0
@@ -214,6 +216,100 @@ def test_another_attempt_is_followed_from_its_beginning() -> None:
     now[0] = 1
     assert new(follower) == "second\n"
     assert new(follower) == ""
+
+
+# ------------------------------------------------------------------------- a live log that need not have everything
+
+
+class Live(Growing):
+    is_complete = False
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_at_the_end_the_store_has_what_the_live_log_has_not(store: MemoryStore) -> None:
+    whole = stored(store, b"one\ntwo\nthree\n")
+    follower = Follower(lambda attempt: Live(b"one\ntw"), lambda: 0, lambda attempt: whole)
+
+    assert new(follower) == "one\ntw"
+    assert new(follower, last=True) == "o\nthree\n"
+
+
+def test_at_the_end_the_live_log_may_have_what_the_store_never_got(store: MemoryStore) -> None:
+    live = Live(b"one\n")
+    follower = Follower(lambda attempt: live, lambda: 0, lambda attempt: stored(store, b"one\n"))
+
+    assert new(follower) == "one\n"
+    live.write(b"two\n")
+    assert new(follower, last=True) == "two\n"
+
+
+def test_a_live_log_that_breaks_at_the_end_is_continued_from_the_store(store: MemoryStore) -> None:
+    class Broken(Live):
+        def read(self, start: int, length: int) -> bytes:
+            if start:
+                raise ConnectionError("gone")
+            return super().read(start, length)
+
+    follower = Follower(lambda attempt: Broken(b"on"), lambda: 0, lambda attempt: stored(store, b"one\ntwo\n"))
+
+    assert new(follower) == "on"
+    assert new(follower, last=True) == "e\ntwo\n"
+
+
+def test_what_an_attempt_left_is_read_before_the_next_one(store: MemoryStore) -> None:
+    stored(store, b"first, whole\n")
+    now = [0]
+    follower = Follower(
+        lambda attempt: Live([b"first", b"second"][attempt]), lambda: now[0], lambda attempt: stored_of(store, attempt)
+    )
+
+    assert new(follower) == "first"
+    now[0] = 1
+    assert new(follower) == ", whole\nsecond"
+
+
+def stored_of(store: MemoryStore, attempt: int) -> StoredLog | None:
+    return logs.stored_log(store, "job", attempt=attempt, host=0)
+
+
+def test_whoever_reads_the_store_goes_over_to_the_live_log_when_it_is_there(store: MemoryStore) -> None:
+    opened: list = [stored(store, b"one\n"), stored(store, b"one\n"), Live(b"one\ntwo\n")]
+    clock = Clock()
+    follower = Follower(lambda attempt: opened.pop(0), lambda: 0, clock=clock)
+    seen = []
+
+    for clock.now in (0.0, 0.5, 2.0, 3.0, 7.0, 100.0):
+        seen.append(new(follower))
+
+    assert seen == ["one\n", "", "", "", "two\n", ""]
+
+
+def test_a_store_is_not_asked_more_often_than_it_should_be(store: MemoryStore) -> None:
+    stored(store, b"one\n")
+    clock = Clock()
+    follower = Follower(lambda attempt: stored_of(store, attempt), lambda: 0, store_seconds=1.0, clock=clock)
+    assert new(follower) == "one\n"
+    stored(store, b"one\ntwo\n")
+
+    clock.now = 0.9
+    assert new(follower) == ""
+    clock.now = 1.0
+    assert new(follower) == "two\n"
+
+
+def test_at_the_end_a_store_is_asked_in_any_case(store: MemoryStore) -> None:
+    stored(store, b"one\n")
+    follower = Follower(lambda attempt: stored_of(store, attempt), lambda: 0, store_seconds=1.0, clock=Clock())
+    assert new(follower) == "one\n"
+    stored(store, b"one\ntwo\n")
+
+    assert new(follower, last=True) == "two\n"
 
 
 # ------------------------------------------------------------------------------- a log that a pod is still writing

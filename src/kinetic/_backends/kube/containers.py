@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends.kube import names
 from kinetic._backends.kube.quantities import bytes_quantity, cores_quantity
 from kinetic._backends.kube.request import RUNNER_FILE, RUNNER_PATH
-from kinetic._wire.pod import SECRET_FOLDER
+from kinetic._wire.pod import SECRET_FOLDER, STORE_SECRET_FOLDER
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.request import BucketVolume, JobRequest
@@ -46,8 +46,13 @@ def labels(request: JobRequest) -> dict[str, str]:
 
 
 def marks(request: JobRequest) -> dict[str, str]:
-    """Return what does not fit into labels: the owner as written, and which order this is."""
-    found = {"kinetic/owner": request.owner, "kinetic/order": request.order_sha256}
+    """Return what does not fit into labels: id, owner and accelerator as written, and which order this is."""
+    found = {
+        "kinetic/job-id": request.job_id,
+        "kinetic/owner": request.owner,
+        "kinetic/order": request.order_sha256,
+        "kinetic/accelerator": request.placement.accelerator,
+    }
     return {name: value for name, value in found.items() if value}
 
 
@@ -107,6 +112,7 @@ def _container(request: JobRequest, environment: list[Manifest]) -> Manifest:
         "image": request.image,
         "command": [_literal(word) for word in request.command],
         "env": [*_environment(request), *environment],
+        **({"envFrom": [{"secretRef": {"name": request.store_secret}}]} if request.store_secret else {}),
         "resources": resources(request),
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": _mounts(request),
@@ -163,6 +169,9 @@ def _volumes(request: JobRequest) -> list[Manifest]:
     found: list[Manifest] = [{"name": "shm", "emptyDir": shm}]
     if request.secret:
         found.append({"name": "secret", "secret": {"secretName": request.secret, "defaultMode": _OWNER_ONLY}})
+    if request.store_secret:
+        named = {"secretName": request.store_secret, "defaultMode": _OWNER_ONLY}
+        found.append({"name": "store", "secret": named})
     if request.runner:
         found.append({"name": "runner", "configMap": {"name": request.runner, "defaultMode": _OWNER_ONLY}})
     found += [{"name": f"folder-{at}", "emptyDir": {}} for at in range(len(request.folders))]
@@ -180,6 +189,8 @@ def _mounts(request: JobRequest) -> list[Manifest]:
     found: list[Manifest] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - the very path that is meant
     if request.secret:
         found.append({"name": "secret", "mountPath": SECRET_FOLDER, "readOnly": True})
+    if request.store_secret:
+        found.append({"name": "store", "mountPath": STORE_SECRET_FOLDER, "readOnly": True})
     if request.runner:
         mount = {"name": "runner", "mountPath": RUNNER_PATH, "subPath": RUNNER_FILE, "readOnly": True}
         found.append(mount)  # a file of its own: a folder would be in the way of the Secret's beside it

@@ -33,7 +33,7 @@ def of_context(name: str = "", environ: Mapping[str, str] = os.environ) -> Acces
         SettingsError: No file has such a context, or what it names is missing.
         CredentialsError: What it says about us cannot be used.
     """
-    files = _files(environ)
+    files = files_of(environ)
     pages = [(path, _read(path)) for path in files if path.is_file()]
     where = ", ".join(map(str, files))
     if not pages:
@@ -50,7 +50,8 @@ def of_context(name: str = "", environ: Mapping[str, str] = os.environ) -> Acces
     return _access(chosen, str(context.get("namespace") or ""), cluster, user)
 
 
-def _files(environ: Mapping[str, str]) -> list[Path]:
+def files_of(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that are read, whether they exist or not."""
     written = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return [Path(part).expanduser() for part in written] or [Path.home() / ".kube" / "config"]
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from kinetic._backends.protocol import Needs
+
 if TYPE_CHECKING:
     from kinetic._data.mounting import FuseMount
     from kinetic._hardware.placement import Placement
@@ -15,22 +17,6 @@ SPOT_GRACE_SECONDS = 15  # of the 30 s after the notice the first 15 belong to u
 GRACE_SECONDS = 30  # what Kubernetes gives by default
 RUNNER_FILE = "runner.zip"  # the one entry of the ConfigMap
 RUNNER_PATH = f"/kinetic/{RUNNER_FILE}"
-
-
-class Needs(NamedTuple):
-    """What one host of a job asks for, besides chips; None where it asks for nothing in particular.
-
-    Attributes:
-        cpu: Cores.
-        memory_bytes: Memory.
-        disk_bytes: Room for files beside those of the image.
-        shm_bytes: Shared memory, a part of the memory.
-    """
-
-    cpu: float | None = None
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    shm_bytes: int | None = None
 
 
 class BucketVolume(NamedTuple):
@@ -76,6 +62,7 @@ class JobRequest:
         pull_secrets: Secrets with which the image is pulled.
         run_as: User and group number that the container runs as; None for the image's own, mostly root.
         node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
+        store_secret: A Secret with credentials for the store: its entries become variables, and files.
         retries: How often what may pass is tried again (count); preemptions do not count.
         coordinator_port: Where the first host listens for the others, outside TPUs.
     """
@@ -106,6 +93,7 @@ class JobRequest:
     pull_secrets: tuple[str, ...] = ()
     run_as: int | None = None
     node_selector: Mapping[str, str] | None = None
+    store_secret: str = ""
     retries: int = 3
     coordinator_port: int = 8482
 

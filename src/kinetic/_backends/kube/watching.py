@@ -44,8 +44,26 @@ class _Expired(Exception):  # noqa: N818 - an event, not a mistake
 class Watch:
     """Follow the objects that a selector fits, until told to stop."""
 
-    def __init__(self, client: Client, kind: Kind, selector: str = "", *, window: int = WINDOW_SECONDS) -> None:
+    def __init__(
+        self,
+        client: Client,
+        kind: Kind,
+        selector: str = "",
+        *,
+        window: int = WINDOW_SECONDS,
+        slim: Callable[[Object], Object] = lambda found: found,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: Of the cluster.
+            kind: Of the objects.
+            selector: Of labels; "" for all.
+            window: Seconds after which the server ends one request, and the next goes on.
+            slim: Makes of each object what is remembered and told of it.
+        """
         self._client = client
+        self._slim = slim
         self._kind = kind
         self._selector = selector
         self._window = window
@@ -97,7 +115,7 @@ class Watch:
     def _listed(self) -> Iterator[Event]:
         """Tell what a list has, and what it has no more."""
         listing = self._client.list(self._kind, self._selector)
-        now = {each["metadata"]["uid"]: each for each in listing.objects}
+        now = {each["metadata"]["uid"]: self._slim(each) for each in listing.objects}
         before, self._known = self._known, now
         self._version = listing.version
         for uid, found in now.items():
@@ -134,7 +152,7 @@ class Watch:
         self._version = _version(found) or self._version
         if kind == "BOOKMARK":
             return None
-        uid = found["metadata"]["uid"]
+        uid, found = found["metadata"]["uid"], self._slim(found)
         if kind == "DELETED":
             self._known.pop(uid, None)
             return Event("gone", found)

@@ -7,10 +7,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import burying, environment, launching, life, pulse, slices, soil, spawning, sweeping
 from kinetic._backends.local import limits as limits_
@@ -27,6 +27,7 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
+    from kinetic._settings.cluster import ClusterSettings
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777
@@ -43,7 +44,9 @@ class LocalBackend:
         strict: True when the user asked for this backend by name: then hardware that is absent is an error.
     """
 
-    name: ClassVar[str] = "local"
+    name = "local"
+    is_here = True
+    look_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more
 
     def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
         self.paths = Paths(runtime)
@@ -70,7 +73,15 @@ class LocalBackend:
                 atexit.register(self._queue.close)
             return self._queue
 
-    def check(self, placement: Placement) -> tuple[str, ...]:
+    def name_of(self, job_id: str, hosts: int) -> str:  # noqa: ARG002 - a cluster's names depend on it
+        """Return the name of a job's row; see the protocol."""
+        return f"kinetic-{job_id}"
+
+    def check(
+        self,
+        placement: Placement,
+        settings: ClusterSettings | None = None,  # noqa: ARG002 - of clusters
+    ) -> tuple[str, ...]:
         """Refuse what this machine cannot even emulate; see the protocol."""
         slices.check(placement, self.environ)
         if placement.kind == "gpu":
@@ -78,6 +89,9 @@ class LocalBackend:
         if placement.kind == "tpu":
             return (slices.describe(placement),)
         return ()
+
+    def check_store(self, url: str) -> None:
+        """Take every store: jobs here reach what this client reaches."""
 
     def prepare(self) -> None:
         """Have a keeper getting ready while the client packs; not where it is not known yet in which Python."""
@@ -128,11 +142,13 @@ class LocalBackend:
         pulse.make(self.paths.pulse(job_id))
         step("client:launch-written")
 
-    def finish_submitting(self, job_id: str) -> None:
-        """Take the mark of ``begin`` away: the job is launched, or will never be."""
+    def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
+        """Take the mark of ``begin`` away; see the protocol."""
         held = self._submitting.pop(job_id, None)
         if held is not None:
             held.release(remove=True)
+        if leave_nothing:
+            burying.remove_job(self.paths, job_id)
 
     def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
         """Look at some jobs at once; see the protocol."""
@@ -213,7 +229,7 @@ class LocalBackend:
             return Diagnosis(f"{name} runs on {os.uname().nodename}", next=f"kinetic jobs logs {name} --follow")
         return Diagnosis(f"{name} {self._waits_for(row)}", why=self._holders(row), next="kinetic jobs list")
 
-    def live_log(self, name: str, *, host: int, attempt: int) -> FileLog | None:
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FileLog | None:  # noqa: ARG002
         """Return the log as the worker writes it; see the protocol."""
         return FileLog.open(self.paths.log(name, attempt, host))
 
@@ -249,7 +265,12 @@ class LocalBackend:
             if row.state != "ended" and (page := launching.read(self.paths, row.job_id)) is not None:
                 burying.clear_scratch(launching.works_of(self.paths, page, row.attempt, runner="", more={}))
 
-    def keep(self, group: str, secrets: Mapping[str, Any]) -> None:
+    def keep(
+        self,
+        group: str,
+        secrets: Mapping[str, Any],
+        keys: Callable[[], Sequence[bytes]],  # noqa: ARG002 - each keeper is told the key of its job
+    ) -> None:
         """Keep what no store may hold, in a file for its owner only; see the protocol."""
         folders.make(self.paths.groups)
         chosen = environment.allowed(secrets["environ"], cloud=environment.is_cloud(*secrets.get("addresses", ())))
@@ -315,7 +336,7 @@ class LocalBackend:
             mark=launch.order.mark,
             machine=home.machine_id(self.environ),
             function=launch.order.function_name,
-            placed=launching.placed_early(launch.order),
+            placed=launch.order.placed_early(),
         )
 
     def _check_gpu(self, placement: Placement) -> tuple[str, ...]:
@@ -371,6 +392,8 @@ def _reason(row: Row) -> str:
 
 class FileLog:
     """The spool of a job's output on this machine, by byte position."""
+
+    is_complete = True
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

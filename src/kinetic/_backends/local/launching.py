@@ -17,7 +17,6 @@ from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import pages
-from kinetic._wire.order import Order
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,6 @@ class LaunchPage:
     def to_bytes(self) -> bytes:
         """Write the page."""
         return pages.write({"schema": pages.SCHEMA, **self.__dict__})
-
-
-def placed_early(order: Order) -> list[dict[str, Any]] | None:
-    """Return what a job reads, if any of it needs a mount: mounts are made before the worker opens any store.
-
-    A store in the cloud brings threads, and a process with threads cannot enter a place of its own.
-    """
-    needs_it = any(ref.mount or ref.kind == "view" for ref in order.data)
-    return [ref.to_json() for ref in order.data] if needs_it else None
 
 
 def write(paths: Paths, page: LaunchPage, key: bytes) -> None:

@@ -114,11 +114,10 @@ def _placed(name: str) -> Placement:
 
 def _here(placement: Placement) -> tuple[tuple[str, ...], bool]:
     """Say what a job for this accelerator becomes on this machine: in the words that a submission would say."""
-    from kinetic._backends import choosing
     from kinetic._jobs import places
     from kinetic.errors import CapacityError
 
-    backend = choosing.choose("local", places.runtime())
+    backend = places.local()
     try:
         notes = backend.check(placement)
     except CapacityError as error:

@@ -89,15 +89,15 @@ def explanation(handle: JobHandle, seen: Look) -> Explanation:
 def _of_live(handle: JobHandle, seen: Look) -> Explanation:
     from kinetic._jobs import listing, places
 
-    if not listing.is_here(handle):
+    if not listing.can_be_seen(handle):
         what = f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
         return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
     told = places.backend_of(handle).explain(handle.job_id)
     if told is None:  # not in the queue yet, or not any more
         return Explanation(listing.reason_of(seen) or "it is about to begin", next="kinetic jobs list")
-    what = told.what.removeprefix(f"{handle.job_id} ")
+    what = told.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
     why = told.why
-    if seen.status.value == "PENDING" and not listing.is_kept():
+    if listing.is_here(handle) and seen.status.value == "PENDING" and not listing.is_kept():
         why = "no keeper is alive that would start it; the next command starts one"
     return Explanation(what, why, next=told.next)
 

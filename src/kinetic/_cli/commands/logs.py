@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -11,13 +12,16 @@ from kinetic._cli import failures, interrupting, options, tables
 from kinetic._cli.prefixed import Prefixed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.logs import Follower
     from kinetic._jobs.looking import Look
 
 Out = IO[bytes] | Prefixed
 _BLOCK_BYTES = 1 << 20
-_LOOK_SECONDS = 0.1  # a job flushes its output this often
+_LOG_SECONDS = 0.1  # a job flushes its output this often
 
 
 @click.command
@@ -117,31 +121,38 @@ def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> 
     """Print a log as it grows, until the job ends or a later attempt begins than the one that was asked for."""
     from kinetic._jobs import looking, places, waiting
 
-    backend, number, told = places.backend_of(handle), attempt or 0, ""
-    followers = [(waiting.make_follower(handle, attempt=lambda: number, host=host), out) for host, out in outs.items()]
+    backend, newest, told = places.backend_of(handle), waiting.Attempt(handle), ""
+
+    def wanted() -> int:
+        return newest() if attempt is None else attempt
+
+    followers = [(waiting.make_follower(handle, attempt=wanted, host=host), out) for host, out in outs.items()]
     try:
         while True:
             seen = looking.look(handle)
-            newest = _attempt_of(seen, number)
-            number = newest if attempt is None else attempt
-            for follower, out in followers:
-                for data in follower.new_bytes():
-                    out.write(data)
-            sys.stdout.flush()
-            if seen.status.is_final or newest > number:
+            newest.see(seen)
+            is_over = seen.status.is_final or newest() > wanted()
+            _print_news(followers, last=is_over)
+            if is_over:
                 for out in outs.values():
                     _finish(out)
                 sys.stdout.flush()
                 return seen
             told = _say_what_it_waits_for(seen, told)
-            backend.watch(handle.job_id, seconds=_LOOK_SECONDS)
+            looked = time.monotonic()
+            while not waiting.has_news(backend, handle, pause=_LOG_SECONDS, looked=looked):
+                _print_news(followers)
     finally:
+        for follower, _ in followers:
+            follower.close()
         backend.forget_watch(handle.job_id)
 
 
-def _attempt_of(seen: Look, known: int) -> int:
-    witness = seen.outcome or seen.sighting
-    return known if witness is None else max(witness.attempt, 0)
+def _print_news(followers: Sequence[tuple[Follower, Out]], *, last: bool = False) -> None:
+    for follower, out in followers:
+        for data in follower.new_bytes(last=last):
+            out.write(data)
+    sys.stdout.flush()
 
 
 def _say_what_it_waits_for(seen: Look, told: str) -> str:

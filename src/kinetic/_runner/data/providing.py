@@ -15,6 +15,7 @@ from kinetic._runner.data.cache import Cache, hold
 from kinetic._runner.data.placing import Spot
 from kinetic._wire import digests, folders
 from kinetic._wire.data import DataRef
+from kinetic._wire.pod import BUCKETS_FOLDER
 
 
 def provide(
@@ -66,11 +67,27 @@ def place(
     with telling.as_ours("the data of this job"):
         folders.make(folder)
         folders.make(cache)
-        spots = _spots(refs, folder)
+        spots = _spots(as_mounted(refs), folder)
         placing.place(
             spots, folder=folder, cache=cache, environ=environ, workspace=workspace or Path.cwd(), function=function
         )
     return spots
+
+
+def as_mounted(refs: Sequence[DataRef], folder: str = BUCKETS_FOLDER) -> list[DataRef]:
+    """Say of data that the cluster has mounted for this pod where that is: it is shown, not copied.
+
+    Args:
+        refs: From the order.
+        folder: Below which the cluster mounts buckets, each under the number of its reference.
+    """
+    found = []
+    for number, ref in enumerate(refs):
+        here = os.path.join(folder, str(number))
+        if ref.fuse and ref.kind in {"object", "prefix"} and os.path.isdir(here):
+            ref = replace(ref, kind="view", uri=here if ref.is_dir else os.path.join(here, ref.name))  # noqa: PLW2901
+        found.append(ref)
+    return found
 
 
 def fill(

@@ -86,7 +86,7 @@ def key_of(page: PodPage) -> bytes:
     """
     path = Path(page.secret, pod.KEY_FILE)
     try:
-        key = path.read_bytes()
+        key = path.read_bytes()[page.key_at : page.key_at + KEY_BYTES]
     except OSError as error:
         raise RunnerError("the key of this job cannot be read", why=f"{path}: {error}") from error
     if len(key) != KEY_BYTES:

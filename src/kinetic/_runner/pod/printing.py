@@ -10,10 +10,12 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from kinetic._runner.pod.segments import Segments
 from kinetic._runner.pod.spool import Spool
+from kinetic._wire import podlog
 from kinetic.errors import KineticError
 
 _BLOCK = 1 << 16
@@ -23,13 +25,17 @@ _AGAIN_SECONDS = 1.0  # at the end, after a store did not take the last bytes
 
 
 class Copier(threading.Thread):
-    """Copies a spool to a descriptor."""
+    """Copies a spool to a descriptor, and between its lines what the parent says."""
 
     def __init__(self, spool: Spool, descriptor: int = 1) -> None:
         super().__init__(name="kinetic-log-copier", daemon=True)
         self.position = 0
         self._spool, self._descriptor = spool, descriptor
         self._last = threading.Event()
+        self._writer = podlog.Writer()
+        self._said: deque[bytes] = deque()
+        self._lock = threading.Lock()  # never held while something is written
+        self._is_over = False
 
     def run(self) -> None:
         """Copy until the end was announced and reached."""
@@ -38,20 +44,62 @@ class Copier(threading.Thread):
             over = self._last.wait(_LOOK_SECONDS)
             with contextlib.suppress(OSError):  # nobody is there to read: the store has it all
                 self._copy()
+        with contextlib.suppress(OSError):
+            self._write(self._writer.write(b"", last=True))
+        while not self._has_ended():
+            with contextlib.suppress(OSError):
+                self._write(self._writer.end_line())
+                self._speak()
 
     def announce_the_end(self) -> None:
         """Say that nothing more will be printed."""
         self._last.set()
 
+    def take(self, lines: bytes) -> bool:
+        """Take lines of the parent: they come after the next whole line, or at the end if that was announced."""
+        with self._lock:
+            if not self._is_over:
+                self._said.append(lines)
+            return not self._is_over
+
+    def end_line(self) -> bytes:
+        """Return what ends the last line, when all is written."""
+        return self._writer.end_line()
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            self._is_over = not self._said
+            return self._is_over
+
     def _copy(self) -> None:
         while True:
-            self.position = max(self.position, self._spool.size() - MOST_BEHIND)
+            says = self._said and not self._last.is_set()
+            if says and self._writer.is_at_start:
+                self._speak()
+            self._leave_out(self._spool.size() - MOST_BEHIND - self.position)
             data = self._spool.read(self.position, _BLOCK)
             if not data:
                 return
+            if says and (end := data.find(b"\n") + 1):
+                data = data[:end]
             self.position += len(data)
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            self._write(self._writer.write(data))
+
+    def _leave_out(self, count: int) -> None:
+        """Go on further on, and say so, since whoever counts along cannot."""
+        if count > 0:
+            self.position += count
+            rest = self._writer.write(b"", last=True)
+            words = podlog.said(f"{podlog.LEFT_OUT}{count} bytes, which nobody read in time; the store has them")
+            self._write(rest + self._writer.end_line() + words)
+
+    def _speak(self) -> None:
+        while self._said:
+            self._write(self._said.popleft())
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
 
 class Shipper(threading.Thread):
@@ -100,6 +148,14 @@ class Printing:
         """Begin; from here on this process must not fork."""
         self._copier.start()
         self._shipper.start()
+
+    def take(self, lines: bytes) -> bool:
+        """Take lines of the parent, to be written between lines of the log; False after the end."""
+        return self._copier.take(lines)
+
+    def end_line(self) -> bytes:
+        """Return what ends the last line of the log, after the end."""
+        return self._copier.end_line()
 
     def finish(self, seconds: float) -> str:
         """Bring the rest of the log into the store; return "" or why the store does not have all of it."""

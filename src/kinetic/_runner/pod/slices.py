@@ -15,6 +15,7 @@ from kinetic._runner.pod.deciding import PREEMPTED
 from kinetic._runner.pod.lookout import begin
 from kinetic._runner.pod.telling import say
 from kinetic._runner.work import Work
+from kinetic._wire import podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
@@ -98,4 +99,5 @@ def follow(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: st
     if not parent.is_settled:
         say("no verdict came")
         return INFRASTRUCTURE_EXIT
+    say(podlog.VERDICT)
     return 0 if verdict.succeeded else FAILED_EXIT

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from kinetic._runner.pod import preparing
 from kinetic._runner.pod.parent import Parent
 from kinetic._runner.pod.preparing import Place
-from kinetic._runner.pod.telling import last_words, say
+from kinetic._runner.pod.telling import finish, last_words, say
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, TERMINATION_LOG, PodPage
 from kinetic.errors import CredentialsError, IntegrityError, KineticError, StoreError
+
+_LAST_SECONDS = 2.0  # for whoever reads the container's output, after something went wrong
 
 
 def main(words: list[str], base: str, runner: str) -> NoReturn:
@@ -33,12 +35,13 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
     except (KineticError, OSError) as error:
         code, message = _code_of(error), str(error)
     except BaseException as error:  # noqa: BLE001 - the last frame of the first process
-        sys.excepthook(*sys.exc_info())
+        say(traceback.format_exc().rstrip())
         message = f"{type(error).__name__}: {error}"
     finally:
         if message:
             say(message)
             last_words(place_for_it, message)
+            finish(_LAST_SECONDS)
         os._exit(code)
 
 

@@ -158,7 +158,7 @@ def test_removing_forgets_rows_and_folders_of_many(backend):
 def test_what_is_kept_is_for_its_owner_only_and_holds_no_more_of_the_environment_than_a_job_gets(backend):
     backend.paths.make()
 
-    backend.keep("grp-00000001", {"captured": {"TOKEN": "t"}, "environ": backend.environ, "interpreter": "/py"})
+    backend.keep("grp-00000001", {"captured": {"TOKEN": "t"}, "environ": backend.environ, "interpreter": "/py"}, list)
 
     path = backend.paths.kept("grp-00000001")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -171,7 +171,7 @@ def test_what_is_kept_is_for_its_owner_only_and_holds_no_more_of_the_environment
 def test_what_was_not_kept_or_is_forgotten_is_none(backend):
     backend.paths.make()
     assert backend.kept("grp-00000001") is None
-    backend.keep("grp-00000001", {"captured": {}, "environ": {}, "interpreter": ""})
+    backend.keep("grp-00000001", {"captured": {}, "environ": {}, "interpreter": ""}, list)
 
     backend.forget_kept("grp-00000001")
     backend.forget_kept("grp-00000001")
@@ -208,7 +208,7 @@ def test_a_batch_without_a_manifest_goes_after_a_day_and_one_with_a_manifest_sta
 def test_what_was_kept_goes_long_after_its_batch_and_never_before(backend, store):
     backend.paths.make()
     for group in ("grp-00000001", "grp-00000002"):
-        backend.keep(group, {"captured": {}, "environ": {}, "interpreter": ""})
+        backend.keep(group, {"captured": {}, "environ": {}, "interpreter": ""}, list)
     store.put(keys.group_manifest("grp-00000002"), b"x")
 
     sweep(backend, store, MONTH - DAY)

@@ -1,0 +1,147 @@
+"""From a launch to the request for a cluster: the launch page, the environment, the volumes, in one frozen page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kinetic._backends.kube import slices
+from kinetic._backends.kube.kinds import JOB, JOB_SET
+from kinetic._backends.kube.request import RUNNER_PATH, BucketVolume, JobRequest
+from kinetic._backends.kube.single import job
+from kinetic._backends.protocol import PodWishes
+from kinetic._data.mounting import fuse_mount
+from kinetic._stores.addresses import PUBLIC_VARIABLES
+from kinetic._wire import outputs
+from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER, PodPage
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Object
+    from kinetic._backends.kube.kinds import Kind
+    from kinetic._backends.protocol import Launch
+    from kinetic._wire.order import Order
+
+# Where GKE puts the driver's libraries; images made for CUDA know it, and Python's own do not.
+# Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
+_DRIVER = "/usr/local/nvidia/lib64"
+_SETTING_UP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
+
+
+def request_of(
+    launch: Launch,
+    namespace: str,
+    *,
+    runner: str,
+    secret: str,
+    account: str,
+    environ: Mapping[str, str],
+) -> JobRequest:
+    """Return what a launch asks of a cluster; its command is added by ``manifest_of``.
+
+    Args:
+        launch: The launch.
+        namespace: Where it goes.
+        runner: The ConfigMap with the runner.
+        secret: The Secret with the job's key.
+        account: The service account.
+        environ: This client's environment.
+    """
+    wishes = launch.pod or PodWishes("")
+    settings = wishes.settings
+    deadline = launch.order.deadline
+    return JobRequest(
+        job_id=launch.order.job_id,
+        namespace=namespace,
+        placement=launch.placement,
+        image=wishes.image,
+        command=(),
+        owner=launch.owner,
+        group=launch.group,
+        order_sha256=launch.order_sha256,
+        environment=environment_of(launch, environ),
+        secret=secret,
+        runner=runner,
+        needs=wishes.needs,
+        deadline_seconds=None if deadline is None else int(deadline) + _SETTING_UP_SECONDS,
+        ttl_seconds=settings.ttl_seconds,
+        service_account=account,
+        queue=settings.queue,
+        priority_class=settings.priority_class,
+        buckets=buckets_of(launch.order),
+        pull_secrets=settings.pull_secrets,
+        node_selector=settings.node_selector,
+        store_secret=settings.store_secret,
+    )
+
+
+def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the container: nothing of the user's, and nothing secret."""
+    found = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
+    found["KERAS_BACKEND"] = "jax"
+    if launch.placement.kind == "cpu":
+        found["JAX_PLATFORMS"] = "cpu"
+    if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith("python:"):
+        found["LD_LIBRARY_PATH"] = _DRIVER
+    if launch.pod is not None and launch.pod.settings.store_secret and launch.store_url.startswith("gs://"):
+        found["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
+    return found
+
+
+def buckets_of(order: Order) -> tuple[BucketVolume, ...]:
+    """Return the mounts for data that the job shall see without a copy: each at a path that the runner knows."""
+    wanted = [(number, ref) for number, ref in enumerate(order.data) if ref.fuse and ref.kind in {"prefix", "object"}]
+    return tuple(BucketVolume(f"{BUCKETS_FOLDER}/{number}", fuse_mount(ref)) for number, ref in wanted)
+
+
+def manifest_of(
+    request: JobRequest, launch: Launch, kind: Kind, *, key_at: int, runner_sha256: str, umask: int
+) -> Object:
+    """Return the object that makes the job's pods.
+
+    Args:
+        request: What is asked for.
+        launch: The launch.
+        kind: JobSet, Job or LeaderWorkerSet.
+        key_at: Where the job's key begins in its file, in bytes.
+        runner_sha256: Digest of the runner.
+        umask: This client's.
+    """
+    coordinator = slices.coordinator(request, _make(kind, request))
+    page = page_of(launch, kind, coordinator=coordinator, key_at=key_at, runner_sha256=runner_sha256, umask=umask)
+    return _make(kind, replace(request, command=("python3", RUNNER_PATH, page.to_argument())))
+
+
+def _make(kind: Kind, request: JobRequest) -> Object:
+    if request.placement.hosts == 1:
+        return job(request)
+    if kind is JOB:
+        return slices.indexed_job(request)
+    return slices.job_set(request) if kind is JOB_SET else slices.leader_worker_set(request)
+
+
+def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner_sha256: str, umask: int) -> PodPage:
+    """Return what the runner in the pod is told."""
+    order, wishes = launch.order, launch.pod or PodWishes("")
+    return PodPage(
+        job_id=order.job_id,
+        order_sha256=launch.order_sha256,
+        store_url=launch.store_url,
+        key_id=launch.key_id,
+        order_key=order.key if launch.child else "",
+        child=launch.child.to_json() if launch.child else None,
+        mark=order.mark,
+        hosts=launch.placement.hosts,
+        coordinator=coordinator,
+        deadline=order.deadline,
+        function=order.function_name,
+        placed=order.placed_early(),
+        output_dir=order.output_dir,
+        checkpoint_dir=outputs.checkpoints_of(order),
+        umask=umask,
+        most_attempts=wishes.settings.most_attempts,
+        holds=launch.placement.hosts > 1 and kind not in {JOB, JOB_SET},
+        requirements=wishes.requirements,
+        runner=runner_sha256,
+        key_at=key_at,
+    )

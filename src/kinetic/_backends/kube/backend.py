@@ -1,0 +1,324 @@
+"""Jobs on a Kubernetes cluster: ``gke`` for one host, ``pathways`` for many. Every answer is the cluster's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinetic._backends.kube import checking, diagnosis, explaining, live, names, observing, serving, stopping
+from kinetic._backends.kube.feed import Feed, Feeds
+from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
+from kinetic._backends.kube.making import KEPT_FILE, Maker
+from kinetic._backends.kube.where import Where, client_of, pools_of
+from kinetic._backends.protocol import Diagnosis, Launch, LiveLog, Sighting
+from kinetic._settings import cluster as settings_
+from kinetic.errors import OptionError
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Client, Object
+    from kinetic._backends.kube.kinds import Kind
+    from kinetic._hardware.placement import Placement
+    from kinetic._settings.cluster import ClusterSettings
+
+_APPS = names.selector(app=f"{names.APP},{names.APP_MANY_HOSTS}")
+_AT_ONCE = 8  # requests side by side
+_MOST_NAMED = 40  # jobs in one selector; more are found by listing all
+_LOOK_SECONDS = 30.0
+_LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
+_CURRENT_SECONDS = 10.0
+
+
+class KubeBackend:
+    """Run jobs on a cluster.
+
+    Args:
+        name: "gke" or "pathways".
+        where: Which cluster and namespace.
+        environ: The environment of this client.
+    """
+
+    is_here = False
+
+    def __init__(self, name: str, where: Where, environ: Mapping[str, str] | None = None) -> None:
+        self.name, self.where = name, where
+        self.environ = os.environ if environ is None else environ
+        self._feeds = Feeds(self._make_feed)
+        self._seen = threading.local()  # what each waiting thread has seen of whom
+        self._lock = threading.Lock()
+        self._maker: Maker | None = None
+        self._kinds: tuple[Kind, ...] | None = None
+        os.register_at_fork(after_in_child=self._feeds.clear)
+
+    @property
+    def client(self) -> Client:
+        """The connection, made on first use and shared by the process."""
+        return client_of(self.where, self.environ)
+
+    @property
+    def look_seconds(self) -> float:
+        """How often whoever waits looks anew although nothing was told."""
+        without_end = self._kinds is not None and LEADER_WORKER_SET in self._kinds
+        return _LOOK_WITHOUT_END_SECONDS if without_end else _LOOK_SECONDS
+
+    # ------------------------------------------------------------------------------------------------ before a launch
+
+    def check(self, placement: Placement, settings: ClusterSettings | None = None) -> tuple[str, ...]:
+        """Refuse what this cluster cannot run; see the protocol."""
+        if placement.hosts > 1 and self.name != "pathways":
+            raise OptionError(
+                f"{placement.name} has {placement.hosts} hosts, and the gke backend runs jobs of one",
+                next='leave backend= out, or write backend="pathways"',
+            )
+        chosen = settings or settings_.ClusterSettings()
+        return checking.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
+
+    def check_store(self, url: str) -> None:
+        """Refuse a store that pods cannot reach; see the protocol."""
+        checking.check_store(url, self.environ)
+
+    def prepare(self) -> None:
+        """Load what a launch needs while the client packs; see the protocol."""
+        from kinetic._packing import runner_zip
+
+        threading.Thread(target=runner_zip.build, name="kinetic-prepare", daemon=True).start()
+
+    def begin(self, job_id: str) -> None:
+        """Do nothing: until it is launched there is nothing of a job in the cluster."""
+
+    def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
+        """Do nothing; see ``begin``."""
+
+    def sweep(self, scratch: Path | None) -> None:
+        """Do nothing: the cluster removes what has ended after its time."""
+
+    def name_of(self, job_id: str, hosts: int) -> str:
+        """Return the name of a job's object; see the protocol."""
+        if hosts == 1:
+            return names.single(job_id)
+        kind = self._kind_for_slices()
+        if kind is JOB_SET:
+            return names.job_set(job_id, hosts)
+        return names.indexed(job_id, hosts) if kind is JOB else names.leader_worker_set(job_id, hosts)
+
+    def launch(self, launches: Sequence[Launch]) -> list[str]:
+        """Make the objects of jobs; see the protocol."""
+        mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
+        os.umask(mask)
+        maker = self._made_maker()
+        for launch, made in zip(launches, self._at_once(maker.make, launches, mask), strict=True):
+            for selector in _selectors(launch.order.job_id, launch.owner, launch.group):
+                if selector in {feed.selector for feed in self._feeds.there()}:
+                    self._feeds.get(selector).put(made)
+        return [launch.order.job_id for launch in launches]
+
+    def _at_once(self, make: Callable[[Launch, int], Object], launches: Sequence[Launch], mask: int) -> list[Object]:
+        if len(launches) == 1:
+            return [make(launches[0], mask)]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(lambda launch: make(launch, mask), launches))
+
+    def _made_maker(self) -> Maker:
+        with self._lock:
+            if self._maker is None:
+                self._maker = Maker(
+                    self.client,
+                    account=self._account_of,
+                    kind_for_slices=self._kind_for_slices,
+                    environ=self.environ,
+                )
+            return self._maker
+
+    def _account_of(self, launch: Launch) -> str:
+        chosen = launch.pod.settings if launch.pod is not None else settings_.ClusterSettings()
+        return checking.service_account(self.client, chosen)
+
+    def _kind_for_slices(self) -> Kind:
+        return serving.kind_for_slices(self.client)
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return what can make the pods of this backend's jobs here."""
+        if self._kinds is None:
+            served = [
+                kind
+                for kind in (JOB_SET, LEADER_WORKER_SET)
+                if self.name == "pathways" and serving.serves(self.client, kind)
+            ]
+            with_sets = LEADER_WORKER_SET in served and JOB_SET not in served
+            self._kinds = (JOB, *(kind for kind in served if kind is JOB_SET or with_sets))
+        return self._kinds
+
+    def observe(self, names_: Sequence[str]) -> dict[str, Sighting]:
+        """Look at some jobs: in what the watch has told, or with one question; see the protocol."""
+        seen: dict[str, Sighting] = {}
+        for feed in self._feeds.there():
+            if feed.is_current:
+                found = [each for name in names_ if name not in seen and (each := feed.find(name)) is not None]
+                seen |= observing.sightings(found)
+        missing = [name for name in names_ if name not in seen]
+        return seen | self._ask(missing)
+
+    def _ask(self, wanted: Sequence[str]) -> dict[str, Sighting]:
+        """Ask the cluster about jobs."""
+        found = observing.sightings(self._objects(wanted))
+        return {name: found[name] for name in wanted if name in found}
+
+    def _objects(self, wanted: Sequence[str]) -> list[Object]:
+        if not wanted:
+            return []
+        labels = ",".join(names.label_value(name) for name in wanted)
+        selector = _APPS if len(wanted) > _MOST_NAMED else f"{names.JOB_LABEL} in ({labels})"
+        return self._list(selector)
+
+    def _list(self, selector: str) -> list[Object]:
+        found = [each for kind in self.kinds() for each in self.client.list(kind, selector).objects]
+        return [each for each in found if not observing.is_a_part(each)]
+
+    def observe_group(self, group: str) -> dict[str, Sighting]:
+        """Look at every living job of a batch with one question; see the protocol."""
+        selector = names.selector(group=group)
+        feed = next((each for each in self._feeds.there() if each.selector == selector and each.is_current), None)
+        objects = feed.objects() if feed is not None else self._list(selector)
+        seen = observing.sightings(objects)
+        return {name: each for name, each in seen.items() if not each.status.is_final}
+
+    def find(self) -> Iterator[Sighting]:
+        """Look at every job of kinetic in this namespace; see the protocol."""
+        return iter(observing.sightings(self._list(_APPS)).values())
+
+    # ------------------------------------------------------------------------------------------------ waiting
+
+    def watch(self, name: str, *, seconds: float) -> Sighting | None:
+        """Wait for a change of a job, told by a watch that all who wait share; see the protocol."""
+        feed = self._feed_of(name)
+        seen: dict[str, int] = self._seen.__dict__.setdefault("news", {})
+        if name not in seen:  # what changed before nobody told us: look once
+            seen[name] = feed.news_of(name)
+            return self.observe([name]).get(name)
+        if not feed.is_alive:
+            time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
+        else:
+            feed.wait(name, seen[name], seconds)
+        seen[name] = feed.news_of(name)
+        return self.observe([name]).get(name)
+
+    def forget_watch(self, name: str) -> None:
+        """Forget what this thread has seen of a job; see the protocol."""
+        self._seen.__dict__.setdefault("news", {}).pop(name, None)
+        self._seen.__dict__.setdefault("feeds", {}).pop(name, None)
+
+    def watch_group(self, group: str, *, seconds: float) -> None:
+        """Wait until some job of a batch may have ended; see the protocol."""
+        feed = self._feeds.get(names.selector(group=group))
+        if not feed.is_current:
+            feed.wait_until_current(min(seconds, _CURRENT_SECONDS))
+            return
+        ends: dict[str, int] = self._seen.__dict__.setdefault("ends", {})
+        feed.wait_for_an_end(ends.get(group, -1), seconds)
+        ends[group] = feed.ends
+
+    def _feed_of(self, name: str) -> Feed:
+        """Return the feed that tells of a job: the one of all jobs that this user submits, if it is among them."""
+        known: dict[str, str] = self._seen.__dict__.setdefault("feeds", {})
+        if name not in known:
+            known[name] = self._selector_for(name)
+        return self._feeds.get(known[name])
+
+    def _selector_for(self, name: str) -> str:
+        own = _own_jobs(settings_.owner(self.environ))
+        feed = self._feeds.get(own)
+        if feed.wait_until_current(_CURRENT_SECONDS) and feed.find(name) is not None:
+            return own
+        return names.selector(job_id=name)
+
+    def _make_feed(self, selector: str) -> Feed:
+        return Feed(self.client, self.kinds(), selector)
+
+    # ------------------------------------------------------------------------------------------------ explaining, logs
+
+    def explain(self, name: str) -> Diagnosis | None:
+        """Say why a job is as it is; see the protocol."""
+        found = next(iter(self._objects([name])), None)
+        if found is None:
+            return None
+        hosts = int((found.get("spec") or {}).get("completions") or 1) if found.get("kind") == JOB.name else 1
+        scene = explaining.scene(self.client, found, hosts=max(hosts, _hosts_of(found)))
+        return explaining.diagnosis(diagnosis.find(scene), name)
+
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
+        """Return the log of a pod that is there; see the protocol."""
+        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
+        if not pods:
+            return None
+        if follow:
+            return live.follow(self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name))
+        return live.snapshot(self.client, pods, host=host, attempt=attempt)
+
+    def _tell(self, name: str) -> None:
+        for feed in self._feeds.there():
+            feed.tell(name)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def stop(self, names_: Sequence[str], *, wait: float) -> bool:
+        """End jobs by removing their objects; what has ended stays; see the protocol."""
+        wanted = set(names_)
+        found = [each for each in self._objects(names_) if observing.job_id_of(each) in wanted]
+        alive = [each for each in found if not observing.status_of(each).is_final]
+        stopping.delete(self.client, alive)
+        labels = [names.label_value(name) for name in names_]
+        return stopping.wait_until_gone(self.client, labels, wait) if labels else True
+
+    def remove(self, names_: Sequence[str]) -> None:
+        """Remove what is left of jobs; see the protocol."""
+        feeds = [feed for feed in self._feeds.there() if feed.is_current]
+        known = {name: each for name in names_ for feed in feeds if (each := feed.find(name)) is not None}
+        asked = self._objects([name for name in names_ if name not in known])
+        found = {observing.job_id_of(each): each for each in asked} | known
+        stopping.delete(self.client, [found[name] for name in names_ if name in found])
+
+    # ------------------------------------------------------------------------------------------------ batches
+
+    def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
+        """Make the Secret that the children of a batch share; see the protocol."""
+        self._made_maker().keep(group, settings_.owner(self.environ), secrets, keys())
+
+    def kept(self, group: str) -> dict[str, Any] | None:
+        """Read it again; see the protocol."""
+        found = self.client.get(SECRET, names.group_secret(group))
+        if found is None:
+            return None
+        page: dict[str, Any] = json.loads(b64decode(found["data"][KEPT_FILE]))
+        self._made_maker().note_kept(group, int(page.pop("keys", 0)))
+        return {**page, "environ": dict(self.environ)}
+
+    def forget_kept(self, group: str) -> None:
+        """Remove it; see the protocol."""
+        self.client.delete(SECRET, names.group_secret(group))
+
+
+def _own_jobs(owner: str) -> str:
+    """Select the single jobs of one owner: each batch has a watch of its own."""
+    return f"{names.selector(owner=owner)},!{names.GROUP_LABEL}"
+
+
+def _selectors(job_id: str, owner: str, group: str) -> tuple[str, ...]:
+    """Return the selectors of the feeds in which a job belongs."""
+    theirs = names.selector(group=group) if group else _own_jobs(owner)
+    return theirs, names.selector(job_id=job_id)
+
+
+def _hosts_of(found: Object) -> int:
+    spec = found.get("spec") or {}
+    for part in spec.get("replicatedJobs") or ():
+        return int(part["template"]["spec"].get("completions") or 1)
+    return int((spec.get("leaderWorkerTemplate") or {}).get("size") or 1)
