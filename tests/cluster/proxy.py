@@ -73,7 +73,7 @@ class StreamingProxy:
         return fault
 
     def hide(self, group: str) -> Fault:
-        """Have the server not know a group of its API, e.g. "jobset.x-k8s.io"."""
+        """Have the server not know a group of its API, e.g. "jobset.x-k8s.io"; `faults.clear()` shows it again."""
         return self.fail("missing", target=f"^/apis/{group}/", times=float("inf"), status=404)
 
     def calls(self, method: str = "", part: str = "") -> list[Seen]:
@@ -205,10 +205,29 @@ class _Exchange:
         )
         if lost:
             raise _CutError
+        if request.target.partition(b"?")[0] == b"/apis" and isinstance(response, h11.Response):
+            await self._send_groups(response)
+            return response.status_code
         await _send(self._near, [response])
         if isinstance(response, h11.Response):
             await self._relay(cut=fault is not None and fault.kind == "cut")
         return response.status_code
+
+    async def _send_groups(self, response: h11.Response) -> None:
+        """Hand on the list of the API's groups, without those that are hidden."""
+        assert self._far is not None
+        body = b"".join([bytes(each.data) async for each in _events_until_end(self._far) if isinstance(each, h11.Data)])
+        if hidden := [each for each in self._proxy.faults if each.kind == "missing"]:
+            page = json.loads(body)
+            names = [group["name"] for group in page["groups"]]
+            gone = {name for name in names if any(each.is_about("GET", f"/apis/{name}/") for each in hidden)}
+            page["groups"] = [group for group in page["groups"] if group["name"] not in gone]
+            body = json.dumps(page).encode()
+        lengths = (b"content-length", b"transfer-encoding")
+        headers = [(name, value) for name, value in response.headers if name not in lengths]
+        headers.append((b"content-length", str(len(body)).encode()))
+        whole = h11.Response(status_code=response.status_code, headers=headers)
+        await _send(self._near, [whole, h11.Data(data=body), h11.EndOfMessage()])
 
     async def _relay(self, *, cut: bool) -> None:
         """Hand the answer's body on as it comes, for as long as the client listens."""

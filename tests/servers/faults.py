@@ -41,8 +41,12 @@ class Fault:
         self._method = re.compile(method)
         self._target = re.compile(target)
 
+    def is_about(self, method: str, target: str) -> bool:
+        """Say whether a request is one that it meets, as long as it does."""
+        return bool(self._method.fullmatch(method) and self._target.search(target))
+
     def meets(self, method: str, target: str) -> bool:
-        if not (self._method.fullmatch(method) and self._target.search(target)) or self.met >= self.times:
+        if not self.is_about(method, target) or self.met >= self.times:
             return False
         if self._after > 0:
             self._after -= 1

@@ -90,6 +90,14 @@ def test_a_key_of_another_length_is_none(tmp_path: Path, key: bytes) -> None:
         preparing.key_of(replace(PAGE, secret=str(tmp_path)))
 
 
+def test_of_the_keys_of_a_batch_a_child_reads_its_own(tmp_path: Path) -> None:
+    (tmp_path / "job-key").write_bytes(b"a" * 32 + b"b" * 32)
+
+    assert preparing.key_of(replace(PAGE, secret=str(tmp_path), key_at=32)) == b"b" * 32
+    with pytest.raises(RunnerError, match="is none"):
+        preparing.key_of(replace(PAGE, secret=str(tmp_path), key_at=64))
+
+
 def test_the_values_of_a_job_are_not_in_the_text_of_its_work(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"TOKEN": "secret 1"}')
     page, place = replace(PAGE, secret=str(tmp_path)), Place(0, 0, tmp_path, "/runner")

@@ -7,6 +7,7 @@ import signal
 from kinetic._backends.kube import reading
 from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.sayings import Meaning
+from kinetic._wire import podlog
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
 _MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
@@ -103,4 +104,4 @@ def _signal(number: int) -> str:
 def _tail(text: str) -> str:
     """Return the last line: the end of a log may stand in for a message."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    return lines[-1].removeprefix(podlog.SAID)[:300] if lines else ""

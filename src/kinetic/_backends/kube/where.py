@@ -247,4 +247,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    pass
+    os.register_at_fork(after_in_child=_forget)

@@ -86,12 +86,13 @@ def key_of(page: PodPage) -> bytes:
     """
     path = Path(page.secret, pod.KEY_FILE)
     try:
-        key = path.read_bytes()[page.key_at : page.key_at + KEY_BYTES]
+        keys = path.read_bytes()
     except OSError as error:
         raise RunnerError("the key of this job cannot be read", why=f"{path}: {error}") from error
-    if len(key) != KEY_BYTES:
-        raise RunnerError("the key of this job is none", why=f"{path} has {len(key)} bytes instead of {KEY_BYTES}")
-    return key
+    if len(keys) % KEY_BYTES or len(keys) < page.key_at + KEY_BYTES:
+        why = f"{path} has {len(keys)} bytes, and the key of {KEY_BYTES} would begin at {page.key_at}"
+        raise RunnerError("the key of this job is none", why=why)
+    return keys[page.key_at : page.key_at + KEY_BYTES]
 
 
 def check_secret(page: PodPage) -> None:

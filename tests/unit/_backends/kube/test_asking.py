@@ -1,0 +1,159 @@
+"""From a launch to what a cluster is asked: nothing secret in the open, and everything that the runner needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kinetic._backends.kube import asking, kinds
+from kinetic._backends.protocol import Launch, Needs, PodWishes
+from kinetic._hardware import place
+from kinetic._settings.cluster import ClusterSettings
+from kinetic._wire.data import DataRef
+from kinetic._wire.order import Artifact, Child, Order
+from kinetic._wire.pod import PodPage
+
+NOTHING = Artifact.within(b"")
+
+
+def launch(accelerator: str = "cpu", *, settings: ClusterSettings | None = None, **of_order: object) -> Launch:
+    order = Order("cpu-f-1", "f", NOTHING, NOTHING, environment=("TOKEN",), **of_order)
+    wishes = PodWishes("python:3.11-slim", needs=Needs(4.0), settings=settings or ClusterSettings())
+    placement = place(accelerator, multi_host=True)
+    return Launch(
+        order,
+        "ab" * 32,
+        "gs://jobs/below",
+        placement,
+        b"k" * 32,
+        "k1",
+        captured={"TOKEN": "very secret"},
+        pod=wishes,
+        owner="ann",
+    )
+
+
+def asked(found: Launch, **environ: str):
+    return asking.request_of(found, "research", runner="r", secret="s", account="kinetic", environ=environ)
+
+
+def page(found: Launch, kind: kinds.Kind = kinds.JOB, *, key_at: int = 0) -> PodPage:
+    manifest = asking.manifest_of(asked(found), found, kind, key_at=key_at, runner_sha256="cd", umask=0o027)
+    spec = manifest["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
+    return PodPage.from_argument(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
+
+
+def test_captured_values_are_nowhere_in_what_is_asked() -> None:
+    found = launch()
+    manifest = asking.manifest_of(
+        asked(found, TOKEN="very secret"), found, kinds.JOB, key_at=0, runner_sha256="", umask=0
+    )
+
+    assert "very secret" not in str(manifest)
+    assert "k" * 32 not in str(manifest)
+
+
+def test_a_pod_is_told_where_the_store_is_and_not_who_this_client_is() -> None:
+    request = asked(launch(), STORAGE_EMULATOR_HOST="http://x", AWS_REGION="eu", AWS_SECRET_ACCESS_KEY="no", HOME="/me")
+
+    assert request.environment["STORAGE_EMULATOR_HOST"] == "http://x"
+    assert request.environment["AWS_REGION"] == "eu"
+    assert not {"AWS_SECRET_ACCESS_KEY", "HOME", "TOKEN"} & set(request.environment)
+
+
+def test_the_runner_is_told_everything_about_its_job() -> None:
+    told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_at=64)
+
+    assert (told.job_id, told.store_url, told.key_id) == ("cpu-f-1", "gs://jobs/below", "k1")
+    assert (told.key_at, told.umask, told.runner, told.deadline) == (64, 0o027, "cd", 60.0)
+    assert told.checkpoint_dir == "gs://jobs/out/checkpoints"
+
+
+def test_the_server_ends_a_pod_that_outlives_its_deadline_by_far_and_no_other() -> None:
+    assert asked(launch(deadline=60.0)).deadline_seconds == 60 + 1800
+    assert asked(launch()).deadline_seconds is None
+
+
+def test_settings_of_the_cluster_reach_the_request() -> None:
+    settings = ClusterSettings(
+        queue="gold", priority_class="high", pull_secrets=("p",), ttl_seconds=60, most_attempts=4
+    )
+    request = asked(launch(settings=settings))
+
+    assert (request.queue, request.priority_class, request.pull_secrets) == ("gold", "high", ("p",))
+    assert (request.ttl_seconds, request.needs, request.service_account) == (60, Needs(4.0), "kinetic")
+    assert page(launch(settings=settings)).most_attempts == 4
+
+
+def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
+    found = launch(settings=ClusterSettings(store_secret="bucket-key"))
+    container = asking.manifest_of(asked(found), found, kinds.JOB, key_at=0, runner_sha256="", umask=0)
+    container = container["spec"]["template"]["spec"]["containers"][0]
+
+    assert container["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+    assert {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/kinetic/store/credentials.json"} in container["env"]
+    assert {"name": "store", "mountPath": "/kinetic/store", "readOnly": True} in container["volumeMounts"]
+
+
+def test_a_store_of_amazon_gets_variables_only() -> None:
+    found = replace(launch(settings=ClusterSettings(store_secret="keys")), store_url="s3://jobs/below")
+
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
+
+
+def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
+    copied = DataRef("prefix", "gs://set/a/", "gs://set/a/", "a", is_dir=True)
+    shown = DataRef("prefix", "gs://set/b/", "gs://set/b/", "b", is_dir=True, fuse=True)
+
+    (volume,) = asked(launch(data=(copied, shown))).buckets
+
+    assert volume.path == "/kinetic/buckets/1"
+    assert (volume.mount.bucket, volume.mount.only_dir, volume.mount.read_only) == ("set", "b", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"), [(kinds.JOB_SET, False), (kinds.JOB, False), (kinds.LEADER_WORKER_SET, True)]
+)
+def test_only_where_whatever_ends_is_started_again_the_runner_stays(kind: kinds.Kind, holds: bool) -> None:
+    told = page(launch("tpu-v5litepod-2x4"), kind)
+
+    assert (told.hosts, told.holds, told.coordinator) == (2, holds, "detect")
+
+
+def test_hosts_without_chips_meet_at_the_first_of_them() -> None:
+    found = launch()
+    found = replace(found, placement=found.placement._replace(hosts=4))
+
+    assert page(found, kinds.JOB_SET).coordinator == "kinetic-cpu-f-1-s-0-0.kinetic-cpu-f-1:8482"
+    assert page(found, kinds.JOB).coordinator == "kinetic-cpu-f-1-0.kinetic-cpu-f-1:8482"
+
+
+def test_a_child_of_a_batch_reads_the_order_that_its_batch_shares() -> None:
+    order = Order("grp-1", "f", NOTHING, NOTHING, group="grp-00000001")
+    child = Child("cpu-f-2", 3, 1, NOTHING)
+    found = replace(launch(), order=order.of_child(child), child=child, group="grp-00000001")
+
+    told = page(found)
+
+    assert told.order_key == order.key
+    assert told.mark == found.order.mark
+    assert told.child is not None
+    assert Child(**{**told.child, "arguments": NOTHING, "data": ()}) == child
+
+
+def test_a_gpu_job_in_pythons_own_image_finds_the_driver() -> None:
+    ours, theirs = launch("gpu-l4"), launch("gpu-l4")
+    theirs = replace(theirs, pod=replace(theirs.pod, image="nvidia/cuda:12"))
+
+    assert "/usr/local/nvidia/lib64" in asked(ours).environment["LD_LIBRARY_PATH"]
+    assert "LD_LIBRARY_PATH" not in asked(theirs).environment
+
+
+def test_wishes_survive_being_kept_for_another_client() -> None:
+    wishes = launch(settings=ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})).pod
+
+    assert PodWishes.from_json(wishes.to_json()) == wishes
