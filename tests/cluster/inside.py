@@ -19,6 +19,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWPID = 0x00020000, 0x04000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
 MNT_DETACH = 2
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # the number of the call, which the C library does not have
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 STAGED = "/.staged"
 
@@ -125,14 +126,26 @@ def arrange_mounts(plan: dict) -> None:
     # First into a place whose path holds no links, then, seen from inside, to where links of the image lead.
     for number, (source, _, _) in enumerate(sources):
         stage(source, f"{root}{STAGED}/{number}")
-    os.chroot(root)
-    os.chdir("/")
+    change_root(root)
     for each in plan["mounts"]:
         if not each["source"]:  # in memory, and of this container alone
             os.makedirs(each["target"], exist_ok=True)
             mount("tmpfs", each["target"], "tmpfs", MS_NOSUID | MS_NODEV, each["options"])
     for number, (_, target, writable) in enumerate(sources):
         put(f"{STAGED}/{number}", target, writable=writable)
+
+
+def change_root(root: str) -> None:
+    """Make a mounted folder the root of this whole namespace, as container engines do.
+
+    With chroot alone, a process in the container that enters a mount namespace of its own would find itself outside.
+    """
+    os.chdir(root)
+    if libc.syscall(PIVOT_ROOT[os.uname().machine], b".", b".") == 0:
+        check(libc.umount2(b".", MNT_DETACH), "letting go of the old root")  # it lies above the new one
+    else:
+        os.chroot(".")  # a machine that runs from its initial file system cannot
+    os.chdir("/")
 
 
 def arrange_devices(root: str) -> None:

@@ -180,8 +180,9 @@ class Plane:
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Begin to delete a namespace; its pods end in their own time."""
-        self.api.delete(f"/api/v1/namespaces/{name}")
+        """Begin to delete a namespace, unless it is gone; its pods end in their own time."""
+        if self._exists(path := f"/api/v1/namespaces/{name}"):
+            self.api.delete(path)
 
     def _wait_for_account(self, namespace: str) -> None:
         """Pods need the account and the certificate that controllers put into each namespace."""

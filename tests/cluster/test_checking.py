@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cluster import nodes, settings
-from cluster.access import RefusedError
+from cluster.accounts import RBAC, account_token, bind
 from cluster.plane import Plane, wait_for
 from cluster.processes import answers
 
@@ -33,7 +33,6 @@ from kinetic.errors import AccessDeniedError, CapacityError, CredentialsError, K
 pytestmark = pytest.mark.timeout(120)
 
 PLAIN = ClusterSettings()
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 Connect = Callable[..., Client]
 
@@ -65,24 +64,6 @@ def client_of(plane: Any, token: str, namespace: str) -> Client:
     authority = plane.authority.certificate.read_bytes()
     access = Access(plane.client.url, "the test cluster", Fixed(f"Bearer {token}"), authority)
     return Client(access, namespace, Retry(4, 0.05, 1.0, 30.0))
-
-
-def account_token(plane: Any, namespace: str, name: str) -> str:
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    with contextlib.suppress(RefusedError):
-        plane.api.create(path, {"metadata": {"name": name}})
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    return plane.api.create(f"{path}/{name}/token", asked)["status"]["token"]
-
-
-def bind(plane: Any, namespace: str, name: str, role: dict[str, str], account: str) -> None:
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    body = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", **role},
-        "subjects": [subject],
-    }
-    plane.api.create(f"{RBAC}/namespaces/{namespace}/rolebindings", body)
 
 
 def type_in(plane: Any, command: str) -> None:

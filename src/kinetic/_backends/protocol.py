@@ -147,6 +147,7 @@ class Backend(Protocol):
 
     Attributes:
         name: "local", "gke" or "pathways".
+        namespace: The Kubernetes namespace of its jobs; a machine has one that means nothing.
         is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
         look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
         environ: The environment of the client that opened it.
@@ -154,6 +155,8 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
     @property
     def is_here(self) -> bool: ...
     @property

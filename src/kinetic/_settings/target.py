@@ -5,9 +5,9 @@
     project      project=   KINETIC_PROJECT        "project"     GOOGLE_CLOUD_PROJECT       "local"      refused
     zone         zone=      KINETIC_ZONE           "zone"                                   "local"      us-central1-a
     cluster      cluster=   KINETIC_CLUSTER        "cluster"                                "local"      kinetic-cluster
-    namespace    namespace= KINETIC_NAMESPACE      "namespace"                              "default"    default
+    namespace    namespace= KINETIC_NAMESPACE      "namespace"                              "default"    the context's
     store                   KINETIC_STORE          "store"                                  file://…     gs://…-jobs
-    context                 KINETIC_KUBE_CONTEXT   "context"                                ""           ""
+    context                 KINETIC_KUBE_CONTEXT   "context"                                ""           in a pod: its
 
 The first one that says something wins; an empty string says nothing. Without any of it, jobs run on this machine.
 """
@@ -32,6 +32,8 @@ DEFAULT_ZONE = "us-central1-a"
 DEFAULT_CLUSTER = "kinetic-cluster"
 DEFAULT_NAMESPACE = "default"
 
+IN_CLUSTER = "in-cluster"  # the context that means: the cluster of the pod that we run in
+_OF_EVERY_POD = "KUBERNETES_SERVICE_HOST"  # a variable that Kubernetes sets
 _ARGUMENT = "argument"
 _DEFAULT = "default"
 _LOCAL = "local"
@@ -58,7 +60,7 @@ class Target(NamedTuple):
         project: The Google Cloud project; "local" on this machine if none is set.
         zone: The zone of the cluster.
         cluster: The name of the cluster.
-        namespace: The Kubernetes namespace.
+        namespace: The Kubernetes namespace; "" for the context's own, which is known once the cluster was reached.
         store: The address of the store.
         context: A kubeconfig context; "" for GKE's own endpoint.
         home: The kinetic home on this machine, an absolute path.
@@ -124,7 +126,7 @@ def resolve(
         project=_checked_name("project", chosen_project),
         zone=_checked_name("zone", look.up("zone", zone) or _default_name(place, DEFAULT_ZONE)),
         cluster=_checked_name("cluster", chosen_cluster),
-        namespace=_checked_name("namespace", look.up("namespace", namespace) or Setting(DEFAULT_NAMESPACE, _DEFAULT)),
+        namespace=_checked_name("namespace", look.up("namespace", namespace) or _default_namespace(context)),
         store=look.up_store(place) or _default_store(place, chosen_project, chosen_cluster, home),
         context=context,
         home=home,
@@ -141,7 +143,7 @@ def _where(
     place = _checked_backend(
         look.up("backend", backend) or _implied_backend(named, look.profile, multi_host=multi_host)
     )
-    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or Setting("", _DEFAULT)
+    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or _default_context(look, place, named)
     return place, named or _default_project(place, context), context
 
 
@@ -183,6 +185,19 @@ def _implied_backend(project: Setting | None, profile: Profile | None, *, multi_
 
 def _default_name(place: Setting, on_a_cluster: str) -> Setting:
     return Setting(_LOCAL if place.value == _LOCAL else on_a_cluster, _DEFAULT)
+
+
+def _default_context(look: _Look, place: Setting, project: Setting | None) -> Setting:
+    """Mean the cluster that we are in, where a pod asks for a cluster and names none."""
+    inside = look.environ.get(_OF_EVERY_POD)
+    if place.value != _LOCAL and project is None and inside:
+        return Setting(IN_CLUSTER, _OF_EVERY_POD)
+    return Setting("", _DEFAULT)
+
+
+def _default_namespace(context: Setting) -> Setting:
+    """Leave the namespace to a context, which may have one of its own."""
+    return Setting("" if context.value else DEFAULT_NAMESPACE, _DEFAULT)
 
 
 def _default_project(place: Setting, context: Setting) -> Setting:

@@ -59,6 +59,7 @@ class PodPage:
         most_attempts: After so many attempts that were cut short the job fails; None for no limit.
         holds: After the verdict the process stays until it is told to end: for a LeaderWorkerSet, which starts again
             whatever ends.
+        removes: Path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing.
         requirements: The file to install before anything else: an Artifact as plain JSON.
         runner: Digest of the zip, for the note.
         key_at: Where the job's key begins in its file, in bytes.
@@ -85,6 +86,7 @@ class PodPage:
     umask: int = 0o022
     most_attempts: int | None = None
     holds: bool = False
+    removes: str = ""
     requirements: dict[str, Any] | None = None
     runner: str = ""
     key_at: int = 0

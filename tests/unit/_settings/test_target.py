@@ -379,3 +379,33 @@ def test_resolving_without_configuration_loads_no_parser(bare):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert not {"json", "tomllib", "hashlib", "difflib", "dataclasses", "inspect"} & set(done.stdout.split())
+
+
+def test_inside_a_pod_a_cluster_that_nobody_names_is_the_one_around_it(bare):
+    found = resolve(
+        backend="gke",
+        environ={**bare, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KINETIC_STORE": "gs://jobs"},
+    )
+
+    assert found.context == Setting("in-cluster", "KUBERNETES_SERVICE_HOST")
+    assert (found.project.value, found.namespace.value) == ("", "")
+
+
+def test_inside_a_pod_a_project_still_means_its_cluster(bare):
+    found = resolve(project="acme", environ={**bare, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+    assert found.context.value == ""
+    assert found.namespace.value == "default"
+
+
+def test_inside_a_pod_jobs_run_on_this_machine_unless_a_cluster_is_asked_for(bare):
+    found = resolve(environ={**bare, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+    assert (found.backend.value, found.context.value) == ("local", "")
+
+
+def test_the_namespace_of_a_context_is_its_own_unless_somebody_says_another(bare):
+    context = {**bare, "KINETIC_BACKEND": "gke", "KINETIC_KUBE_CONTEXT": "dev", "KINETIC_STORE": "gs://jobs"}
+
+    assert resolve(environ=context).namespace.value == ""
+    assert resolve(environ=context, namespace="mine").namespace.value == "mine"

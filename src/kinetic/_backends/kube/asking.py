@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import slices
+from kinetic._backends.kube import names, slices
 from kinetic._backends.kube.kinds import JOB, JOB_SET
 from kinetic._backends.kube.request import RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._backends.kube.single import job
@@ -109,6 +109,9 @@ def manifest_of(
     """
     coordinator = slices.coordinator(request, _make(kind, request))
     page = page_of(launch, kind, coordinator=coordinator, key_at=key_at, runner_sha256=runner_sha256, umask=umask)
+    if page.holds:  # nothing but the slice itself can end it
+        path = kind.path(request.namespace, names.leader_worker_set(request.job_id, request.placement.hosts))
+        page, request = replace(page, removes=path), replace(request, needs_token=True)
     return _make(kind, replace(request, command=("python3", RUNNER_PATH, page.to_argument())))
 
 

@@ -63,6 +63,11 @@ class KubeBackend:
         return client_of(self.where, self.environ)
 
     @property
+    def namespace(self) -> str:
+        """Where its objects are: what the settings say, else the context's own."""
+        return self.where.namespace or self.client.namespace
+
+    @property
     def look_seconds(self) -> float:
         """How often whoever waits looks anew although nothing was told."""
         without_end = self._kinds is not None and LEADER_WORKER_SET in self._kinds

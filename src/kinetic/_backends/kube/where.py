@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.kube import access
 from kinetic._backends.kube.client import Client
+from kinetic._settings.target import IN_CLUSTER
 from kinetic.errors import BackendError, BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kinetic._gcp.pools import Pools
     from kinetic._gcp.services import Service
 
-IN_CLUSTER = "in-cluster"
+
 # Whatever a client depends on besides its place: another value means another client.
 _VARIABLES = (
     "KUBECONFIG",

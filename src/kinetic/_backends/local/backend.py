@@ -45,6 +45,7 @@ class LocalBackend:
     """
 
     name = "local"
+    namespace = "default"
     is_here = True
     look_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more
 

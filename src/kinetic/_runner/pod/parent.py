@@ -67,6 +67,7 @@ class Parent:
         signal.signal(signal.SIGTERM, self._on_term)
         code = self._run()
         if self.page.holds and code != INFRASTRUCTURE_EXIT:
+            self._dismiss()
             say("this process stays until it is told to end")
             self.watching = True
             self.wait_for(lambda: self.told_to_end, float("inf"))
@@ -96,6 +97,14 @@ class Parent:
         for path in (task.body, task.meta, task.reserve):
             path.unlink(missing_ok=True)
         return code
+
+    def _dismiss(self) -> None:
+        """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
+        if self.page.removes and self.place.host == 0:
+            from kinetic._runner.pod import dismissing  # only slices of one kind need it
+
+            if why := dismissing.dismiss(self.page.removes, self.environ):
+                say(f"this slice holds its machines until somebody collects the result; it cannot be removed: {why}")
 
     # ------------------------------------------------------------------------------------------------- while it runs
 

@@ -122,6 +122,7 @@ def test_only_where_whatever_ends_is_started_again_the_runner_stays(kind: kinds.
     told = page(launch("tpu-v5litepod-2x4"), kind)
 
     assert (told.hosts, told.holds, told.coordinator) == (2, holds, "detect")
+    assert bool(told.removes) is holds
 
 
 def test_hosts_without_chips_meet_at_the_first_of_them() -> None:

@@ -385,6 +385,9 @@ def test_a_service_account_that_is_named_must_exist(cluster, client) -> None:
     assert (error.code, error.what) == ("service-account", "the namespace team has no service account trainer")
     assert error.next.startswith("kubectl create serviceaccount trainer -n team")
 
+    cluster.objects.add("/api/v1/namespaces/team/serviceaccounts/trainer")  # as told, and at once
+    assert check(client, place("cpu"), ClusterSettings(service_account="trainer")) == ()
+
 
 def test_a_service_account_that_is_there_is_taken(cluster, client) -> None:
     cluster.objects |= {f"/api/v1/namespaces/team/serviceaccounts/{name}" for name in ("trainer", "kinetic")}
