@@ -94,7 +94,7 @@ class Launcher:
             child=child,
             environ=self.kept["environ"],
             pod=PodWishes.from_json(self.kept["pod"]) if self.kept.get("pod") else None,
-            owner=cluster.owner(os.environ),
+            owner=cluster.owner(os.environ) if self.kept.get("pod") else "",
         )
 
     @property

@@ -65,7 +65,7 @@ def prepare(options: Options) -> Ground:
     strict = target.backend.source == "argument"
     backend = places.backend_at(target, strict=strict)
     target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-    wanted = cluster.read(target.profile, os.environ)
+    wanted = cluster.ClusterSettings() if backend.is_here else cluster.read(target.profile, os.environ)
     backend.check_store(target.store.value)
     notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
     home = settings.ensure_home(os.environ)

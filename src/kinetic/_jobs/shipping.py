@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting, places, podding, referring
+from kinetic._jobs import defaults, interpreting, places, referring
 from kinetic._jobs import ground as grounds
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
@@ -71,6 +71,8 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
     pod = None
     if not ground.backend.is_here:
+        from kinetic._jobs import podding  # only for clusters
+
         pod = podding.wishes(
             function,
             plan,

@@ -150,7 +150,7 @@ def _launch(order: Order, shipment: Shipment) -> None:
         captured=shipment.captured.values,
         interpreter=shipment.interpreter,
         pod=shipment.pod,
-        owner=cluster.owner(os.environ),
+        owner=cluster.owner(os.environ) if shipment.pod is not None else "",
     )
     ground.backend.launch([launch])
 

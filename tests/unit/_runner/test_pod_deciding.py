@@ -15,6 +15,8 @@ LEFT = {"status": "succeeded", "exited": True}
 RAISED = {"status": "failed", "error": {"type": "ValueError", "module": "builtins"}}
 PREEMPTED = {"status": "failed", "error": {"type": "Preempted", "module": "kinetic.errors"}}
 THEIRS = {"status": "failed", "error": {"type": "Preempted", "module": "theirs"}}
+AWAY = {"status": "failed", "cause": "runner", "error": {"type": "StoreUnreachableError", "module": "kinetic.errors"}}
+TAMPERED = {"status": "failed", "cause": "runner", "error": {"type": "IntegrityError", "module": "kinetic.errors"}}
 KILLED = Ending(status=signal.SIGKILL, phase="execute")
 ENDED = Ending(status=0, phase="execute")
 
@@ -31,6 +33,9 @@ ENDED = Ending(status=0, phase="execute")
         (PREEMPTED, ENDED, False, True, False),
         (PREEMPTED, ENDED, True, True, False),
         (THEIRS, ENDED, False, True, True),
+        (AWAY, ENDED, False, False, False),
+        (AWAY, ENDED, False, True, True),
+        (TAMPERED, ENDED, False, False, True),
         (None, KILLED, False, True, True),
         (None, KILLED, False, False, False),
         (None, KILLED, True, True, False),

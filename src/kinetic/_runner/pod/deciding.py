@@ -37,6 +37,8 @@ def without_a_verdict(word: Mapping[str, Any] | None, ending: Ending, *, told_to
         return "this machine was taken away, or somebody stopped the job"
     if word is None and ending.was_killed and not began:
         return "the worker was killed before the function began"
+    if word is not None and not began and _missed_the_store(word):
+        return f"its store was out of reach before the function began: {(word.get('error') or {}).get('message', '')}"
     return ""
 
 
@@ -50,6 +52,13 @@ def is_peer_loss(failure: Outcome) -> bool:
     error = failure.error
     words = f"{error.get('type', '')}: {error.get('message', '')}\n{error.get('log', '')}"
     return _PEER_LOSS.search(words) is not None
+
+
+def _missed_the_store(word: Mapping[str, Any]) -> bool:
+    """Say whether a phase before the function failed because of what may pass, as in ``starting``."""
+    error = word.get("error") or {}
+    passes = {"StoreUnreachableError", "CredentialsError"}
+    return word.get("cause") == "runner" and error.get("module") == "kinetic.errors" and error.get("type") in passes
 
 
 def _raised_preempted(word: Mapping[str, Any]) -> bool:
