@@ -1,0 +1,144 @@
+"""What a job on a cluster costs beside a bare Job of Kubernetes that starts the same Python and does nothing.
+
+Control plane and scheduler are real, the node is the test suite's agent, the store is its bucket; so only ratios mean
+something. Needs the test cluster (`make cluster`), and is passed over without it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from _measure import Bench, Ground, alternate
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+
+JOB = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def noop(number):
+    return number
+
+def call():
+    begun = time.perf_counter()
+    if noop(1) != 1:
+        raise SystemExit("the result is wrong")
+    return time.perf_counter() - begun
+
+def submit():
+    begun = time.perf_counter()
+    job = noop.run_async(1)
+    seconds = time.perf_counter() - begun
+    job.result()
+    return seconds
+
+def drive(count):
+    begun = time.perf_counter()
+    if noop.run_async_map(range(count), max_concurrent=None).results() != list(range(count)):
+        raise SystemExit("a result is wrong")
+    return time.perf_counter() - begun
+
+serve(call=call, submit=submit, drive=drive)
+"""
+
+
+def main() -> None:
+    bench = Bench("a job that does nothing, on a cluster", runs=7, quick_runs=3)
+    from cluster import binaries, containers
+
+    if binaries.missing() or not containers.isolated():
+        bench.skip("jobs on a cluster", "there is no test cluster that runs pods here: make cluster, as root")
+        bench.end()
+        return
+    with Ground() as ground:
+        _measure(bench, ground)
+    bench.end()
+
+
+def _measure(bench: Bench, ground: Ground) -> None:
+    from cluster import nodes
+    from cluster.agent import Agent
+    from cluster.plane import Plane
+    from servers.gcs import GcsServer
+
+    folder = ground.folder / "cluster"
+    folder.mkdir()
+    plane = Plane(folder).start()
+    agent = Agent(plane.nodes, plane.authority, folder / "nodes").start()
+    server = GcsServer().start()
+    server.bucket("jobs")
+    try:
+        agent.add_node(nodes.cpu("cpu"))
+        ground.environ |= {
+            "KUBECONFIG": str(plane.kubeconfig),
+            "KINETIC_BACKEND": "gke",
+            "KINETIC_KUBE_CONTEXT": "test",
+            "KINETIC_STORE": "gs://jobs/bench",
+            "STORAGE_EMULATOR_HOST": server.url,
+        }
+        _figures(bench, ground, plane)
+    finally:
+        server.close()
+        agent.stop()
+        plane.stop()
+
+
+def _figures(bench: Bench, ground: Ground, plane: Any) -> None:
+    bare = Bare(plane)
+    with ground.session("job.py", JOB) as session:
+        session.ask("call")  # makes the runner's ConfigMap, and checks what is then remembered
+        measured = alternate(
+            bench.runs,
+            call=lambda: float(session.ask("call")) * 1e3,
+            submit=lambda: float(session.ask("submit")) * 1e3,
+            bare=lambda: bare.run() * 1e3,
+        )
+        bench.ratio("a blocking call; vs a bare Job that starts Python", measured["call"], measured["bare"], 3.0, "ms")
+        bench.limit("run_async until it returns; vs the same Job", measured["submit"], 500, "ms", measured["bare"])
+        count = 10 if bench.quick else 30
+        seconds = [float(session.ask("drive", count)) * 1e3 / count for _ in range(3)]
+        together = [bare.run(count) * 1e3 / count for _ in range(3)]
+        bench.ratio(f"one of a batch of {count}; vs bare Jobs made at once", seconds, together, 3.0, "ms")
+
+
+class Bare:
+    """Jobs as anybody would write them: the same image, `python3 -c pass`."""
+
+    def __init__(self, plane: Any) -> None:
+        self._api = plane.api
+        self._path = "/apis/batch/v1/namespaces/default/jobs"
+        self._count = 0
+
+    def run(self, count: int = 1) -> float:
+        """Make Jobs, wait until all are complete, and return how many seconds that took."""
+        begun = time.perf_counter()
+        threads = [threading.Thread(target=self._make) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        while self._open():
+            time.sleep(0.02)
+        return time.perf_counter() - begun
+
+    def _make(self) -> None:
+        container = {"name": "c", "image": "python:3", "command": ["python3", "-c", "pass"]}
+        template = {
+            "metadata": {"labels": {"bare": "yes"}},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
+        }
+        self._count += 1
+        about = {"name": f"bare-{self._count}-{threading.get_ident()}", "labels": {"bare": "yes"}}
+        self._api.create(self._path, {"metadata": about, "spec": {"template": template, "backoffLimit": 0}})
+
+    def _open(self) -> bool:
+        found = self._api.get(self._path, labelSelector="bare=yes")["items"]
+        return any(not each["status"].get("succeeded") for each in found)
+
+
+if __name__ == "__main__":
+    main()
