@@ -8,12 +8,11 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.kube import checking, diagnosis, explaining, live, names, observing, serving, stopping
+from kinetic._backends.kube import checking, diagnosis, explaining, live, names, observing, serving, stopping, together
 from kinetic._backends.kube.feed import Feed, Feeds
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.making import KEPT_FILE, Maker
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from kinetic._settings.cluster import ClusterSettings
 
 _APPS = names.selector(app=f"{names.APP},{names.APP_MANY_HOSTS}")
-_AT_ONCE = 8  # requests side by side
 _MOST_NAMED = 40  # jobs in one selector; more are found by listing all
 _LOOK_SECONDS = 30.0
 _LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
@@ -125,10 +123,7 @@ class KubeBackend:
         return [launch.order.job_id for launch in launches]
 
     def _at_once(self, make: Callable[[Launch, int], Object], launches: Sequence[Launch], mask: int) -> list[Object]:
-        if len(launches) == 1:
-            return [make(launches[0], mask)]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(lambda launch: make(launch, mask), launches))
+        return together.ask_all([partial(make, launch, mask) for launch in launches])
 
     def _made_maker(self) -> Maker:
         with self._lock:

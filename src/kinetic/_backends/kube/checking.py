@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import capacity, facts, permissions, serving
+from kinetic._backends.kube import capacity, facts, permissions, serving, together
 from kinetic._backends.kube.kinds import (
     CONFIG_MAP,
     JOB,
@@ -72,7 +72,7 @@ def _check(
     client: Client, placement: Placement, settings: ClusterSettings, pools: Pools | Callable[[], Pools | None] | None
 ) -> tuple[str, ...]:
     notes: list[str] = []
-    facts.together(
+    together.ask_all(
         [
             lambda: _namespace(client),
             lambda: _permissions(client, placement),

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 LASTING = 600.0  # seconds: permissions, a namespace, what the cluster serves
 BRIEF = 60.0  # seconds: that something is not there yet
-_AT_ONCE = 8  # questions
 
 T = TypeVar("T")
 
@@ -68,27 +67,6 @@ def of(client: Client) -> Facts:
     """Return what a client was told; it goes with the client."""
     with _table.lock:
         return _table.facts.setdefault(client, Facts())
-
-
-def together(questions: Sequence[Callable[[], object]]) -> None:
-    """Ask several things at the same time, and raise what the first of them raises that does.
-
-    The order is that of importance: who has no credentials is told that, and not that a queue is missing.
-    """
-    if len(questions) <= 1:
-        for question in questions:
-            question()
-        return
-    from concurrent.futures import ThreadPoolExecutor, wait  # 8 ms; only where a cluster is asked
-
-    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kinetic-check")
-    try:
-        answers = [pool.submit(question) for question in questions]
-        wait(answers)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C waits for nobody
-    for answer in answers:
-        answer.result()
 
 
 def _forget() -> None:

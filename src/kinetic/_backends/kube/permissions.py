@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._backends.kube import facts
+from kinetic._backends.kube import facts, together
 from kinetic._backends.kube.kinds import CONFIG_MAP, JOB, POD, RULES_REVIEW, SECRET, SERVICE, WHO_REVIEW, Kind
 from kinetic._backends.kube.refusals import page_of
 from kinetic.errors import AccessDeniedError, KineticError
@@ -91,7 +92,7 @@ def _missing(client: Client, needs: tuple[Need, ...], known: Rules) -> list[tupl
     def ask(need: Need) -> None:
         answers[need] = client.may(need.verb, need.kind, part=need.part)
 
-    facts.together([lambda need=need: ask(need) for need in unsure])  # type: ignore[misc]  # a default binds it
+    together.ask_all([partial(ask, need) for need in unsure])
     return [(need, answers[need][1]) for need in unsure if not answers[need][0]]
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import names, reading
+from kinetic._backends.kube import names, reading, together
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
 
-_AT_ONCE = 8  # requests side by side
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _MOST_NAMED = 40
 _KINDS = {kind.name: kind for kind in (JOB, JOB_SET, LEADER_WORKER_SET)}
@@ -26,11 +25,7 @@ def delete(client: Client, objects: Sequence[Object]) -> None:
         about = found["metadata"]
         client.delete(_KINDS[found["kind"]], about["name"], uid=about["uid"])
 
-    if len(objects) == 1:
-        one(objects[0])
-    elif objects:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(one, objects))
+    together.ask_all([partial(one, found) for found in objects])
 
 
 def wait_until_gone(

@@ -14,7 +14,7 @@ import pytest
 from servers.http11 import Answer, Request, Server
 from servers.scripted import page, refusal
 
-from kinetic._backends.kube import facts, kinds
+from kinetic._backends.kube import facts, kinds, together
 from kinetic._backends.kube.access import Access, Fixed
 from kinetic._backends.kube.checking import check, check_store, kind_for_slices, service_account
 from kinetic._backends.kube.client import Client
@@ -610,7 +610,7 @@ def test_the_first_question_that_fails_is_the_one_that_is_told() -> None:
         return question
 
     with pytest.raises(LaunchError):
-        facts.together([lambda: 1, fail(LaunchError("first")), fail(CapacityError("second"))])
+        together.ask_all([lambda: 1, fail(LaunchError("first")), fail(CapacityError("second"))])
 
 
 def test_ctrl_c_waits_for_no_answer() -> None:
@@ -618,7 +618,7 @@ def test_ctrl_c_waits_for_no_answer() -> None:
     mine = threading.main_thread().ident
 
     with pytest.raises(KeyboardInterrupt):
-        facts.together([lambda: answer.wait(15), lambda: signal.pthread_kill(mine, signal.SIGINT)])
+        together.ask_all([lambda: answer.wait(15), lambda: signal.pthread_kill(mine, signal.SIGINT)])
 
     assert not answer.is_set()
     answer.set()
