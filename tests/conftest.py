@@ -1,7 +1,9 @@
-"""How long a test may take, by the folder it lives in."""
+"""How long a test may take, by the folder it lives in; and what a test may ask for anywhere."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
         if seconds is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+@pytest.fixture
+def no_more_threads() -> Iterator[None]:
+    """Let nobody start a thread while the test runs: no machine has room for a stack of that size."""
+    before = threading.stack_size(1 << 62)
+    yield
+    threading.stack_size(before)
 
 
 def folder_of(path: Path) -> str:

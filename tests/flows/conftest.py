@@ -210,6 +210,7 @@ class Batches:
     def __init__(self, project: Project, home: Path) -> None:
         self.project, self.home = project, home
         self.notes, self.go = home.parent / "notes", home.parent / "go"
+        self._clients: list[subprocess.Popen[str]] = []
         project.write("jobs.py", JOBS_OF_BATCHES)
 
     def start(self, code: str, *words: str, **more: str) -> subprocess.Popen[str]:
@@ -230,7 +231,7 @@ def run(inputs, **options):
 def message(error):
     return str(error) + "\\n" + "\\n".join(getattr(error, "__notes__", ()))
 """
-        return subprocess.Popen(
+        client = subprocess.Popen(
             [sys.executable, "-c", head + textwrap.dedent(code), *words],
             cwd=self.project.root,
             env={**environment(), **more},
@@ -238,6 +239,8 @@ def message(error):
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._clients.append(client)
+        return client
 
     def run(self, code: str, *words: str, **more: str) -> Any:
         """Run a client to its good end, and return what it told last."""
@@ -249,6 +252,12 @@ def message(error):
         out, err = client.communicate(timeout=100)
         assert client.returncode == 0, f"{out}\n{err}"
         return self.told(out)[-1], err
+
+    def end_clients(self) -> None:
+        """Kill the clients that a failed test left, and close what was read from all of them."""
+        for client in self._clients:
+            with client:  # closes and waits
+                client.kill()
 
     @staticmethod
     def told(out: str) -> list[Any]:
@@ -276,6 +285,8 @@ def message(error):
 
 
 @pytest.fixture
-def batches(project: Project, home: Path) -> Batches:
-    """Give the test clients that run batches."""
-    return Batches(project, home)
+def batches(project: Project, home: Path) -> Iterator[Batches]:
+    """Give the test clients that run batches, and end those that still run."""
+    made = Batches(project, home)
+    yield made
+    made.end_clients()

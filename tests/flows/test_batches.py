@@ -751,6 +751,62 @@ def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> No
     assert batches.run("tell(kinetic.attach_batch(words[0]).results())", group) == [0, 10, 20, 30, 40]
 
 
+def test_a_driver_that_fails_when_nobody_waits_any_more_says_how_to_go_on(batches: Any) -> None:
+    _, err = batches.both(
+        """
+        from kinetic._batches.launching import Launcher
+
+        def fail(launcher, wanted):
+            threading.main_thread().join()
+            raise OSError("the disk is full")
+        Launcher.launch = fail
+        tell(run(plans(3), max_concurrent=1).group_id)
+        """
+    )
+
+    assert "was not submitted to its end: the disk is full" in err
+    assert "kinetic batch resume grp-" in err
+
+
+def test_the_driver_goes_on_where_no_thread_can_be_had_any_more(batches: Any) -> None:
+    found = batches.run(  # as after the end of the main thread, in Python 3.12.0 and 3.12.1
+        """
+        batch = run(plans(4, until=go), max_concurrent=1)
+        threading.stack_size(1 << 62)  # no machine has room for one
+        open(go, "w").close()
+        tell(batch.results())
+        """
+    )
+
+    assert found == [0, 10, 20, 30]
+
+
+def test_without_a_thread_to_drive_in_everything_is_submitted_before_the_call_returns(batches: Any) -> None:
+    found, said = batches.both(
+        """
+        threading.stack_size(1 << 62)
+        batch = run(plans(3), max_concurrent=1)
+        tell([[job is not None for job in batch.jobs], batch.results()])
+        """
+    )
+
+    assert found == [[True] * 3, [0, 10, 20]]
+    assert "is submitted before the program goes on: no thread can be had" in said
+
+
+def test_a_thread_that_outlives_the_main_one_can_run_a_batch(batches: Any) -> None:
+    found = batches.run(
+        """
+        def late():
+            threading.main_thread().join()
+            tell(run(plans(3), max_concurrent=1).results())
+        threading.Thread(target=late).start()
+        """
+    )
+
+    assert found == [0, 10, 20]
+
+
 def test_without_limit_and_retries_everything_is_submitted_before_the_call_returns(batches: Any) -> None:
     found = batches.run(
         """

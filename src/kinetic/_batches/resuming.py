@@ -16,7 +16,7 @@ from kinetic._batches.launching import Launcher
 from kinetic._jobs import places
 from kinetic._packing import function
 from kinetic._settings import keyring
-from kinetic._wire import fingerprint, keys
+from kinetic._wire import fingerprint, keys, threads
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.group import Table
 from kinetic._wire.order import Order
@@ -38,6 +38,8 @@ def start(
 ) -> None:
     """Drive a batch, in the caller's thread or in one of its own, which keeps the interpreter until it is done.
 
+    Where no thread can be had, the caller waits, and everything is submitted when this returns.
+
     Args:
         batch: Its handle; it is told of every launch.
         launcher: Launches children.
@@ -58,6 +60,8 @@ def start(
             batch._submission_complete.set()  # noqa: SLF001
             if here:
                 raise
+            if not threading.main_thread().is_alive():  # nobody will read it from the handle any more
+                output.warn(f"{batch.group_id} was not submitted to its end: {error}\n{how_to_go_on(batch.group_id)}")
         else:
             batch._poll.attached = not is_done  # noqa: SLF001
             if is_done:
@@ -65,15 +69,12 @@ def start(
             else:
                 _tell_who_drives(batch)
 
-    if here:
-        drive()
-        return
-    try:
-        threading.Thread(target=drive, name=f"kinetic-{batch.group_id}", daemon=False).start()
-    except RuntimeError:  # no thread can be had: let another process drive
-        if held is not None:
-            held.release()
-        raise
+    if not here:
+        if threads.begin(drive, f"kinetic-{batch.group_id}", daemon=False) is not None:
+            return
+        output.say(f"{batch.group_id} is submitted before the program goes on: no thread can be had")
+        here = True  # what goes wrong is raised
+    drive()
 
 
 def _drive(batch: BatchHandle, launcher: Launcher, held: Lease | None, only: Collection[int] | None) -> bool:

@@ -101,7 +101,7 @@ def _read(files: Sequence[File], numbers: Sequence[int], root: str) -> Iterator[
     """Read files, on several threads where that pays."""
     total = sum(files[number].size for number in numbers)
     stop = threading.Event()
-    if total < _FEW_BYTES:
+    if total < _FEW_BYTES or not threading.main_thread().is_alive():  # after its end no pool takes anything
         yield from _read_batch(files, numbers, stop, None)
         return
     from concurrent.futures import ThreadPoolExecutor  # 8 ms, only where there is much to read

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from kinetic import _output as output
 from kinetic._output import live
+from kinetic._wire import threads
 
 if TYPE_CHECKING:
     from kinetic._data.hashing import Tree
@@ -36,16 +37,17 @@ class Telling:
         self._begun = time.monotonic()
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tick, name="kinetic-data-progress", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()
-        self._thread.start()
+        self._thread = threads.begin(self._tick, "kinetic-data-progress")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         output.clear()
         took = time.monotonic() - self._begun
         if kind is None and took >= _SLOW_SECONDS:

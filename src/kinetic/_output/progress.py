@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kinetic._output import lines, live
+from kinetic._wire import threads
 
 SLOW_SECONDS = 1.0
 _MINUTE, _HOUR = 60, 3600
@@ -125,12 +126,12 @@ def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Calla
         while not over.wait(SLOW_SECONDS):
             progress.show() if detail is None else progress.tell(detail())
 
-    thread = threading.Thread(target=tick, name="kinetic-progress", daemon=True)
-    thread.start()
+    thread = threads.begin(tick, "kinetic-progress")
 
     def stop() -> None:
         over.set()
-        thread.join()
+        if thread is not None:
+            thread.join()
 
     return stop
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinetic._stores import clients, complaints, transfer
 from kinetic._stores.addresses import Address
 from kinetic._stores.retrying import Retry
+from kinetic._wire import threads
 from kinetic.errors import KineticError, StoreError
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def _beside(call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
             done.put((None, error))
 
-    threading.Thread(target=work, name="kinetic-request", daemon=True).start()
+    if threads.begin(work, "kinetic-request") is None:
+        return call()  # and Ctrl-C waits
     result, error = transfer.patiently(done)
     if error is not None:
         raise error

@@ -62,14 +62,13 @@ def part(store: Pieces, key: str, start: int, length: int | None) -> bytes:
         if start + len(first.data) >= end:
             return first.data[: max(0, end - start)]
         whole = io.BytesIO(bytes(end - start))
-        view = whole.getbuffer()
-        view[: len(first.data)] = first.data
+        with whole.getbuffer() as view:  # also after an error: a buffer that somebody looks into cannot be freed
+            view[: len(first.data)] = first.data
 
-        def keep(at: int, data: bytes) -> None:
-            view[at - start : at - start + len(data)] = data
+            def keep(at: int, data: bytes) -> None:
+                view[at - start : at - start + len(data)] = data
 
-        _others(store, key, first, range(start + len(first.data), end, PIECE), end, keep)
-        view.release()
+            _others(store, key, first, range(start + len(first.data), end, PIECE), end, keep)
         return whole.getvalue()
 
     return _of_one_version(once, key)

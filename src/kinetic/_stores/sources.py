@@ -21,15 +21,19 @@ class Large:
         source: A view, a file, or chunks.
         size: In bytes; None where only reading to the end will tell.
         again: It can be read from the front: it is no stream, or nothing was read from it yet.
+
+    Args:
+        source: As above.
+        size: As above.
+        rest: Where the chunks come from; closed in the end.
     """
 
-    def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None) -> None:
+    def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None, rest: object = None) -> None:
         self.source: memoryview | Path | Iterator[Body] = source
         self.size = size
         self.again = True
-        self._chunks: object = None
+        self._rest = rest
         if size is None:
-            self._chunks = source
             self.source = self._watched(source)  # type: ignore[arg-type]  # without a size they are chunks
 
     def _watched(self, chunks: Iterator[Body]) -> Iterator[Body]:
@@ -40,8 +44,11 @@ class Large:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close a generator that was not read to its end; what it holds is free again."""
-        for stream in (self.source, self._chunks):
+        """Close a generator that was not read to its end; what it holds is free again.
+
+        Not left to the generators around it: closing one that never began runs none of it.
+        """
+        for stream in (self.source, self._rest):
             close = getattr(stream, "close", None)
             if close is not None:
                 close()
@@ -84,20 +91,15 @@ def _of_chunks(source: Iterable[bytes], most: int) -> Body | Large:
         head.append(_flat(chunk))
         size += len(head[-1])
         if size > most:
-            return Large(_joined(head, rest), None)
+            return Large(_joined(head, rest), None, rest)
     return b"".join(head)
 
 
 def _joined(head: list[Body], rest: Iterator[bytes]) -> Iterator[Body]:
-    """Go on where the reading stopped; a generator, so that closing it lets go of both."""
-    try:
-        for chunk in chain(head, rest):
-            if len(chunk):
-                yield _flat(chunk)
-    finally:
-        close = getattr(rest, "close", None)
-        if close is not None:
-            close()
+    """Go on where the reading stopped."""
+    for chunk in chain(head, rest):
+        if len(chunk):
+            yield _flat(chunk)
 
 
 def _regrouped(chunks: Iterator[Body], size: int) -> Iterator[bytes]:

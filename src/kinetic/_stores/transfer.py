@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from kinetic._wire import threads
+
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Source, Store
 
@@ -41,6 +43,8 @@ def in_parallel(store: Addressed, tasks: Iterable[Callable[[], T]], *, limit: in
     The first error of a task (or of ``tasks`` itself) starts no further task, waits for those that run, so that
     nothing goes on behind the caller's back, and is raised. A reader that stops early (Ctrl-C, ``break``) does not
     wait: what runs then goes on to its own end on a thread that does not hold the process.
+
+    Where no thread can be had, the reader's carries out one task after the other.
 
     Args:
         store: Whose requests these are; it says how many at once are sensible.
@@ -174,12 +178,10 @@ class _Crew(Generic[T]):
         self.under_way += 1
         self._tasks.put(task)
         if self._threads < min(self._many, self.under_way):
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"kinetic-transfer-{self._threads}", daemon=True).start()
+            self._threads += threads.begin(self._work, f"kinetic-transfer-{self._threads + 1}") is not None
 
     def take(self) -> T:
-        done = patiently(self._done)
-        self.under_way -= 1
+        done = self._next()
         if done.error is not None:
             raise done.error
         return done.result  # type: ignore[return-value]  # of the task, whose result is a T
@@ -188,25 +190,32 @@ class _Crew(Generic[T]):
         """Wait for what runs; what has not begun is dropped."""
         self._dismissed.set()
         while self.under_way:
-            patiently(self._done)
-            self.under_way -= 1
+            self._next()
 
     def dismiss(self) -> None:
         self._dismissed.set()
         for _ in range(self._threads):
             self._tasks.put(None)
 
+    def _next(self) -> _Done:
+        """Wait for a task that has ended; without a single thread, carry one out."""
+        done = patiently(self._done) if self._threads else self._carry_out(patiently(self._tasks))
+        self.under_way -= 1
+        return done
+
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            if self._dismissed.is_set():
-                self._done.put(_Done(None, None))
-                continue
-            try:
-                done = _Done(task(), None)
-            except BaseException as error:  # noqa: BLE001 - raised again where the results are read
-                done = _Done(None, error)
+            done = self._carry_out(task)
             self._done.put(done)
             del task, done  # they may hold megabytes while this thread waits
+
+    def _carry_out(self, task: Callable[[], T] | None) -> _Done:
+        if task is None or self._dismissed.is_set():
+            return _Done(None, None)
+        try:
+            return _Done(task(), None)
+        except BaseException as error:  # noqa: BLE001 - raised again where the results are read
+            return _Done(None, error)
 
 
 def _processors() -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from kinetic._cli import completing
+from kinetic._wire import keys
 
 
 def test_a_batch_is_meant_by_its_id_the_beginning_of_it_or_as_the_newest(kinetic, made_batch) -> None:
@@ -134,6 +136,8 @@ def test_a_person_is_asked_before_a_batch_goes(answer, exit_code, there, kinetic
 
 def test_the_tab_key_offers_batches_newest_first(made_batch, home) -> None:
     made = [made_batch("succeeded") for _ in range(3)]
+    for when, group_id in enumerate(made):  # three of one moment have no order
+        os.utime(home / "store" / keys.group_manifest(group_id), (when, when))
 
     assert completing.batches(None, None, "") == ["@last", *made[::-1]]
     assert completing.batches(None, None, made[1]) == [made[1]]

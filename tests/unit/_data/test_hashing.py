@@ -227,6 +227,25 @@ def test_ctrl_c_in_the_middle_of_a_large_file_ends_the_process(tmp_path):
     assert "KeyboardInterrupt" in said
 
 
+def test_a_thread_that_outlives_the_main_one_can_hash(tmp_path, fill):
+    root = fill(tmp_path / "set", {"large.bin": os.urandom(hashing._FEW_BYTES)})
+    code = """
+import sys, threading
+from kinetic._data import Data
+def late():
+    threading.main_thread().join()
+    print(Data(sys.argv[1]).content_hash())
+threading.Thread(target=late).start()
+"""
+    environ = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1])}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, root], env=environ, capture_output=True, text=True, timeout=15, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == (documented(str(root)), "")
+
+
 # --------------------------------------------------------------------------------------------------------- remembering
 
 

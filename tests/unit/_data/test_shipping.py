@@ -644,6 +644,16 @@ def test_what_takes_long_is_told_with_files_bytes_rate_and_what_was_there(capsys
     assert "/s, 2.0 kB there already" in said
 
 
+def test_without_a_thread_to_tell_it_meanwhile_the_end_is_told(capsys, monkeypatch, no_more_threads):
+    monkeypatch.setattr(telling, "_SLOW_SECONDS", 0.0)
+
+    with telling.Telling("sending", "./set", 3, 3000) as told:
+        told.add(files=3, done=3000)
+
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "sending ./set took" in said
+
+
 TELL = """
 import time
 from kinetic._data import telling

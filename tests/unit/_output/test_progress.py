@@ -209,6 +209,18 @@ def test_no_thread_is_started_where_there_is_no_terminal(plain) -> None:
         assert [thread for thread in threading.enumerate() if thread.name == "kinetic-progress"] == []
 
 
+def test_a_phase_without_a_thread_to_show_it_in_says_at_its_end_how_long_it_took(
+    terminal, monkeypatch, no_more_threads
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
+
+    with output.phase("packing"):
+        clock.now += 5
+
+    assert terminal.getvalue() == "kinetic: packing took 5 s\n"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1.9, "1 s"), (59.9, "59 s"), (60, "1 min 00 s"), (3600, "1 h 00 min"), (7325, "2 h 02 min")]
 )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import sys
+import threading
+
 import pytest
 
 from kinetic._stores import reading
@@ -60,6 +65,21 @@ def test_a_piece_that_is_too_short_is_an_error_and_leaves_nothing(tmp_path):
     with pytest.raises(StoreUnreachableError, match="too little"):
         reading.into_file(short, "a", tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_the_middle_leaves_nothing_that_cannot_be_freed(monkeypatch):
+    left = []
+    monkeypatch.setattr(sys, "unraisablehook", left.append)  # asked since Python 3.13; earlier ones keep silent
+
+    for _ in range(3):
+        with contextlib.suppress(StoreUnreachableError):
+            reading.part(Pieces(DATA, short_from=50), "a", 0, None)
+    for thread in threading.enumerate():
+        if thread.name.startswith("kinetic-transfer"):
+            thread.join(10)  # it may hold what it did last
+    gc.collect()
+
+    assert left == []
 
 
 def test_an_object_that_changes_is_read_again():

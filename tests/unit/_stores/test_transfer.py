@@ -152,6 +152,81 @@ def test_threads_end_with_the_work(store):
             assert not thread.is_alive()
 
 
+# ----------------------------------------------------------------------------------------------------- without threads
+
+
+def test_where_no_thread_can_be_had_the_reader_carries_out_everything(store, no_more_threads):
+    here = threading.get_ident()
+
+    results = list(transfer.in_parallel(store, [threading.get_ident] * 50, limit=4))
+
+    assert results == [here] * 50
+
+
+def test_where_no_thread_can_be_had_the_first_error_is_raised_and_starts_nothing_more(store, no_more_threads):
+    begun = []
+
+    def task(number):
+        def run():
+            begun.append(number)
+            if number == 3:
+                raise KeyMissingError("gone")
+
+        return run
+
+    with pytest.raises(KeyMissingError, match="gone"):
+        list(transfer.in_parallel(store, (task(number) for number in range(100)), limit=4))
+
+    assert begun == [0, 1, 2, 3]
+
+
+def test_where_no_thread_can_be_had_an_error_of_the_iterable_is_raised(store, no_more_threads):
+    def tasks():
+        yield lambda: None
+        raise OSError("the folder is gone")
+
+    with pytest.raises(OSError, match="the folder is gone"):
+        list(transfer.in_parallel(store, tasks(), limit=4))
+
+
+def test_the_threads_that_could_be_had_do_the_work_of_those_that_could_not(store):
+    def tasks():
+        for number in range(50):
+            if number == 2:
+                threading.stack_size(1 << 62)  # no machine has room for one
+            yield threading.get_ident
+
+    try:
+        results = list(transfer.in_parallel(store, tasks(), limit=4))
+    finally:
+        threading.stack_size(0)
+
+    assert len(results) == 50
+    assert threading.get_ident() not in results
+
+
+def test_a_thread_that_outlives_the_main_one_can_do_many_things_at_once():
+    code = """
+import threading
+from kinetic._stores import transfer
+from kinetic._stores.memory import MemoryStore
+def late():
+    threading.main_thread().join()
+    print(sorted(transfer.in_parallel(MemoryStore(), [lambda n=n: n for n in range(10)], limit=4)))
+threading.Thread(target=late).start()
+"""
+    environ = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1])}
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=15, check=False
+    )
+
+    assert (done.stdout, done.stderr) == (f"{list(range(10))}\n", "")
+
+
+# --------------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
 def test_ctrl_c_leaves_at_once_though_requests_hang():
     code = """
 import threading

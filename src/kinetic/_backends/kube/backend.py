@@ -19,6 +19,7 @@ from kinetic._backends.kube.making import KEPT_FILE, Maker
 from kinetic._backends.kube.where import Where, client_of, pools_of
 from kinetic._backends.protocol import Diagnosis, Launch, LiveLog, Sighting
 from kinetic._settings import cluster as settings_
+from kinetic._wire import threads
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class KubeBackend:
         """Load what a launch needs while the client packs; see the protocol."""
         from kinetic._packing import runner_zip
 
-        threading.Thread(target=runner_zip.build, name="kinetic-prepare", daemon=True).start()
+        threads.begin(runner_zip.build, "kinetic-prepare")
 
     def begin(self, job_id: str) -> None:
         """Do nothing: until it is launched there is nothing of a job in the cluster."""
@@ -220,7 +221,8 @@ class KubeBackend:
         """Wait until some job of a batch may have ended; see the protocol."""
         feed = self._feeds.get(names.selector(group=group))
         if not feed.is_current:
-            feed.wait_until_current(min(seconds, _CURRENT_SECONDS))
+            if not feed.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not feed.is_alive:
+                time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
             return
         ends: dict[str, int] = self._seen.__dict__.setdefault("ends", {})
         feed.wait_for_an_end(ends.get(group, -1), seconds)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import observing
 from kinetic._backends.kube.watching import Watch
+from kinetic._wire import threads
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -44,10 +46,10 @@ class Feed:
         self.trouble: Exception | None = None
 
     def start(self) -> Feed:
-        """Begin to watch, in threads that keep no interpreter."""
+        """Begin to watch, in threads that keep no interpreter; where none can be had, whoever waits asks instead."""
         for at, kind in enumerate(self._kinds):
-            name = f"kinetic-watch-{kind.plural}"
-            threading.Thread(target=self._follow, args=(at, kind), name=name, daemon=True).start()
+            if threads.begin(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}") is None:
+                self.end()
         return self
 
     @property

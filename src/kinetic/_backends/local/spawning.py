@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from kinetic._backends.local import burying, pulse
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import KEEPERS, NEW_KEEPER, Keeper, Limits, Queue, startable
-from kinetic._wire import steps
+from kinetic._wire import steps, threads
 from kinetic.errors import LaunchError
 
 _STARTUP = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV", "KINETIC_PORTABLE", steps.VARIABLE)
@@ -59,10 +59,8 @@ def _spawn_all(
             if not _is_passing(error.__cause__):
                 burying.give_up_on_a_soil(paths, queue, soil, str(error.why))
             continue
-        if collect:
-            _collect(pid)
-        else:  # it forks the keeper and ends within milliseconds; the thread only collects it
-            threading.Thread(target=_collect, args=(pid,), daemon=True, name="kinetic-spawn").start()
+        if collect or threads.begin(partial(_collect, pid), "kinetic-spawn") is None:
+            _collect(pid)  # it forks the keeper and ends within milliseconds
 
 
 def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tuple[str, str]]]:

@@ -11,6 +11,7 @@ import click
 
 from kinetic._cli import batches
 from kinetic._cli.batches import Batch, Standing
+from kinetic._wire import threads
 
 if TYPE_CHECKING:
     from kinetic._batches.view import View
@@ -83,11 +84,11 @@ def _keep_looking(batch: Batch, shown: View) -> Callable[[], None]:
         while not over.wait(_LOOK_SECONDS):
             shown.look(board)
 
-    thread = threading.Thread(target=look, name="kinetic-view", daemon=True)
-    thread.start()
+    thread = threads.begin(look, "kinetic-view")
 
     def stop() -> None:
         over.set()
-        thread.join()
+        if thread is not None:
+            thread.join()
 
     return stop
