@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kinetic._backends.kube import observing
 from kinetic._backends.kube.watching import Watch
 from kinetic._wire import threads
-from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
@@ -137,7 +136,7 @@ class Feed:
                     else:
                         self._take(event.object)
                     self._changed.notify_all()
-        except KineticError as error:  # whoever waits asks the server itself then, and hears it again
+        except Exception as error:  # noqa: BLE001 - whoever waits asks the server itself then, and hears it again
             self.trouble = error
         finally:
             self.end()
