@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ import cloudpickle
 import pytest
 from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
+from servers.moto_s3 import MotoServer
 
 from kinetic._jobs import logs
 from kinetic._packing import runner_zip
-from kinetic._stores import addresses
+from kinetic._stores import addresses, open_store
 from kinetic._stores.files import FileStore
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.protocol import Store
@@ -724,6 +726,42 @@ def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> No
 
     assert code == INFRASTRUCTURE_EXIT
     assert "gs://jobs does not let us in" in out
+
+
+def test_an_image_that_cannot_open_its_store_gets_what_can(
+    tmp_path: Path, zipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = MotoServer()
+    server.bucket("jobs")
+    words = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": server.url}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "obstore.py").write_text(NO_OBSTORE)
+    certificates = {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
+    pods = Pods(tmp_path, zipped, open_store("s3://jobs/here"), {**words, **certificates, "PYTHONPATH": str(hidden)})
+    try:
+        pods.page = replace(pods.page, reaches_with=f"obstore=={metadata.version('obstore')}")
+        pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
+
+        code, out = pods.run()
+
+        assert code == 0, out
+        assert "this image cannot open the job's store: installing obstore" in out
+        assert pods.value() == 3
+    finally:
+        pods.end()
+        server.close()
+
+
+def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
+    pods.page = replace(pods.page, reaches_with="no-such-package-of-kinetic==1")
+
+    code, out = pods.run()
+
+    assert code == INFRASTRUCTURE_EXIT
+    assert "could not be installed into this pod" in out
 
 
 def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket: Bucket) -> None:

@@ -61,6 +61,7 @@ class PodPage:
             whatever ends.
         removes: Path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing.
         requirements: The file to install before anything else: an Artifact as plain JSON.
+        reaches_with: What must be installed to open the store, where the image lacks it; "" for nothing.
         runner: Digest of the zip, for the note.
         key_at: Where the job's key begins in its file, in bytes.
         secret: The folder of the mounted Secret.
@@ -88,6 +89,7 @@ class PodPage:
     holds: bool = False
     removes: str = ""
     requirements: dict[str, Any] | None = None
+    reaches_with: str = ""
     runner: str = ""
     key_at: int = 0
     secret: str = SECRET_FOLDER

@@ -88,6 +88,17 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     return found
 
 
+def client_of(launch: Launch) -> str:
+    """Return what a pod needs to open the stores of its job, besides Python: the version of it that this client has."""
+    secret = launch.pod is not None and bool(launch.pod.settings.store_secret)
+    addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
+    if not secret and not any(address.startswith("s3://") for address in addresses):
+        return ""
+    from importlib import metadata  # 20 ms; only for stores that need it
+
+    return f"obstore=={metadata.version('obstore')}"
+
+
 def buckets_of(order: Order) -> tuple[BucketVolume, ...]:
     """Return the mounts for data that the job shall see without a copy: each at a path that the runner knows."""
     wanted = [(number, ref) for number, ref in enumerate(order.data) if ref.fuse and ref.kind in {"prefix", "object"}]
@@ -145,6 +156,7 @@ def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner
         most_attempts=wishes.settings.most_attempts,
         holds=launch.placement.hosts > 1 and kind not in {JOB, JOB_SET},
         requirements=wishes.requirements,
+        reaches_with=client_of(launch),
         runner=runner_sha256,
         key_at=key_at,
     )

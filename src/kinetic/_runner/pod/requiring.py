@@ -47,9 +47,9 @@ def install(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
     else:
         folder = base / "packages"
         words += ["--target", str(folder)]
-    command, more = _uv(base)
+    command, more = uv(base)
     _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
-    _show(folder)
+    show(folder)
 
 
 def _verified(store: Store, artifact: Artifact) -> bytes:
@@ -66,8 +66,8 @@ def _asks_for_something(file: Path) -> bool:
     return any(line and not line.startswith("#") for line in lines)
 
 
-def _uv(base: Path) -> tuple[list[str], dict[str, str]]:
-    """Return how uv is called, and what it needs in its environment."""
+def uv(base: Path) -> tuple[list[str], dict[str, str]]:
+    """Return how uv is called, and what it needs in its environment; an image without one gets it from pip."""
     found = shutil.which("uv")
     if found:
         return [found], {}
@@ -92,7 +92,7 @@ def _run(words: list[str], environ: dict[str, str]) -> None:
         )
 
 
-def _show(folder: Path) -> None:
+def show(folder: Path) -> None:
     """Let this process, and those that it starts, import what was installed."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

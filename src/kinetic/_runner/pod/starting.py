@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from kinetic._runner.pod import preparing
+from kinetic._runner.pod import preparing, reaching
 from kinetic._runner.pod.parent import Parent
 from kinetic._runner.pod.preparing import Place
 from kinetic._runner.pod.telling import finish, last_words, say
@@ -30,6 +30,7 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
     try:
         page = PodPage.from_argument(_page_of(words[0] if words else ""))
         place_for_it = page.last_words
+        reaching.see_to_a_client(page.reaches_with, Path(base))
         place = Place(preparing.host_of(page, os.environ), preparing.restarts_of(os.environ), Path(base), runner)
         code = Parent(page, place, os.environ).run()
     except (KineticError, OSError) as error:

@@ -103,6 +103,11 @@ def test_a_store_of_amazon_gets_variables_only() -> None:
     found = replace(launch(settings=ClusterSettings(store_secret="keys")), store_url="s3://jobs/below")
 
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
+    assert page(found).reaches_with.startswith("obstore==")
+
+
+def test_a_bucket_of_google_with_workload_identity_needs_nothing_but_python() -> None:
+    assert page(launch()).reaches_with == ""
 
 
 def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
