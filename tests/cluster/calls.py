@@ -32,6 +32,7 @@ class Calls:
     """The agent's client; of one event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self._under_way: set[asyncio.Task[httpx2.Response]] = set()
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
         timeout = httpx2.Timeout(10, read=30)
         self._client = httpx2.AsyncClient(
@@ -47,7 +48,12 @@ class Calls:
         self, method: str, path: str, body: Any = None, *, kind: str = "application/json", **query: str
     ) -> Any:
         content = None if body is None else json.dumps(body).encode()
-        answer = await self._client.request(method, path, content=content, params=query, headers={"Content-Type": kind})
+        asked = asyncio.ensure_future(
+            self._client.request(method, path, content=content, params=query, headers={"Content-Type": kind})
+        )
+        self._under_way.add(asked)
+        asked.add_done_callback(self._forget)
+        answer = await asyncio.shield(asked)  # pods and nodes that vanish are cancelled, which would leave sockets open
         if answer.status_code >= 400:
             raise RefusedError(answer.status_code, answer.content)
         return answer.json() if answer.content else None
@@ -103,5 +109,11 @@ class Calls:
             async for line in answer.aiter_lines():
                 yield json.loads(line)
 
+    def _forget(self, asked: asyncio.Task[httpx2.Response]) -> None:
+        self._under_way.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # whoever asked may be gone; then nobody else takes it
+
     async def close(self) -> None:
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._client.aclose()

@@ -319,6 +319,20 @@ def test_a_log_of_a_pod_that_has_not_started_says_so(objects, node):
         objects.log("early")
 
 
+def test_a_process_that_enters_a_mount_namespace_stays_inside_its_container(isolated, objects, node):
+    code = """
+import ctypes, os
+open("/of-this-container", "w").close()
+there = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+print(ctypes.CDLL(None).setns(there, 0), os.path.exists("/of-this-container"))
+"""
+
+    objects.run_pod("enters", pod_spec(code, node))
+    objects.phase("enters", "Succeeded")
+
+    assert objects.log("enters") == "0 True\n"
+
+
 def test_exec_runs_inside_the_container(isolated, objects, node, client, namespace):
     objects.run_pod("open", pod_spec("open('/inside', 'w').write('seen'); " + FOREVER.replace("\n", "; "), node))
     objects.wrote("open", "up")

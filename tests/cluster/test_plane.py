@@ -138,6 +138,26 @@ def test_the_proxy_counts_requests_and_injects_refusals(client, plane, namespace
     assert [each.status for each in plane.proxy.calls("GET", "/pods")] == [429, 200]
 
 
+def test_a_group_that_is_hidden_is_neither_listed_nor_served_and_then_it_is_again(plane, namespace):
+    with httpx2.Client(
+        base_url=plane.client.url, verify=plane.client.trust(), headers=plane.client.headers(), trust_env=False
+    ) as client:
+
+        def look():
+            names = {group["name"] for group in client.get("/apis").json()["groups"]}
+            return (
+                "jobset.x-k8s.io" in names,
+                "batch" in names,
+                client.get("/apis/jobset.x-k8s.io/v1alpha2").status_code,
+            )
+
+        plane.proxy.hide("jobset.x-k8s.io")
+        hidden = look()
+        plane.proxy.faults.clear()
+
+        assert (hidden, look()) == ((False, True, 404), (True, True, 200))
+
+
 def test_the_proxy_keeps_connections_for_the_next_request(plane):
     connection = http.client.HTTPSConnection("127.0.0.1", plane.proxy.port, context=plane.client.trust(), timeout=10)
     connection.connect()

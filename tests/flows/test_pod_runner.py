@@ -764,6 +764,18 @@ def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may
     assert "could not be installed into this pod" in out
 
 
+def test_a_slice_waits_for_its_store_and_gives_up_rather_than_start_again_without_end(slices: Pods) -> None:
+    slices.page = replace(slices.page, store_url="gs://jobs/here", patience_seconds=0.5)
+    hidden = slices.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "obstore.py").write_text(NO_OBSTORE)
+
+    code, out = slices.run(PYTHONPATH=str(hidden), STORAGE_EMULATOR_HOST="http://127.0.0.1:9", JOB_COMPLETION_INDEX="0")
+
+    assert code == FAILED_EXIT
+    assert "so the slice gives up" in out
+
+
 def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket: Bucket) -> None:
     cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
     bucket.proxy.faults += [Fault("status", times=3), Fault("drop", times=2, after=4), Fault("lose", method="POST")]

@@ -131,7 +131,7 @@ def resolve(
         context=context,
         home=home,
         profile=choice.profile,
-        notes=choice.notes,
+        notes=(*choice.notes, *_unused_context(look, place)),
     )
 
 
@@ -185,6 +185,14 @@ def _implied_backend(project: Setting | None, profile: Profile | None, *, multi_
 
 def _default_name(place: Setting, on_a_cluster: str) -> Setting:
     return Setting(_LOCAL if place.value == _LOCAL else on_a_cluster, _DEFAULT)
+
+
+def _unused_context(look: _Look, place: Setting) -> tuple[str, ...]:
+    """Say that a context alone moves no job to a cluster."""
+    found = look.up_variable("KINETIC_KUBE_CONTEXT")
+    if found is None or place.value != _LOCAL or place.source != _DEFAULT:
+        return ()
+    return ("KINETIC_KUBE_CONTEXT is set, and jobs run on this machine: KINETIC_BACKEND=gke sends them there",)
 
 
 def _default_context(look: _Look, place: Setting, project: Setting | None) -> Setting:

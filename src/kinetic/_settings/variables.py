@@ -32,7 +32,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("GOOGLE_CLOUD_PROJECT", "where", "the project when nothing of kinetic's names one", "none"),
     Variable("KINETIC_ZONE", "where", "the zone of the cluster", "us-central1-a"),
     Variable("KINETIC_CLUSTER", "where", "the name of the cluster", "kinetic-cluster"),
-    Variable("KINETIC_NAMESPACE", "where", "the Kubernetes namespace", "default"),
+    Variable("KINETIC_NAMESPACE", "where", "the Kubernetes namespace", "the context's own, else default"),
     Variable("KINETIC_KUBE_CONTEXT", "where", "a kubeconfig context to use instead of GKE's endpoint", "none"),
     Variable("KINETIC_STORE", "where", "the address of the store that keeps jobs and results", "follows the backend"),
     Variable("KINETIC_SHARED_STORE", "where", "1: every pod has the folder of a file:// store at its path", "unset"),

@@ -67,6 +67,7 @@ class PodPage:
         secret: The folder of the mounted Secret.
         last_words: The file for what Kubernetes shall show of a failure.
         look_seconds: How often a slice of several hosts looks for what its hosts tell.
+        patience_seconds: How long the hosts of a slice wait at their beginning for a store that is out of reach.
         grace_seconds: From the first failure in a slice to the verdict: time for a preempted host to say so.
     """
 
@@ -96,6 +97,7 @@ class PodPage:
     last_words: str = TERMINATION_LOG
     look_seconds: float = 5.0
     grace_seconds: float = 15.0
+    patience_seconds: float = 3600.0
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""

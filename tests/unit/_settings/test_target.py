@@ -409,3 +409,11 @@ def test_the_namespace_of_a_context_is_its_own_unless_somebody_says_another(bare
 
     assert resolve(environ=context).namespace.value == ""
     assert resolve(environ=context, namespace="mine").namespace.value == "mine"
+
+
+def test_a_context_that_moves_no_job_is_told(bare) -> None:
+    found = resolve(environ={**bare, "KINETIC_KUBE_CONTEXT": "dev"})
+
+    assert found.backend.value == "local"
+    assert "KINETIC_BACKEND=gke" in found.notes[0]
+    assert resolve(environ={**bare, "KINETIC_KUBE_CONTEXT": "dev", "KINETIC_BACKEND": "local"}).notes == ()

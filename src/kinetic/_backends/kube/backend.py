@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetic import _output as output
 from kinetic._backends.kube import checking, diagnosis, explaining, live, names, observing, serving, stopping, together
 from kinetic._backends.kube.feed import Feed, Feeds
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
@@ -20,7 +21,7 @@ from kinetic._backends.kube.where import Where, client_of, pools_of
 from kinetic._backends.protocol import Diagnosis, Launch, LiveLog, Sighting
 from kinetic._settings import cluster as settings_
 from kinetic._wire import threads
-from kinetic.errors import OptionError
+from kinetic.errors import AccessDeniedError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
@@ -79,7 +80,7 @@ class KubeBackend:
         if placement.hosts > 1 and self.name != "pathways":
             raise OptionError(
                 f"{placement.name} has {placement.hosts} hosts, and the gke backend runs jobs of one",
-                next='leave backend= out, or write backend="pathways"',
+                next='write backend="pathways"',
             )
         chosen = settings or settings_.ClusterSettings()
         return checking.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
@@ -305,7 +306,10 @@ class KubeBackend:
 
     def forget_kept(self, group: str) -> None:
         """Remove it; see the protocol."""
-        self.client.delete(SECRET, names.group_secret(group))
+        try:
+            self.client.delete(SECRET, names.group_secret(group))
+        except AccessDeniedError as error:  # what was computed is there all the same
+            output.warn(f"the Secret {names.group_secret(group)} stays in the cluster: {error.what}")
 
 
 def _own_jobs(owner: str) -> str:

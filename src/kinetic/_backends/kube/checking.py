@@ -76,7 +76,7 @@ def _check(
         [
             lambda: _namespace(client),
             lambda: _permissions(client, placement),
-            lambda: service_account(client, settings),
+            lambda: notes.extend(_account_notes(client, settings)),
             lambda: _queue(client, settings.queue),
             lambda: _priority_class(client, settings.priority_class),
             lambda: _secret(client, settings.store_secret),
@@ -103,6 +103,15 @@ def service_account(client: Client, settings: ClusterSettings) -> str:
             code="service-account",
         )
     return given or (ACCOUNT if there else "")
+
+
+def _account_notes(client: Client, settings: ClusterSettings) -> list[str]:
+    """Refuse a service account that is not there; say so where nobody tells us whether the usual one is."""
+    service_account(client, settings)
+    if settings.service_account or _there(client, SERVICE_ACCOUNT, ACCOUNT) is not None:
+        return []
+    unseen = f"we may not see whether the namespace {client.namespace} has a service account {ACCOUNT}"
+    return [f"{unseen}, so pods run as the default one; KINETIC_SERVICE_ACCOUNT={ACCOUNT} names it"]
 
 
 def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -25,6 +25,7 @@ FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
 FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 _COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
 _OWNER_ONLY = 0o400
+_GROUP = 65_532  # may read the Secret as well: an image whose user is not root is in it, and nobody else is
 _GIB = 1024**3
 
 # What a job gets that asks for nothing: little enough for the smallest machine of each kind (g2-standard-4 has 4 cores
@@ -112,13 +113,20 @@ def _container(request: JobRequest, environment: list[Manifest]) -> Manifest:
         "image": request.image,
         "command": [_literal(word) for word in request.command],
         "env": [*_environment(request), *environment],
-        **({"envFrom": [{"secretRef": {"name": request.store_secret}}]} if request.store_secret else {}),
+        **_from_secret(request),
         "resources": resources(request),
         "securityContext": {"allowPrivilegeEscalation": False},
         "volumeMounts": _mounts(request),
         # The end of the log stands in for last words when the runner left none: explain shows it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _from_secret(request: JobRequest) -> Manifest:
+    """Let a Secret's entries be variables, unless it holds a key file: that is no variable's value."""
+    if not request.store_secret or "GOOGLE_APPLICATION_CREDENTIALS" in request.environment:
+        return {}
+    return {"envFrom": [{"secretRef": {"name": request.store_secret}}]}
 
 
 def _environment(request: JobRequest) -> list[Manifest]:
@@ -156,7 +164,9 @@ def resources(request: JobRequest) -> Manifest:
 def _pod_security(request: JobRequest) -> Manifest:
     """Keep system calls that no job needs away; images run as root, so that is allowed unless a number is given."""
     found: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if request.run_as is not None:
+    if request.run_as is None:
+        found["fsGroup"] = _GROUP
+    else:
         found |= {"runAsUser": request.run_as, "runAsGroup": request.run_as, "fsGroup": request.run_as}
         found["runAsNonRoot"] = request.run_as != 0
     return found

@@ -53,7 +53,7 @@ def needed(maker: Kind, *, hosts: int = 1) -> tuple[Need, ...]:
     """Return what a job needs whose pods are made by an object of a kind, on so many hosts (count)."""
     found = [Need(verb, maker) for verb in OWNED]
     found += [Need("list", POD), Need("watch", POD), Need("get", POD, "log")]
-    found += [Need("create", SECRET), Need("create", CONFIG_MAP)]
+    found += [Need("create", SECRET), Need("get", CONFIG_MAP), Need("create", CONFIG_MAP)]
     if hosts > 1 and maker == JOB:
         found.append(Need("create", SERVICE))  # the other kinds that make slices bring their own
     return tuple(found)

@@ -98,7 +98,7 @@ def list_(
 ) -> None:
     """List jobs, newest first.
 
-    Jobs of this machine and, where the home is shared with other machines, theirs.
+    Jobs of this machine, of others that share its home, and of the cluster that a project or a profile names.
 
     Example: kinetic jobs list --status failed --since 7d
     """

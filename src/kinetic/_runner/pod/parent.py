@@ -30,7 +30,7 @@ from kinetic._stores import open_store
 from kinetic._wire import keys, pages, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
-from kinetic.errors import KineticError
+from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
 
 USER_SECONDS = 10.0  # of the 15 that Spot gives
 LAST_SECONDS = 3.0  # for the note and the last of the log
@@ -77,7 +77,7 @@ class Parent:
         page, host = self.page, self.place.host
         say(f"job {page.job_id}" + (f", host {host} of {page.hosts}" if page.hosts > 1 else ""))
         self.store = open_store(page.store_url)
-        if self._has_verdict():
+        if self._looked_patiently():
             say(f"{podlog.VERDICT} already; nothing is left to do")
             return 0
         if self._was_removed():
@@ -149,6 +149,28 @@ class Parent:
                 return True
         self.is_settled = self._has_verdict() or self.is_settled
         return self.is_settled
+
+    def _looked_patiently(self) -> bool:
+        """Say whether there is a verdict; a slice waits for its store, since all its hosts would start again at once.
+
+        Raises:
+            RunnerError: The store was out of reach for an hour: a slice that is started again without end costs chips.
+        """
+        if self.page.hosts == 1:
+            return self._has_verdict()
+        try:
+            return patience.keep_trying(
+                self._has_verdict,
+                StoreUnreachableError,
+                wait=lambda pause: self.wait_for(lambda: self.told_to_end, pause),
+                say=lambda error: say(f"the store is out of reach; it is tried again: {error}"),
+                seconds=self.page.patience_seconds,
+            )
+        except StoreUnreachableError as error:
+            raise RunnerError(
+                f"the store was out of reach for {self.page.patience_seconds:g} s, so the slice gives up",
+                why=str(error),
+            ) from error
 
     def _has_verdict(self) -> bool:
         return self.store.size(keys.result(self.page.job_id)) is not None

@@ -94,7 +94,7 @@ def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
     container = asking.manifest_of(asked(found), found, kinds.JOB, key_at=0, runner_sha256="", umask=0)
     container = container["spec"]["template"]["spec"]["containers"][0]
 
-    assert container["envFrom"] == [{"secretRef": {"name": "bucket-key"}}]
+    assert "envFrom" not in container  # a key file is no variable
     assert {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/kinetic/store/credentials.json"} in container["env"]
     assert {"name": "store", "mountPath": "/kinetic/store", "readOnly": True} in container["volumeMounts"]
 
@@ -102,7 +102,11 @@ def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
 def test_a_store_of_amazon_gets_variables_only() -> None:
     found = replace(launch(settings=ClusterSettings(store_secret="keys")), store_url="s3://jobs/below")
 
+    container = asking.manifest_of(asked(found), found, kinds.JOB, key_at=0, runner_sha256="", umask=0)
+    container = container["spec"]["template"]["spec"]["containers"][0]
+
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
     assert page(found).reaches_with.startswith("obstore==")
 
 

@@ -1,0 +1,82 @@
+"""The Role that docs/clusters.md offers is enough to submit, watch and remove jobs, on a real API server."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.access import RefusedError
+from cluster.test_checking import RBAC, allowed, bind, connect_as
+
+from kinetic._backends.kube import keeping, kinds, names
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.making import Maker
+
+__all__ = ["connect_as"]
+
+pytestmark = pytest.mark.timeout(120)
+
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Return the objects on the page, by kind."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return {each["kind"]: each for text in found for each in yaml.safe_load_all(text)}
+
+
+@pytest.fixture
+def submitter(plane: Any, namespace: str, connect_as: Callable[..., Client]) -> Client:
+    """Somebody who has the rights on the page, and no other."""
+    role = documents()["Role"]
+    plane.api.create(f"{RBAC}/namespaces/{namespace}/roles", role | {"metadata": {"name": role["metadata"]["name"]}})
+    client = connect_as("submitter")
+    bind(plane, namespace, "submitter", {"kind": "Role", "name": role["metadata"]["name"]}, "submitter")
+    allowed(client, "cpu")
+    return client
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu-l4", "tpu-v5e-4x4"])
+def test_whoever_has_the_role_may_submit(submitter: Client, accelerator: str) -> None:
+    assert isinstance(allowed(submitter, accelerator), tuple)  # nodes, which it may not see, are not held against it
+
+
+def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Client, namespace: str) -> None:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i"}]}
+    job = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": pod}}}
+    maker = Maker(submitter, account=lambda _: "", kind_for_slices=lambda: kinds.JOB, environ=os.environ)
+
+    assert maker.ensure_runner().startswith("kinetic-runner-")
+    made = submitter.create(kinds.JOB, job)
+    assert submitter.patch(kinds.JOB, "j", {"spec": {"suspend": False}})
+    assert submitter.list(kinds.POD).version
+    assert submitter.list(kinds.EVENT).version
+    assert submitter.delete(kinds.JOB, "j", uid=made["metadata"]["uid"])
+
+
+def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: Client, namespace: str) -> None:
+    secret = keeping.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
+    name = names.group_secret("grp-0123abcd")
+
+    submitter.create(kinds.SECRET, secret)
+    submitter.create(kinds.SECRET, secret)  # as if the first answer had been lost
+
+    assert submitter.get(kinds.SECRET, name)
+    assert submitter.delete(kinds.SECRET, name)
+
+
+def test_the_api_server_takes_the_binding_on_the_page(plane: Any, namespace: str) -> None:
+    binding = documents()["RoleBinding"]
+    binding["metadata"]["namespace"] = namespace
+
+    try:
+        made = plane.api.create(f"{RBAC}/namespaces/{namespace}/rolebindings", binding)
+    except RefusedError as error:
+        pytest.fail(str(error))
+
+    assert made["subjects"] == binding["subjects"]
