@@ -1,0 +1,148 @@
+"""Jobs on a cluster: the clients, jobs and words of the tests next door, with pods where those have workers.
+
+Control plane, controllers and scheduler are real, and JobSet's, too; the nodes are the agent of tests/cluster, the
+image of a pod is the Python that runs the tests, and the store is a bucket of tests/servers. Each test has a namespace,
+a bucket and nodes of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cluster import containers, images, nodes
+from cluster.fixtures import add_node, agent, namespace, plane, why_not
+from flows.kube.site import JOBS, Bucket, Site
+
+from kinetic._stores.addresses import CREDENTIAL_VARIABLES
+
+SECONDS = 120  # a pod takes seconds where a worker takes tenths of them
+
+__all__ = ["add_node", "agent", "namespace", "plane"]
+
+
+class Told(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its time, and skip all with one line where there is no cluster that runs pods."""
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    reason = _why_not() if here else ""
+    for item in here:
+        if not any(mark.name == "timeout" for mark in item.own_markers):
+            item.add_marker(pytest.mark.timeout(SECONDS))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_not() -> str:
+    return why_not() or ("" if containers.isolated() else "this user may not make namespaces here; root may")
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    """The bucket with everything that jobs keep, behind a proxy that can refuse."""
+    made = Bucket()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shared(tmp_path: Path, agent: Any) -> Iterator[Path]:
+    """A folder that client and pods both see, under the same path, as they would see one of a network."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    python = images.of_this_python()
+    agent.registry.add("python:*", python._replace(shown=(*python.shown, str(folder))))
+    yield folder
+    agent.registry.add("python:*", python)
+
+
+@pytest.fixture
+def home(home: Path, plane: Any, namespace: str, bucket: Bucket, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the test a home that points at the cluster: as its users do, by a project, and nothing names a backend."""
+    for name in CREDENTIAL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    points = {
+        "KUBECONFIG": str(plane.kubeconfig),
+        "KINETIC_KUBE_CONTEXT": "test",
+        "KINETIC_PROJECT": "project-of-a-test",
+        "KINETIC_NAMESPACE": namespace,
+        "KINETIC_STORE": bucket.address,
+        "STORAGE_EMULATOR_HOST": bucket.url,
+    }
+    for name, value in points.items():
+        monkeypatch.setenv(name, value)
+    return home
+
+
+@pytest.fixture
+def project(project: Any) -> Iterator[Any]:
+    """End whatever client the test leaves: its cluster is about to go."""
+    started: list[Any] = []
+    begin = project.start
+
+    def start(*words: Any, **more: Any) -> Any:
+        started.append(begin(*words, **more))
+        return started[-1]
+
+    project.start, project.started = start, started
+    yield project
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def batches(batches: Any, shared: Path) -> Any:
+    """Let clients and the pods of their jobs meet in the shared folder."""
+    batches.notes, batches.go = shared / "notes", shared / "go"
+    begin = batches.start
+
+    def start(*words: Any, **more: Any) -> Any:
+        batches.project.started.append(begin(*words, **more))
+        return batches.project.started[-1]
+
+    batches.start = start
+    return batches
+
+
+@pytest.fixture
+def clients(batches: Any) -> Any:
+    """Clients of single jobs: what they run finds ``one.py`` with some jobs, beside those of batches."""
+    batches.project.write("one.py", JOBS)
+    return batches
+
+
+@pytest.fixture
+def site(plane: Any, agent: Any, namespace: str, bucket: Bucket) -> Site:
+    """What the test sees of its place: objects, pods and requests."""
+    return Site(plane, agent, namespace, bucket)
+
+
+@pytest.fixture
+def machine(add_node: Any, namespace: str) -> str:
+    """A machine with eight cores of this test alone."""
+    return add_node(nodes.cpu(f"machine-{namespace}"))
+
+
+@pytest.fixture
+def kinetic(project: Any) -> Callable[..., Told]:
+    """A function that runs a command in the project's folder to its end."""
+
+    def run(*words: str) -> Told:
+        done: subprocess.CompletedProcess[str] = project.run("", instead=[sys.executable, "-m", "kinetic", *words])
+        return Told(done.returncode, done.stdout, done.stderr)
+
+    return run

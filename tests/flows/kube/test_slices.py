@@ -1,0 +1,254 @@
+"""A slice of several hosts on a cluster, a JobSet or where there is none an Indexed Job: it stands and falls as one."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from cluster import nodes
+from cluster.plane import wait_for
+
+HOSTS = 2
+
+TEAM = """
+    import os
+    import time
+    import kinetic
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def report():
+        host = int(os.environ["KINETIC_HOST_INDEX"])
+        print("I am host", host, "of", os.environ["KINETIC_HOST_COUNT"])
+        return {"host": host, "attempt": int(os.environ["KINETIC_ATTEMPT"])}
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def fall():
+        if os.environ["KINETIC_HOST_INDEX"] == "1":
+            raise ValueError("this host is unwell")
+        time.sleep(600)
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def again(folder):
+        host, attempt = os.environ["KINETIC_HOST_INDEX"], int(os.environ["KINETIC_ATTEMPT"])
+        open(f"{folder}/host-{host}-attempt-{attempt}", "w").close()
+        print("attempt", attempt, flush=True)
+        while attempt == 0:
+            time.sleep(0.1)
+        return attempt
+"""
+
+
+@pytest.fixture
+def team(clients: Any) -> Any:
+    """Clients that find ``team.py`` with jobs of two hosts."""
+    clients.project.write("team.py", TEAM)
+    return clients
+
+
+@pytest.fixture
+def machines(add_node: Any, namespace: str) -> Callable[[int], list[str]]:
+    """Return a function that adds the machines of a slice of v4."""
+    made: list[str] = []
+
+    def add(hosts: int = HOSTS) -> list[str]:
+        for _ in range(hosts):
+            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", "2x2x2", pool=f"pool-{namespace}")
+            made.append(add_node(spec))
+        return made
+
+    return add
+
+
+@pytest.fixture(params=["JobSet", "Indexed Job"])
+def kind(request: pytest.FixtureRequest, plane: Any) -> str:
+    """What makes the pods: where the cluster has no JobSet and no LeaderWorkerSet, an Indexed Job."""
+    if request.param == "Indexed Job":
+        plane.proxy.hide("jobset.x-k8s.io")
+        plane.proxy.hide("leaderworkerset.x-k8s.io")
+    return str(request.param)
+
+
+def test_the_leader_of_a_slice_answers(team: Any, site: Any, machines: Any, kind: str) -> None:
+    machines()
+
+    job_id, backend, value = team.run("""
+        from team import report
+        job = report.run_async()
+        tell([job.job_id, job.backend, job.result(cleanup=False)])
+    """)
+
+    assert (backend, value) == ("pathways", {"host": 0, "attempt": 0})
+    assert len(site.job_sets(job_id)) == (kind == "JobSet")
+    assert len({pod["spec"]["nodeName"] for pod in site.pods_of(job_id)}) == HOSTS
+
+
+def test_collecting_removes_everything_of_a_slice(team: Any, site: Any, machines: Any, kind: str) -> None:
+    machines()
+
+    job_id = team.run("from team import report\njob = report.run_async()\njob.result()\ntell(job.job_id)")
+
+    site.gone(job_id)
+    assert site.bucket.names(f"{job_id}/") == []
+    services = site.api.get(f"{site.core}/services")["items"]
+    assert [each["metadata"]["name"] for each in services if each["metadata"]["name"] != "kubernetes"] == []
+
+
+def test_every_hosts_log_is_kept_and_shown_with_its_prefix(team: Any, machines: Any, kinetic: Any) -> None:
+    machines()
+    job_id = team.run("""
+        from team import report
+        job = report.run_async()
+        job.result(cleanup=False)
+        tell(job.job_id)
+    """)
+
+    everything = kinetic("jobs", "logs", job_id, "--host", "all").out
+    second = kinetic("jobs", "logs", job_id, "--host", "1").out
+
+    found = re.findall(r"^\[host (\d)\] I am host (\d) of 2$", everything, re.MULTILINE)
+    assert found == [("0", "0"), ("1", "1")]
+    assert second.splitlines() == ["I am host 1 of 2"]
+
+
+def test_a_host_that_fails_is_named_with_its_traceback(team: Any, machines: Any, kind: str) -> None:
+    machines()
+
+    name, words, status = team.run("""
+        from team import fall
+        job = fall.run_async()
+        error = job.exception(timeout=90)
+        tell([type(error).__name__, message(error), job.status().value])
+    """)
+
+    assert (name, status) == ("ValueError", "FAILED")
+    assert "this host is unwell" in words
+    assert "It happened on host 1 of 2." in words
+    assert 'raise ValueError("this host is unwell")' in words
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "how",
+    [
+        "the machine is preempted",
+        pytest.param("the machine is gone", marks=pytest.mark.nightly),  # the cluster believes it after a minute
+        "the pod is deleted",
+    ],
+)
+def test_a_slice_that_lost_a_host_begins_again_as_a_whole(
+    team: Any, site: Any, agent: Any, machines: Any, shared: Any, how: str
+) -> None:
+    machines()
+    client = team.start(
+        """
+        from team import again
+        seen = []
+        job = again.run_async(words[0])
+        tell(job.job_id)
+        value = job.result(timeout=150, on_status_change=lambda status: seen.append(status.value), cleanup=False)
+        tell([value, seen, job.logs()])
+        """,
+        str(shared),
+    )
+    (job_id,) = team.told(client.stdout.readline())
+    for host in range(HOSTS):
+        wait_for(f"host {host}", (shared / f"host-{host}-attempt-0").exists)
+    second = next(pod for pod in site.pods_of(job_id) if pod["metadata"]["name"].rsplit("-", 1)[0].endswith("-1"))
+
+    machines(1)
+    _take_away(agent, site, second, how)
+    out, err = client.communicate(timeout=160)
+
+    assert client.returncode == 0, err
+    value, seen, log = team.told(out)[-1]
+    assert value == 1
+    assert "FAILED" not in seen
+    assert "attempt 1" in log
+    assert {path.name for path in shared.glob("host-*-attempt-1")} == {"host-0-attempt-1", "host-1-attempt-1"}
+
+
+def _take_away(agent: Any, site: Any, pod: dict[str, Any], how: str) -> None:
+    if how == "the pod is deleted":
+        site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
+    elif how == "the machine is gone":
+        agent.remove_node(pod["spec"]["nodeName"])
+    else:
+        agent.preempt(pod["spec"]["nodeName"], grace_seconds=15)
+
+
+def test_a_slice_that_waits_for_machines_says_so_and_is_cancelled(
+    team: Any, site: Any, machines: Any, kinetic: Any
+) -> None:
+    machines(1)
+    job_id = team.run("from team import report\ntell(report.run_async().job_id)")
+
+    wait_for("its pods", lambda: len(site.pods_of(job_id)) == HOSTS)
+    told = wait_for("the reason", lambda: "machine" in (said := kinetic("jobs", "explain", job_id)).out and said)
+    cancelled = kinetic("jobs", "cancel", job_id)
+
+    assert "tpu" in told.out
+    assert cancelled.code == 0, cancelled.err
+    site.gone(job_id)
+
+
+def test_a_slice_is_refused_by_the_backend_of_one_host(team: Any) -> None:
+    found = team.run("""
+        from team import report
+        try:
+            report.with_options(backend="gke").run_async()
+        except kinetic.errors.OptionError as error:
+            tell(str(error))
+    """)
+
+    assert "has 2 hosts" in found
+
+
+# What GKE tells JAX about a slice of TPUs nobody tells it on CPUs; here another cluster that JAX knows is played to it.
+PLAYED = """
+    import os
+
+    if "JOB_COMPLETION_INDEX" in os.environ:
+        base = os.environ["HOSTNAME"].rpartition("-")[0]
+        first = f"{base}-0.{base.removesuffix('-s-0')}"
+        os.environ["OMPI_MCA_orte_hnp_uri"] = f"1531576320.0;tcp://{first}:12345"
+        os.environ["OMPI_COMM_WORLD_SIZE"] = "2"
+        os.environ["OMPI_COMM_WORLD_RANK"] = os.environ["JOB_COMPLETION_INDEX"]
+        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = "0"
+"""
+JAX = """
+    import kinetic
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def total():
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        spread = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec("x"))
+        everywhere = NamedSharding(spread.mesh, PartitionSpec())
+        size = len(jax.devices())
+        numbers = jax.make_array_from_callback((size,), spread, lambda index: np.arange(float(size))[index])
+        summed = float(jax.jit(jnp.sum, out_shardings=everywhere)(numbers))
+        return jax.process_index(), jax.process_count(), summed
+"""
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="real JAX is needed, and it is not installed here")
+def test_the_processes_of_a_slice_find_each_other_by_their_names_and_are_one_for_jax(
+    team: Any, machines: Any, kind: str, agent: Any, shared: Any
+) -> None:
+    machines()
+    (shared / "sitecustomize.py").write_text(textwrap.dedent(PLAYED))
+    python = agent.registry.pull("python:3")
+    agent.registry.add("python:*", python._replace(environment={"PYTHONPATH": str(shared)}))
+    team.project.write("joined.py", JAX)
+
+    index, count, total = team.run("from joined import total\ntell(total())")
+
+    assert (index, count) == (0, 2)
+    assert total > 0

@@ -1,0 +1,164 @@
+"""A job that does not begin: its user learns why within seconds, in words, and what to do; nothing is left of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import nodes
+from cluster.plane import wait_for
+
+
+@pytest.fixture
+def submit(clients: Any) -> Any:
+    """Return a function that submits a job with an accelerator and an image, and returns the id."""
+
+    def submit_(accelerator: str = "cpu", **options: str) -> str:
+        code = f"from one import add\ntell(add.with_options(accelerator={accelerator!r}, **{options!r})"
+        return str(clients.run(f"{code}.run_async(1, 2).job_id)"))
+
+    return submit_
+
+
+def explained(kinetic: Any, job_id: str, words: str) -> str:
+    """Ask why a job waits until these words stand in the answer; return all of it."""
+
+    def ask() -> str:
+        told = kinetic("jobs", "explain", job_id)
+        assert told.code == 0, told.err
+        return told.out if words in told.out else ""
+
+    return str(wait_for(f"{words!r} in what explains {job_id}", ask))
+
+
+def test_without_a_machine_that_fits_the_job_waits_and_says_for_what(submit: Any, kinetic: Any, machine: str) -> None:
+    job_id = submit("gpu-l4")
+
+    told = explained(kinetic, job_id, "no machine of this cluster is what the job asks for")
+
+    assert "gpu-l4" in told
+    assert "next:" in told
+    assert kinetic("jobs", "status", job_id).out == f"{job_id}: PENDING\n"
+
+
+def test_whoever_waits_is_told_what_the_job_waits_for(clients: Any, site: Any, add_node: Any, namespace: str) -> None:
+    clients.project.write("call.py", "from one import add\nprint(add(1, 2))\n")
+    client = clients.project.start("call.py")
+    wait_for("the line that says so", lambda: "the cluster has no machines" in clients.peek(client), 75)
+
+    add_node(nodes.cpu(f"late-{namespace}"))
+    out, told = client.communicate(timeout=60)
+
+    assert (client.returncode, out) == (0, "adding\n3\n"), told
+
+
+def test_a_job_that_found_no_machine_is_cancelled_and_gone(submit: Any, kinetic: Any, site: Any, clients: Any) -> None:
+    job_id = submit()
+
+    told = kinetic("jobs", "cancel", job_id)
+
+    assert told.code == 0, told.err
+    assert site.left(job_id) == []
+    site.gone(job_id)
+    assert clients.run("tell(kinetic.attach(words[0]).exception().code)", job_id) == "job-cancelled"
+
+
+def test_an_image_that_does_not_exist_is_named(submit: Any, kinetic: Any, machine: str) -> None:
+    job_id = submit(container_image="registry.test/no/such:1")
+
+    told = explained(kinetic, job_id, "there is no image registry.test/no/such:1")
+
+    assert "look at its name and tag" in told
+
+
+def test_a_machine_that_is_full_is_waited_for(
+    submit: Any, kinetic: Any, add_node: Any, namespace: str, clients: Any
+) -> None:
+    add_node(nodes.cpu(f"small-{namespace}", cores=1))
+    first = clients.run("from one import talk\ntell(talk.run_async(1, go).job_id)")
+    second = submit()
+
+    told = explained(kinetic, second, "every machine that would do is taken: not enough cpu")
+    clients.go.touch()
+
+    assert "wait for other jobs" in told
+    found = clients.run("tell([kinetic.attach(word).result(timeout=60) for word in words])", first, second)
+    assert found == [1, 3]
+
+
+def test_a_quota_that_is_used_up_is_named(submit: Any, kinetic: Any, machine: str, site: Any, clients: Any) -> None:
+    site.put("resourcequotas", {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "0"}}})
+    wait_for("the quota to hold", lambda: "hard" in site.api.get(f"{site.core}/resourcequotas/tight").get("status", {}))
+    job_id = submit()
+
+    told = explained(kinetic, job_id, "the quota tight of the namespace")
+    site.api.delete(f"{site.core}/resourcequotas/tight")
+
+    assert "is used up" in told
+    assert clients.run("tell(kinetic.attach(words[0]).result(timeout=60))", job_id) == 3
+
+
+# ------------------------------------------------------------------------------------------------- refused at once
+
+
+def refused(clients: Any) -> tuple[str, list[str]]:
+    """Submit a job that is refused; return the error's name, and its three parts."""
+    found = clients.run("""
+        from one import add
+        try:
+            add.run_async(1, 2)
+        except kinetic.errors.KineticError as error:
+            tell([type(error).__name__, [error.what, str(error.why), str(error.next)]])
+    """)
+    return str(found[0]), list(found[1])
+
+
+def test_a_namespace_that_does_not_exist_is_named_before_anything_is_stored(
+    clients: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_NAMESPACE", "nobodys")
+
+    name, (what, _, advice) = refused(clients)
+
+    assert name == "LaunchError"
+    assert "there is no namespace nobodys" in what
+    assert "kubectl create namespace nobodys" in advice
+
+
+@pytest.fixture
+def nobody(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make the client somebody whom the cluster knows and lets do nothing; return the name."""
+    site.put("serviceaccounts", {"metadata": {"name": "nobody"}})
+    token = site.put("serviceaccounts/nobody/token", {"spec": {}})["status"]["token"]
+    endpoint = site.plane.client._replace(token=token)
+    monkeypatch.setenv("KUBECONFIG", str(endpoint.write_kubeconfig(tmp_path / "nobody.yaml")))
+    return f"system:serviceaccount:{site.namespace}:nobody"
+
+
+def test_whoever_may_not_make_jobs_is_told_what_is_missing(clients: Any, site: Any, nobody: str) -> None:
+    name, (what, why, advice) = refused(clients)
+
+    assert name == "AccessDeniedError"
+    assert f"in the namespace {site.namespace}" in what
+    assert nobody in why
+    assert "kubectl create rolebinding kinetic-nobody" in advice
+    assert site.jobs() == []
+
+
+def test_a_context_that_does_not_exist_is_named(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "tset")
+
+    _, (what, why, _) = refused(clients)
+
+    assert "tset" in what
+    assert "test" in why
+
+
+def test_a_cluster_that_does_not_answer_is_named_and_nothing_waits_for_it(clients: Any, site: Any) -> None:
+    site.plane.kill_api_server()
+
+    name, (what, _, _) = refused(clients)
+
+    assert name == "BackendUnavailableError"
+    assert "test" in what
