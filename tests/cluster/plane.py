@@ -187,7 +187,9 @@ class Plane:
     def _wait_for_account(self, namespace: str) -> None:
         """Pods need the account and the certificate that controllers put into each namespace."""
         for path in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
-            wait_for(f"{path} in {namespace}", lambda path=path: self._exists(f"/api/v1/namespaces/{namespace}/{path}"))
+            wait_for(
+                f"{path} in {namespace}", lambda path=path: self._exists(f"/api/v1/namespaces/{namespace}/{path}"), 90
+            )
 
     def _exists(self, path: str) -> bool:
         try:

@@ -60,7 +60,9 @@ def _collect(
 
 
 def _by_end(board: Board | Loose, ended: list[int]) -> list[int]:
-    return sorted(ended, key=lambda index: (board.end(index) or (0, 0.0))[1])
+    """Sort inputs by when they ended; of ends that a store puts into the same second, by when they were seen."""
+    seen = {index: place for place, index in enumerate(board.ended)}
+    return sorted(ended, key=lambda index: ((board.end(index) or (0, 0.0))[1], seen.get(index, len(seen))))
 
 
 def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseException]:

@@ -13,7 +13,9 @@ from kinetic._jobs import defaults, interpreting, places, referring
 from kinetic._jobs import ground as grounds
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
+from kinetic._settings.variables import read
 from kinetic._wire import fingerprint, outputs
+from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +68,7 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     if options.placement() != ground.placement:
         ground = grounds.prepare(options)  # the place had been told before the project was read
     grounds.announce(ground, options)
+    _refuse_folders_of_this_machine(options, ground)
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     interpreter = interpreting.interpreter_for(function, plan, ground)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
@@ -84,6 +87,19 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
             environ=os.environ,
         )
     return Shipment(plan, options, ground, captured, interpreter, by_value, pod)
+
+
+def _refuse_folders_of_this_machine(options: Options, ground: Ground) -> None:
+    """Refuse an output folder that would lie in the pod, and go with it."""
+    chosen = outputs.chosen(options.output_dir, os.environ)
+    if ground.backend.is_here or not outputs.folder_of(chosen) or read("KINETIC_SHARED_STORE", os.environ) == "1":
+        return
+    raise OptionError(
+        f"a job on a cluster cannot leave its outputs in {chosen}",
+        why="the folder would be one of its pod's, and be gone with it",
+        next=f"output_dir={ground.store.url + '/my-outputs'!r}, or leave it out",
+        code="output-elsewhere",
+    )
 
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 _WOKEN = 0.9  # of a pause: whoever comes back earlier was told something
+_FIRST_REASON_SECONDS = 2.0
+_AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
+_AGAIN_SECONDS = 1.0
 _REASON_SECONDS = 5.0  # between two questions why a job waits; each costs a cluster four requests
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
@@ -54,10 +57,11 @@ def wait(
     limit = None if timeout is None else time.monotonic() + timeout
     backend = places.backend_of(handle)
     shown = _Shown(handle, follow, progress)
+    eyes = _Eyes(handle)
     told: JobStatus | None = None
     try:
         while True:
-            seen = looking.look(handle)
+            seen = eyes.look(limit)
             if seen.status is not told:
                 told = seen.status
                 _tell(on_change, told)
@@ -66,15 +70,43 @@ def wait(
                 shown.end()
                 return seen
             looked = time.monotonic()
-            pause = _LOG_SECONDS if shown.follows else backend.look_seconds
+            pause = _LOG_SECONDS if shown.follows else min(backend.look_seconds, _REASON_SECONDS)
             while not has_news(backend, handle, pause=pause, looked=looked, limit=limit):
-                shown.print_log()
+                shown.keep_up(seen)
             if limit is not None and time.monotonic() >= limit:
                 raise _too_late(handle, timeout or 0.0, told)
     finally:
         shown.close()
         output.clear()
         backend.forget_watch(handle.job_id)
+
+
+class _Eyes:
+    """Looks at a job, again and again, through times in which store or cluster do not answer."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._has_seen = False
+
+    def look(self, limit: float | None) -> Look:
+        """Look until there is an answer; the first time whatever is wrong is raised at once.
+
+        Args:
+            limit: When waiting is over, by the clock that only goes forward; None for never.
+        """
+        until = time.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
+        until = until if limit is None else min(until, limit)
+        while True:
+            try:
+                seen = looking.look(self._handle)
+            except (StoreUnreachableError, BackendUnavailableError) as error:
+                if time.monotonic() >= until:
+                    raise
+                output.once(f"{self._handle.job_id} goes on, and cannot be seen now: {error.what}; waiting")
+                time.sleep(_AGAIN_SECONDS)
+            else:
+                self._has_seen = True
+                return seen
 
 
 def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float, limit: float | None = None) -> bool:
@@ -131,6 +163,14 @@ class _Shown:
         if self._progress is not None and not seen.status.is_final:
             self._progress.enter(*self._reasons.phase(seen))
 
+    def keep_up(self, seen: Look) -> None:
+        """Show what comes between two looks."""
+        if seen.status is JobStatus.PENDING:
+            if self._progress is not None:
+                self._progress.enter(*self._reasons.phase(seen))
+        else:
+            self.print_log()
+
     def print_log(self, *, last: bool = False) -> None:
         """Print what the job has printed since the last time."""
         if self._follower is None or self._follow is None:
@@ -157,7 +197,7 @@ class _Reasons:
 
     def __init__(self, handle: JobHandle) -> None:
         self._handle = handle
-        self._asked = float("-inf")
+        self._next = float("-inf")
         self._reason = ""
         self._told: set[str] = set()
 
@@ -169,12 +209,13 @@ class _Reasons:
         backend = places.backend_of(self._handle)
         if backend.is_here:
             return "waiting for a slot", reason.removeprefix("waits for ")
-        if time.monotonic() - self._asked > _REASON_SECONDS:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + (_REASON_SECONDS if self._reason else _FIRST_REASON_SECONDS)
             self._ask(backend)
         return "waiting", self._reason or reason
 
     def _ask(self, backend: Backend) -> None:
-        self._asked = time.monotonic()
         with contextlib.suppress(KineticError):
             found = backend.explain(self._handle.job_id)
             if found is None:

@@ -126,3 +126,21 @@ def test_an_output_folder_of_the_users_own_in_a_bucket_is_used(looking: Any, sit
 
     assert found == "gs://mine-of-a-test/runs"
     assert site.bucket.read("mine-of-a-test", "runs/model.txt") == b"this is model.txt"
+
+
+def test_an_output_folder_on_this_machine_is_refused_for_a_job_elsewhere(
+    looking: Any, site: Any, tmp_path: Any
+) -> None:
+    found = looking.run(
+        """
+        from look import *
+        try:
+            write.with_options(output_dir=words[0]).run_async("model.txt")
+        except kinetic.errors.OptionError as error:
+            tell(str(error))
+        """,
+        str(tmp_path / "runs"),
+    )
+
+    assert str(tmp_path / "runs") in found
+    assert site.jobs() == []

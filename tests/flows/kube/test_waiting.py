@@ -45,7 +45,7 @@ def test_without_a_machine_that_fits_the_job_waits_and_says_for_what(submit: Any
 def test_whoever_waits_is_told_what_the_job_waits_for(clients: Any, site: Any, add_node: Any, namespace: str) -> None:
     clients.project.write("call.py", "from one import add\nprint(add(1, 2))\n")
     client = clients.project.start("call.py")
-    wait_for("the line that says so", lambda: "the cluster has no machines" in clients.peek(client), 75)
+    wait_for("the line that says so", lambda: "the cluster has no machines" in clients.peek(client), 30)
 
     add_node(nodes.cpu(f"late-{namespace}"))
     out, told = client.communicate(timeout=60)
