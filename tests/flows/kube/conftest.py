@@ -8,6 +8,7 @@ a bucket and nodes of its own.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,11 +17,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from cluster import containers, images, nodes
-from cluster.fixtures import add_node, agent, namespace, plane, why_not
+from cluster.fixtures import OTHER, add_node, agent, namespace, plane, why_not
 from flows.kube.site import JOBS, Bucket, Site
 
 from kinetic._stores.addresses import CREDENTIAL_VARIABLES
 
+ANYWHERE = "test_any_cluster.py"  # what runs on a cluster of somebody else as well
+# Read now: a test's environment has nothing of kinetic's.
+ELSEWHERE = {name: os.environ.get(name, "") for name in (OTHER, "KINETIC_TEST_STORE", "KINETIC_TEST_NAMESPACE")}
 SECONDS = 120  # a pod takes seconds where a worker takes tenths of them
 
 __all__ = ["add_node", "agent", "namespace", "plane"]
@@ -41,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in here:
         if not any(mark.name == "timeout" for mark in item.own_markers):
             item.add_marker(pytest.mark.timeout(SECONDS))
-        if reason:
+        if reason and not (ELSEWHERE[OTHER] and item.path.name == ANYWHERE):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -69,11 +73,19 @@ def shared(tmp_path: Path, agent: Any) -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(home: Path, plane: Any, namespace: str, bucket: Bucket, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(home: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the test a home that points at the cluster: as its users do, by a project, and nothing names a backend."""
+    points = _points_elsewhere() if ELSEWHERE[OTHER] else _points_here(request, monkeypatch)
+    for name, value in points.items():
+        monkeypatch.setenv(name, value)
+    return home
+
+
+def _points_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    plane, namespace, bucket, _ = map(request.getfixturevalue, ("plane", "namespace", "bucket", "shared"))
     for name in CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    points = {
+    return {
         "KUBECONFIG": str(plane.kubeconfig),
         "KINETIC_KUBE_CONTEXT": "test",
         "KINETIC_PROJECT": "project-of-a-test",
@@ -81,9 +93,17 @@ def home(home: Path, plane: Any, namespace: str, bucket: Bucket, shared: Path, m
         "KINETIC_STORE": bucket.address,
         "STORAGE_EMULATOR_HOST": bucket.url,
     }
-    for name, value in points.items():
-        monkeypatch.setenv(name, value)
-    return home
+
+
+def _points_elsewhere() -> dict[str, str]:
+    kubeconfig, store, namespace = ELSEWHERE.values()
+    if not store:
+        pytest.skip(f"{OTHER} needs KINETIC_TEST_STORE: a bucket that the pods of that cluster reach")
+    lines = Path(kubeconfig).read_text().splitlines()
+    context = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("current-context:"))
+    points = {"KUBECONFIG": kubeconfig, "KINETIC_BACKEND": "gke", "KINETIC_KUBE_CONTEXT": context}
+    points |= {"KINETIC_NAMESPACE": namespace} if namespace else {}
+    return points | {"KINETIC_STORE": store}
 
 
 @pytest.fixture
@@ -105,9 +125,11 @@ def project(project: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def batches(batches: Any, shared: Path) -> Any:
+def batches(batches: Any, request: pytest.FixtureRequest) -> Any:
     """Let clients and the pods of their jobs meet in the shared folder."""
-    batches.notes, batches.go = shared / "notes", shared / "go"
+    if not ELSEWHERE[OTHER]:
+        shared = request.getfixturevalue("shared")
+        batches.notes, batches.go = shared / "notes", shared / "go"
     begin = batches.start
 
     def start(*words: Any, **more: Any) -> Any:
