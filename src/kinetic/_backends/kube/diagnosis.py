@@ -10,6 +10,7 @@ Pure: nothing is asked here. Objects are plain dictionaries, as the API returns 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.sayings import Meaning
 from kinetic.job_status import JobStatus
 
+_INDEX = re.compile(r"-(\d+)-[a-z0-9]{5}$")  # of the name of an indexed pod
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "FailedToScaleUp")
 
 
@@ -53,6 +55,7 @@ class Scene(NamedTuple):
         workload: Kueue's, or None.
         accelerator: As the user wrote it.
         hosts: How many the job has.
+        parts: The Jobs that a JobSet has made.
     """
 
     job: Object
@@ -61,6 +64,7 @@ class Scene(NamedTuple):
     workload: Object | None = None
     accelerator: str = ""
     hosts: int = 1
+    parts: Sequence[Object] = ()
 
     @property
     def job_id(self) -> str:
@@ -93,9 +97,24 @@ def _ended(scene: Scene) -> Finding | None:
     # The host that failed by itself is the cause, and peers of it follow: the earliest without a disruption.
     broken.sort(key=lambda pod: (reading.is_disrupted(pod), _end_time(pod), reading.host(pod)))
     if not broken:
+        said = " ".join(
+            str((reading.condition(each, "Failed", "FailureTarget") or {}).get("message"))
+            for each in (scene.job, *scene.parts)
+        )
+        named = endings.by_its_job(said, scene.job_id)
+        if named is not None:
+            return _gone(scene, *named)
         why = f"{failed.get('reason') or 'Failed'}: {failed.get('message') or ''}"
         return Finding(JobStatus.FAILED, "failed", "it failed, and its pods are gone", why, stuck=True)
     return _finding(JobStatus.FAILED, endings.end(broken[0], scene.job_id), broken[0], scene, stuck=True)
+
+
+def _gone(scene: Scene, pod: str, found: Meaning) -> Finding:
+    """Make a finding of a pod that is gone: of several hosts, its name says which it was."""
+    made = _plain(JobStatus.FAILED, found)
+    host = _INDEX.search(pod)
+    what = f"host {host[1]}: {made.what}" if scene.hosts > 1 and host else made.what
+    return made._replace(what=what, pod=pod, stuck=True)
 
 
 def _held(scene: Scene) -> Finding | None:

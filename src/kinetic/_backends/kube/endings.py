@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from kinetic._backends.kube import reading
@@ -23,6 +24,7 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "its machine is gone",
     "PreemptionByKubeScheduler": "a more important pod took its place",
 }
+_OF_A_JOB = re.compile(r"for pod [^/\s]+/(\S+) failed with exit code (\d+)")  # of a Job whose podFailurePolicy ended it
 _REFUSALS = ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "NodePorts", "OutOf")
 
 
@@ -55,6 +57,20 @@ def end(pod: Object, job_id: str) -> Meaning:
     if reason.startswith(_REFUSALS):
         return Meaning("refused-by-machine", "its machine refused it at the last moment", f"{reason}: {message}")
     return _exit(reading.terminated(pod) or {}, message or reason, job_id)
+
+
+def by_its_job(said: str, job_id: str) -> tuple[str, Meaning] | None:
+    """Say how the pod ended that a Job names as the reason of its failure, when the pod itself is gone.
+
+    Args:
+        said: The Job's words, e.g. "Container kinetic-worker for pod ns/x-s-0-1-abcde failed with exit code 137 …".
+        job_id: The job.
+
+    Returns:
+        The pod's name and how it ended; None when these are other words.
+    """
+    found = _OF_A_JOB.search(said)
+    return (found[1], _exit({"exitCode": int(found[2])}, said, job_id)) if found else None
 
 
 def _exit(ended: Object, said: str, job_id: str) -> Meaning:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import names, reading
 from kinetic._backends.kube.diagnosis import Scene
-from kinetic._backends.kube.kinds import EVENT, JOB_SET, POD, WORKLOAD
+from kinetic._backends.kube.kinds import EVENT, JOB, JOB_SET, POD, WORKLOAD
 from kinetic._backends.protocol import Diagnosis
 from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
@@ -37,7 +37,8 @@ def scene(client: Client, job: Object, *, hosts: int = 1) -> Scene:
         events += _events_named(client, f"{reading.name(job)}-{names.SLICE}-0")  # its Job's own
     queue = (job["metadata"].get("labels") or {}).get(names.QUEUE_LABEL)
     held = queue and (job.get("spec") or {}).get("suspend")
-    return Scene(job, pods, events, _workload(client, job) if held else None, accelerator, hosts)
+    parts = client.list(JOB, f"{names.JOB_LABEL}={label}").objects if job.get("kind") == JOB_SET.name else []
+    return Scene(job, pods, events, _workload(client, job) if held else None, accelerator, hosts, parts)
 
 
 def diagnosis(found: Finding, job_id: str) -> Diagnosis:

@@ -536,3 +536,26 @@ def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
                     'research/kinetic: serviceaccount "kinetic" not found', of="child")  # fmt: skip
 
     assert "kubectl create serviceaccount kinetic" in find(Scene(found, (), [refusal])).next
+
+
+def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> None:
+    said = "Container kinetic-worker for pod team/kinetic-x-s-0-1-ab1cd failed with exit code 137 matching FailJob rule"
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": said}]}
+    whole = {"conditions": [{"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "a job failed"}]}
+
+    found = diagnosis.find(
+        Scene({"kind": "JobSet", "metadata": {}, "status": whole}, hosts=2, parts=[{"metadata": {}, "status": failed}])
+    )
+
+    assert (found.status, found.code) == (JobStatus.FAILED, "killed")
+    assert found.what == "host 1: it was killed, most often because memory ran out"
+    assert found.pod == "kinetic-x-s-0-1-ab1cd"
+
+
+def test_a_job_on_one_host_names_its_lost_pod_as_well() -> None:
+    said = "Container kinetic-worker for pod team/kinetic-x-ab1cd failed with exit code 1 matching FailJob rule at 1"
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": said}]}
+
+    found = diagnosis.find(Scene({"kind": "Job", "metadata": {}, "status": failed}))
+
+    assert found.what == "it exited with 1"
