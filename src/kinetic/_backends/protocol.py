@@ -125,6 +125,23 @@ class Sighting:
     version: str = ""
 
 
+class DebugAddress(NamedTuple):
+    """Where the debug server of one host of a job listens, on the loopback interface of its machine or pod.
+
+    Attributes:
+        port: The port.
+        pod: The pod, "" on this machine.
+        roots: Pairs of folders: as the client knows one, and where it lies in the job. A cluster does not know them.
+        state: "waiting" for a debugger, "attached", or "over": it waits for nobody any more, and takes whoever comes.
+            A cluster does not know it and says "": ``_jobs/debugging.address_of`` reads it and the roots in the store.
+    """
+
+    port: int
+    pod: str = ""
+    roots: tuple[tuple[str, str], ...] = ()
+    state: str = ""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Why a job is as it is, and what to do next.
@@ -241,6 +258,14 @@ class Backend(Protocol):
             host: Of which host, from 0.
             attempt: Which attempt.
             follow: Whether it is read as it grows, rather than once.
+        """
+
+    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
+        """Say where the debug server of a running job's newest attempt is, or None while there is none.
+
+        Args:
+            name: The job.
+            host: Of which host, from 0.
         """
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:

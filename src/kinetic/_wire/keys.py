@@ -7,6 +7,7 @@
 | {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the Order |
 | {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
 | {job_id}/hosts/{attempt}/{host}/{word} | runner | in a slice of pods: that a host began, answers, or how it ended |
+| {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
@@ -87,6 +88,11 @@ def hosts(job_id: str, attempt_number: int) -> str:
 def host(job_id: str, attempt_number: int, index: int, word: str) -> str:
     """Return the key of one word of one host: "begun", "here", or the status of its end."""
     return f"{job_id}/hosts/{attempt_number}/{index}/{word}"
+
+
+def debug(job_id: str, attempt_number: int, host: int) -> str:
+    """Return the key of what the debug server of a pod says of itself."""
+    return f"{job_id}/debug/{attempt_number}/{host}"
 
 
 def logs(job_id: str, attempt_number: int, host: int) -> str:

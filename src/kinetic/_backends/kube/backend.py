@@ -13,14 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._backends.kube import checking, diagnosis, explaining, live, names, observing, serving, stopping, together
+from kinetic._backends.kube import (
+    checking,
+    diagnosis,
+    explaining,
+    live,
+    names,
+    observing,
+    reading,
+    serving,
+    stopping,
+    together,
+)
 from kinetic._backends.kube.feed import Feed, Feeds
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.making import KEPT_FILE, Maker
+from kinetic._backends.kube.tailing import is_running
 from kinetic._backends.kube.where import Where, client_of, pools_of
-from kinetic._backends.protocol import Diagnosis, Launch, LiveLog, Sighting
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting
 from kinetic._settings import cluster as settings_
-from kinetic._wire import threads
+from kinetic._wire import debug, threads
 from kinetic.errors import AccessDeniedError, OptionError
 
 if TYPE_CHECKING:
@@ -265,6 +277,13 @@ class KubeBackend:
         if follow:
             return live.follow(self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name))
         return live.snapshot(self.client, pods, host=host, attempt=attempt)
+
+    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
+        """Say which pod carries out a host of a job now; see the protocol."""
+        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
+        ours = [pod for pod in pods if reading.host(pod) == host and is_running(pod)]
+        newest = max(ours, key=lambda pod: (reading.made(pod), reading.name(pod)), default=None)
+        return None if newest is None else DebugAddress(debug.PORT, pod=reading.name(newest))
 
     def _tell(self, name: str) -> None:
         for feed in self._feeds.there():

@@ -16,13 +16,14 @@ from kinetic._backends.local import burying, environment, launching, life, pulse
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
-from kinetic._backends.protocol import Diagnosis, Launch, Sighting
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting
 from kinetic._packing import runner
 from kinetic._settings import home
 from kinetic._stores import open_store, transfer
 from kinetic._wire import folders, pages
+from kinetic._wire.debug import DebugPage
 from kinetic._wire.steps import step
-from kinetic.errors import CapacityError, KineticError
+from kinetic.errors import CapacityError, IntegrityError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -233,6 +234,17 @@ class LocalBackend:
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FileLog | None:  # noqa: ARG002
         """Return the log as the worker writes it; see the protocol."""
         return FileLog.open(self.paths.log(name, attempt, host))
+
+    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
+        """Read what the debug server of a running job says of itself; see the protocol."""
+        row = self.queue.jobs([name]).get(name)
+        if row is None or row.state != "running":
+            return None
+        try:
+            page = DebugPage.from_bytes(self.paths.debug(name, row.attempt, host).read_bytes())
+        except (OSError, IntegrityError):  # not there yet
+            return None
+        return DebugAddress(page.port, roots=page.roots, state=page.state)
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; see the protocol."""

@@ -99,6 +99,10 @@ class Paths:
         """There once the function of an attempt has begun; see ``Work.began``."""
         return self.jobs / job_id / f"log-{attempt}-{host}.began"
 
+    def debug(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """What a job's debug server says of itself; see ``Work.debug_page``."""
+        return self.jobs / job_id / f"log-{attempt}-{host}.debug"
+
     def lock(self, keeper: str) -> Path:
         """Held by a keeper for as long as it lives."""
         return self.keepers / f"{keeper}.lock"

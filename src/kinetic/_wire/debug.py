@@ -1,0 +1,48 @@
+"""What a debug server says of itself, and what an order asks of it; all sides read and write the same page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from kinetic._wire import pages
+
+PORT = 5678  # in a pod, and debugpy's own default; on a machine each server takes a free one
+EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
+WAIT_SECONDS = 600.0  # that a job waits for a debugger, unless KINETIC_DEBUG_WAIT_TIMEOUT says something else
+
+WAITING, ATTACHED, OVER = "waiting", "attached", "over"
+
+
+@dataclass(frozen=True)
+class DebugPage:
+    """The state of one host's debug server.
+
+    Attributes:
+        port: Where it listens, on the loopback interface.
+        state: WAITING, ATTACHED, or OVER: nobody came in time, and the function runs.
+        until: Unix time at which it stops waiting.
+        pid: The worker's process.
+        roots: Pairs of folders: as the client knows one, and where it lies in the job.
+    """
+
+    port: int
+    state: str = WAITING
+    until: float = 0.0
+    pid: int = 0
+    roots: tuple[tuple[str, str], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Write the page."""
+        return pages.write({"schema": pages.SCHEMA, **asdict(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> DebugPage:
+        """Read the page.
+
+        Raises:
+            IntegrityError: It is none, or of another version.
+        """
+        fields = pages.read(data, "the page of a debug server")
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        known["roots"] = tuple((here, there) for here, there in fields.get("roots", ()))
+        return cls(**known)
