@@ -1,8 +1,8 @@
 """The nodes of the test cluster: a small kubelet that runs pods as processes of this machine.
 
 Truthful in what a scheduler, a Job controller and a user can see: phases, states, exit codes, signals, logs, names.
-Not done, and refused rather than pretended: hostPath and CSI volumes, probes, lifecycle hooks, sidecars, terminals. All
-pods share this machine's network; each has a loopback address of its own. Memory runs out when a test asks for it.
+Not done, and refused rather than pretended: hostPath and CSI volumes, probes, lifecycle hooks, sidecars. All pods
+share this machine's network; each has a loopback address of its own. Memory runs out when a test asks for it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import fcntl
 import json
+import os
+import pty
+import signal
 import ssl
+import struct
+import termios
 import urllib.parse
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from cluster.containers import Container
 
 # stdin, stdout, stderr, the final status, the size of the terminal; 255 closes one of them, in version 5.
-IN, OUT, ERR, STATUS, _, CLOSE = 0, 1, 2, 3, 4, 255
+IN, OUT, ERR, STATUS, SIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 
 class NoSuchError(Exception):
@@ -121,10 +127,11 @@ class Server:
     # ------------------------------------------------------------------------------------------------------------ exec
 
     async def _exec(self, socket: Socket, head: bytes, container: Container, query: dict[str, list[str]]) -> None:
-        if query.get("tty", ["0"])[0] in {"1", "true"}:
-            raise NoSuchError("the test's node agent has no terminals: leave tty out")
         if not await socket.accept(head, ("v5.channel.k8s.io", "v4.channel.k8s.io")):
             raise NoSuchError("the test's node agent speaks v5.channel.k8s.io and v4.channel.k8s.io only, not SPDY")
+        if _asked(query, "tty"):
+            await _exec_on_a_terminal(socket, container, query["command"])
+            return
         pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
             *container.entering(query["command"]),
@@ -211,6 +218,47 @@ async def _feed(socket: Socket, process: asyncio.subprocess.Process) -> None:
                 process.stdin.close()
     if process.returncode is None:
         process.kill()
+
+
+async def _exec_on_a_terminal(socket: Socket, container: Container, command: list[str]) -> None:
+    """Run a command as the leader of a session, with a terminal of its own."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *("setsid", "--ctty", *container.entering(command)),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                env=container.environment,
+            )
+        finally:
+            os.close(theirs)
+        listening = asyncio.ensure_future(_type(socket, ours, process))
+        try:
+            shown = asyncio.StreamReader()
+            await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(shown), screen)
+            with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+                await _hand_on(socket, OUT, shown)
+            await socket.send(STATUS, json.dumps(_outcome(await process.wait())).encode())
+            await socket.close()
+        finally:
+            listening.cancel()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _type(socket: Socket, terminal: int, process: asyncio.subprocess.Process) -> None:
+    """Type what the client sends, give the terminal the size that it says, and hang up when it has gone."""
+    async for channel, data in socket.messages():
+        if channel == IN:
+            os.write(terminal, data)
+        elif channel == SIZE:
+            size = json.loads(data)
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+    if process.returncode is None:
+        process.send_signal(signal.SIGHUP)
 
 
 async def _hand_on(socket: Socket, channel: int, stream: asyncio.StreamReader) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -142,6 +143,20 @@ class DebugAddress(NamedTuple):
     state: str = ""
 
 
+class Stacks(NamedTuple):
+    """What the threads of one host of a job are doing.
+
+    Attributes:
+        host: Which host, from 0.
+        text: Their stacks, as Python's faulthandler writes them; "" where there was no answer.
+        why: Why there was none, or "".
+    """
+
+    host: int
+    text: str
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Why a job is as it is, and what to do next.
@@ -268,6 +283,38 @@ class Backend(Protocol):
             host: Of which host, from 0.
         """
 
+    def dial(self, address: DebugAddress) -> AbstractContextManager[Link]:
+        """Open a connection to a debug server.
+
+        Raises:
+            BackendError: Nobody listens there, or we may not.
+            OSError: The same, on this machine.
+        """
+
+    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
+        """Run a command where a job runs, with this process's input and output, and return its exit code.
+
+        It has the job's variables and stands in its working directory.
+
+        Args:
+            name: The job; it runs.
+            command: Program and arguments; none for a shell.
+            host: On which host, from 0.
+            tty: Whether input and output are a terminal, and shall be one there.
+
+        Raises:
+            RunnerError: There is nothing to go to.
+            AccessDeniedError: We may not.
+            BackendError: The connection broke.
+        """
+
+    def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
+        """Ask hosts of a running job for the Python stacks of all their threads; nothing is stopped.
+
+        Raises:
+            AccessDeniedError: We may not.
+        """
+
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
@@ -310,3 +357,20 @@ class LiveLog(Protocol):
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes from a position; fewer when there are fewer."""
+
+
+class Link(Protocol):
+    """A connection to a port of a job, to be written and read by two threads."""
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, however many; what cannot be sent any more is an OSError or a BackendError."""
+
+    def receive(self) -> bytes:
+        """Return the next bytes that come, b"" when the other end has closed or the connection broke.
+
+        Raises:
+            BackendError: Nobody listens there.
+        """
+
+    def finish(self) -> None:
+        """Say that nothing more is sent; then the other end closes, too."""

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from kinetic._runner import visiting
+
 _BLOCK = 1 << 16
 _FLUSH_SECONDS = 0.1
 
@@ -35,6 +37,7 @@ class _Flusher(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
+        visiting.answer_here()
         while not self.over.wait(_FLUSH_SECONDS):
             with contextlib.suppress(ValueError, OSError):
                 sys.stdout.flush()

@@ -91,6 +91,11 @@ class Work:
         """The file that appears when the function begins: before that, the job can be started again unharmed."""
         return self.log.with_name(f"{self.log.name}.began")
 
+    @property
+    def door(self) -> Path:
+        """The file into which the stacks of its threads are written for visitors; see ``visiting``."""
+        return self.log.with_name(f"{self.log.name}.stacks")
+
     def last_word(self) -> dict[str, Any] | None:
         """Return the worker's final word as it lies on the disk, or None: it outlives both processes."""
         try:

@@ -26,7 +26,8 @@ def leaves(command: click.Command = cli, path: str = "") -> Iterator[tuple[str, 
 LEAVES = dict(leaves())
 WITH_JSON = sorted(path for path, command in LEAVES.items() if "--json" in {o for p in command.params for o in p.opts})
 
-# Words for a home with one job that succeeded, JOB, one that failed, BAD, and a batch, GROUP. "run" is tried in flows.
+# Words for a home with one job that succeeded, JOB, one that failed, BAD, and a batch, GROUP. "run", and what
+# needs a job that runs, is tried in flows.
 WITH_A_TABLE = {
     "accelerators": ["", "tpu-v5p-8"],
     "batch cancel": ["GROUP"],
@@ -41,6 +42,7 @@ WITH_A_TABLE = {
     "jobs list": ["", "--all", "--status failed --limit 1"],
     "jobs result": ["JOB", "BAD", "JOB --save FOLDER/saved.pkl"],
     "jobs show": ["JOB", "BAD"],
+    "jobs stacks": [],
     "jobs status": ["JOB", "BAD"],
     "jobs wait": ["JOB BAD"],
     "key list": [""],
@@ -65,6 +67,7 @@ WITHOUT_A_TABLE = {
     "profile rm": "team --yes",
     "profile unset": "",
 }
+NEED_A_RUNNING_JOB = ["jobs shell"]
 JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
 
 
@@ -94,7 +97,7 @@ def call(kinetic, home: Path, made_job, made_batch, tmp_path: Path) -> Callable[
 
 def test_a_command_has_json_or_is_known_to_have_no_table() -> None:
     assert sorted(WITH_A_TABLE) == WITH_JSON
-    assert sorted(LEAVES) == sorted([*WITH_A_TABLE, *WITHOUT_A_TABLE])
+    assert sorted(LEAVES) == sorted([*WITH_A_TABLE, *WITHOUT_A_TABLE, *NEED_A_RUNNING_JOB])
 
 
 @pytest.mark.parametrize("line", JSON_CALLS)

@@ -8,6 +8,7 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from kinetic._backends.kube import (
     checking,
     diagnosis,
     explaining,
+    forwarding,
     live,
     names,
     observing,
@@ -24,19 +26,21 @@ from kinetic._backends.kube import (
     serving,
     stopping,
     together,
+    visiting,
 )
 from kinetic._backends.kube.feed import Feed, Feeds
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.making import KEPT_FILE, Maker
 from kinetic._backends.kube.tailing import is_running
 from kinetic._backends.kube.where import Where, client_of, pools_of
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
 from kinetic._settings import cluster as settings_
 from kinetic._wire import debug, threads
 from kinetic.errors import AccessDeniedError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
+    from kinetic._backends.kube.forwarding import Tunnel
     from kinetic._backends.kube.kinds import Kind
     from kinetic._hardware.placement import Placement
     from kinetic._settings.cluster import ClusterSettings
@@ -284,6 +288,18 @@ class KubeBackend:
         ours = [pod for pod in pods if reading.host(pod) == host and is_running(pod)]
         newest = max(ours, key=lambda pod: (reading.made(pod), reading.name(pod)), default=None)
         return None if newest is None else DebugAddress(debug.PORT, pod=reading.name(newest))
+
+    def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
+        """Open a connection to a port of a pod; see the protocol."""
+        return forwarding.connect(self.client, address.pod, address.port)
+
+    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
+        """Run a command in the container of a pod; see the protocol."""
+        return visiting.run(self.client, name, command, host=host, tty=tty, environ=self.environ)
+
+    def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
+        """Ask the workers of a job for their stacks; see the protocol."""
+        return visiting.stacks(self.client, name, hosts)
 
     def _tell(self, name: str) -> None:
         for feed in self._feeds.there():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
+_UPGRADED = 101
 _MOST_CONNECTIONS = 64  # a follower of a log holds one, and so does a watch
 
 
@@ -35,7 +36,19 @@ def http_client(access: Access) -> httpx2.Client:
         socket_options=_keeping_alive(),
     )
     timeout = httpx2.Timeout(_READ_SECONDS, connect=CONNECT_SECONDS)
-    return httpx2.Client(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
+    return httpx2.Client(
+        transport=transport,
+        timeout=timeout,
+        trust_env=False,
+        follow_redirects=False,
+        event_hooks={"response": [_read_if_refused]},
+    )
+
+
+def _read_if_refused(response: httpx2.Response) -> None:
+    """Read why a WebSocket was refused, while it can be read: it is closed before anybody is told of it."""
+    if "upgrade" in response.request.headers and response.status_code != _UPGRADED:
+        response.read()
 
 
 def _context(access: Access) -> ssl.SSLContext:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube.kinds import POD
+from kinetic._backends.kube import channels
 from kinetic.errors import BackendError
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ class Tunnel:
     def send(self, data: bytes) -> None:
         """Send bytes, however many."""
         for start in range(0, len(data), _PIECE):
-            self._socket.send_bytes(bytes([_DATA]) + data[start : start + _PIECE])
+            channels.send(self._socket, _DATA, data[start : start + _PIECE])
+
+    def finish(self) -> None:
+        """Say that nothing more is sent; the server answers by closing, too."""
+        channels.finish(self._socket)
 
     def receive(self) -> bytes:
         """Return the next bytes that come, b"" when the other end has closed.
@@ -42,12 +46,9 @@ class Tunnel:
         Raises:
             BackendError: The pod does not listen there, or is gone.
         """
-        from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError
-
         while True:
-            try:
-                message = self._socket.receive_bytes()
-            except (WebSocketDisconnect, WebSocketNetworkError):
+            message = channels.receive(self._socket)
+            if not message:
                 return b""
             channel, data = message[0], message[1:]
             if not self._begun.get(channel, True):
@@ -64,15 +65,9 @@ def connect(client: Client, pod: str, port: int) -> Iterator[Tunnel]:
     """Open a connection to a port of a pod; one for each, as with sockets.
 
     Raises:
-        BackendError: There is no such pod, or we may not.
+        BackendError: There is no such pod.
+        AccessDeniedError: We may not.
     """
-    import httpx2
-    from httpx2.websockets import HTTPXWSException
-
     where = f"port {port} of the pod {pod}"
-    path = POD.path(client.namespace, pod, "portforward")
-    try:
-        with client.transport.websocket(path, query={"ports": port}, protocols=[_PROTOCOL]) as socket:
-            yield Tunnel(socket, where)
-    except (httpx2.HTTPError, HTTPXWSException) as error:
-        raise BackendError(f"{where} cannot be reached", why=str(error), next=f"kubectl get pod {pod}") from error
+    with channels.connect(client, pod, "portforward", {"ports": port}, [_PROTOCOL], where) as socket:
+        yield Tunnel(socket, where)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.kube import connecting
@@ -159,22 +159,57 @@ class Transport:
             answer.close()
 
     @contextmanager
-    def websocket(self, path: str, *, query: Query, protocols: list[str]) -> Iterator[WebSocketSession]:
-        """Open a connection that both ends write to.
+    def websocket(
+        self, path: str, *, query: Mapping[str, str | int | bool | list[str]], protocols: list[str]
+    ) -> Iterator[WebSocketSession]:
+        """Open a connection that both ends write to, once more as somebody who is known or to where the server is now.
 
         Raises:
             httpx2.HTTPError: It could not be made.
             HTTPXWSException: The server did not agree to it.
         """
-        http = self._connected()
-        header = self.access.credential.header()
-        url = f"{self.access.server}{path}"
-        params = {key: _word(value) for key, value in query.items()}
-        headers = {"Authorization": header} if header else {}
-        with http.websocket(
-            url, params=params, headers=headers, subprotocols=protocols, max_message_size_bytes=_MESSAGE
-        ) as socket:
+        import httpx2
+        from httpx2.websockets import WebSocketUpgradeError
+
+        once = _Once()
+        with ExitStack() as stack:
+            while True:
+                header = self.access.credential.header(instead_of=once.refused)
+                try:
+                    socket = stack.enter_context(self._websocket(path, query, protocols, header))
+                    break
+                except WebSocketUpgradeError as error:
+                    if error.response.status_code != 401 or once.refused:
+                        raise
+                    once.refused = header or "a certificate"
+                    if self.access.credential.certificate() is not None:
+                        self.close()
+                except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                    if once.moved or not self.moved():
+                        raise
+                    once.moved = True
             yield socket
+
+    def _websocket(
+        self,
+        path: str,
+        query: Mapping[str, str | int | bool | list[str]],
+        protocols: list[str],
+        credential: str,
+    ) -> AbstractContextManager[WebSocketSession]:
+        self.requests += 1
+        name = self.access.server_name
+        return self._connected().websocket(
+            f"{self.access.server}{path}",
+            params={key: value if isinstance(value, list) else _word(value) for key, value in query.items()},
+            headers={"Authorization": credential} if credential else {},
+            extensions={"sni_hostname": name} if name else None,
+            subprotocols=protocols,
+            max_message_size_bytes=_MESSAGE,
+            # Pings keep balancers from forgetting an idle connection. Their answers are not waited for: they come late
+            # while nobody reads, as when output is piped into a pager. Who is gone is noticed as with all connections.
+            keepalive_ping_timeout_seconds=None,
+        )
 
     def pause(self, attempt: int) -> None:
         """Wait before a stream is opened again; the first time hardly at all."""

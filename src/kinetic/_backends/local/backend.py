@@ -8,15 +8,27 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.local import burying, environment, launching, life, pulse, slices, soil, spawning, sweeping
+from kinetic._backends.local import (
+    burying,
+    environment,
+    launching,
+    life,
+    pulse,
+    slices,
+    soil,
+    spawning,
+    sweeping,
+    visiting,
+)
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
 from kinetic._packing import runner
 from kinetic._settings import home
 from kinetic._stores import open_store, transfer
@@ -245,6 +257,19 @@ class LocalBackend:
         except (OSError, IntegrityError):  # not there yet
             return None
         return DebugAddress(page.port, roots=page.roots, state=page.state)
+
+    def dial(self, address: DebugAddress) -> AbstractContextManager[visiting.SocketLink]:
+        """Open a connection to a port of this machine; see the protocol."""
+        return visiting.dial(address.port)
+
+    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:  # noqa: ARG002 - it inherits ours
+        """Run a command beside a job; see the protocol."""
+        row = self.queue.jobs([name]).get(name)
+        return visiting.run(self.paths, row, command, host=host, environ=self.environ)
+
+    def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
+        """Ask the processes of a job for their stacks; see the protocol."""
+        return visiting.stacks(self.paths, self.queue.jobs([name]).get(name), hosts)
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; see the protocol."""

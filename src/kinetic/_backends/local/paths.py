@@ -99,6 +99,10 @@ class Paths:
         """There once the function of an attempt has begun; see ``Work.began``."""
         return self.jobs / job_id / f"log-{attempt}-{host}.began"
 
+    def door(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """Into it a worker writes its stacks for visitors; see ``Work.door``."""
+        return self.jobs / job_id / f"log-{attempt}-{host}.stacks"
+
     def debug(self, job_id: str, attempt: int, host: int = 0) -> Path:
         """What a job's debug server says of itself; see ``Work.debug_page``."""
         return self.jobs / job_id / f"log-{attempt}-{host}.debug"

@@ -1,0 +1,107 @@
+"""Looking into a job that runs: a shell beside it, and the stacks of its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kinetic._jobs import looking, places
+from kinetic.errors import BackendError, OptionError, RunnerError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._backends.protocol import Stacks
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
+
+
+def run_in(handle: JobHandle, command: Sequence[str], *, host: int, tty: bool) -> int:
+    """Run a command, or a shell, where a job runs; return its exit code.
+
+    Args:
+        handle: The job.
+        command: Program and arguments; none for a shell.
+        host: On which host, from 0.
+        tty: Whether input and output are a terminal.
+
+    Raises:
+        OptionError: The job has no such host.
+        BackendError: It does not run, or cannot be reached from here.
+    """
+    check_host(handle, host)
+    must_run(handle)
+    try:
+        return places.backend_of(handle).run_in(handle.job_id, command, host=host, tty=tty)
+    except RunnerError as error:  # of a look, not of the job: that goes on
+        next_ = error.next or f"kinetic jobs status {handle.job_id}"
+        raise BackendError(error.what, why=error.why, next=next_, code=error.code) from error
+
+
+def stacks(handle: JobHandle, *, host: int | None) -> list[Stacks]:
+    """Return the Python stacks of all threads of a host of a job, or of all hosts.
+
+    Args:
+        handle: The job.
+        host: Which one, from 0; None for all.
+
+    Raises:
+        OptionError: The job has no such host.
+        BackendError: It does not run, or cannot be reached from here.
+    """
+    if host is not None:
+        check_host(handle, host)
+    must_run(handle)
+    hosts = range(hosts_of(handle)) if host is None else [host]
+    return places.backend_of(handle).stacks(handle.job_id, hosts=list(hosts))
+
+
+def hosts_of(handle: JobHandle) -> int:
+    """Return how many hosts a job has (count)."""
+    from kinetic import _hardware as hardware
+
+    return hardware.place(handle.accelerator, multi_host=handle.backend == "pathways").hosts
+
+
+def check_host(handle: JobHandle, host: int) -> None:
+    """Refuse a host that a job does not have.
+
+    Raises:
+        OptionError: It has not.
+    """
+    count = hosts_of(handle)
+    if not 0 <= host < count:
+        raise OptionError(
+            f"{handle.job_id} has no host {host}",
+            why="it runs on one host, 0" if count == 1 else f"{handle.accelerator} has {count} hosts, 0 to {count - 1}",
+            next="leave --host out, or name one of them",
+        )
+
+
+def must_run(handle: JobHandle) -> None:
+    """Refuse a job that does not run now, or runs where this machine cannot look.
+
+    Raises:
+        BackendError: It does not.
+    """
+    job_id = handle.job_id
+    if handle.host and handle.host != places.machine():
+        raise BackendError(
+            f"{job_id} is on another machine, and only that one can look into it",
+            why=f"it was submitted on {handle.host}",
+            next=f"there: kinetic jobs stacks {job_id}",
+            code="not-here",
+        )
+    seen = looking.look(handle)
+    if seen.status is not JobStatus.RUNNING:
+        raise BackendError(
+            f"{job_id} does not run: it is {seen.status.value}",
+            why=(seen.sighting.reason if seen.sighting is not None else "") or None,
+            next=_next(seen, job_id),
+            code="not-running",
+        )
+
+
+def _next(seen: Look, job_id: str) -> str:
+    if seen.status is JobStatus.PENDING:
+        return f"kinetic jobs explain {job_id}"
+    return "kinetic jobs list --all" if seen.status is JobStatus.NOT_FOUND else f"kinetic jobs logs {job_id}"

@@ -1,0 +1,217 @@
+"""A local port that leads to the debug server of a job: real forwarders, with an echo in place of the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic._jobs import finding, forwarding, places
+from kinetic._jobs.handle import JobHandle
+from kinetic._wire.debug import DebugPage
+from kinetic.errors import OptionError
+
+SCRIPT = """
+    import os, socket, sys, threading, time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def echo(gate):
+        server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=answer_all, args=(server,), daemon=True).start()
+        print(server.getsockname()[1], flush=True)
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+
+    def answer_all(server):
+        while True:
+            peer = server.accept()[0]
+            threading.Thread(target=answer, args=(peer,), daemon=True).start()
+
+    def answer(peer):
+        with peer:
+            while data := peer.recv(1 << 16):
+                if data == b"bye":
+                    return
+                peer.sendall(data.upper())
+
+    print(echo.run_async(sys.argv[1]).job_id)
+"""
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A file that ends the job."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def job(project, wait_until, gate) -> JobHandle:
+    """A running job with a server, and the page on which a debug server says where it is."""
+    job_id = project.out(SCRIPT, str(gate)).strip()
+    handle = finding.attach(job_id)
+    wait_until(lambda: "\n" in (handle.logs() or ""), "the job's server", 30)
+    page = DebugPage(int((handle.logs() or "").strip()))
+    places.local().paths.debug(job_id, 0, 0).write_bytes(page.to_bytes())
+    return handle
+
+
+@pytest.fixture
+def start(job: JobHandle) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Return a function that starts a forwarder; it ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(port: int) -> subprocess.Popen[bytes]:
+        started.append(forwarding.start(job, host=0, local_port=port))
+        return started[-1]
+
+    yield run
+    for process in started:
+        forwarding.stop(process)
+
+
+def ask(connection: socket.socket, text: bytes) -> bytes:
+    connection.sendall(text)
+    answer = b""
+    while len(answer) < len(text):
+        data = connection.recv(1 << 16)
+        assert data, "the connection was closed"
+        answer += data
+    return answer
+
+
+def test_each_connection_reaches_the_job_and_none_knows_of_the_other(start) -> None:
+    port = forwarding.free_port()
+    start(port)
+
+    with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("127.0.0.1", port)) as two:
+        first, second, large = ask(one, b"one"), ask(two, b"two"), ask(one, b"x" * 3_000_000)
+
+    assert (first, second, large) == (b"ONE", b"TWO", b"X" * 3_000_000)
+
+
+def test_a_connection_that_the_job_closes_is_closed_here_and_the_next_one_works(start) -> None:
+    port = forwarding.free_port()
+    start(port)
+
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"bye")
+        closed = connection.recv(100)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        again = ask(connection, b"again")
+
+    assert (closed, again) == (b"", b"AGAIN")
+
+
+def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(OptionError, match=f"the local port {port} is taken") as refused:
+            forwarding.start(job, host=0, local_port=port)
+
+    free = int(str(refused.value.next).partition("--port ")[2].partition(" ")[0])
+    assert refused.value.code == "port-taken"
+    with socket.create_server(("127.0.0.1", free)):
+        pass
+    assert not (places.runtime() / "forwarders").exists()
+
+
+def test_a_port_that_none_can_be_is_refused(job) -> None:
+    for port in (0, -1, 65_536):
+        with pytest.raises(OptionError, match=f"{port} is no port"):
+            forwarding.start(job, host=0, local_port=port)
+
+
+def test_it_outlives_whoever_started_it_and_ends_with_the_job(job, gate, wait_until, tmp_path) -> None:
+    port = forwarding.free_port()
+    script = f"""
+        from kinetic._jobs import finding, forwarding
+        print(forwarding.start(finding.attach({job.job_id!r}), host=0, local_port={port}).pid)
+    """
+    words = [sys.executable, "-c", textwrap.dedent(script)]
+    path = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1])}
+    pid = int(subprocess.run(words, stdout=subprocess.PIPE, env=path, check=True, timeout=60).stdout)
+
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        answer = ask(connection, b"alone")
+    gate.touch()
+
+    assert answer == b"ALONE"
+    wait_until(lambda: not _listens(port), "the end of the forwarder", 30)
+    wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or _is_zombie(pid), "the end of its process", 30)
+    assert list((places.runtime() / "forwarders").iterdir()) == []
+
+
+def test_ctrl_c_in_the_terminal_of_whoever_started_it_is_not_meant_for_it(start) -> None:
+    process = start(forwarding.free_port())
+
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+
+
+def test_sigterm_ends_it_with_its_connections_and_leaves_the_port_free(start) -> None:
+    port = forwarding.free_port()
+    process = start(port)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        ask(connection, b"open")
+
+        forwarding.stop(process)
+        forwarding.stop(process)
+
+        assert connection.recv(100) == b""
+    assert process.returncode == 0
+    start(port)
+
+
+def test_one_that_hangs_is_killed(start) -> None:
+    process = start(forwarding.free_port())
+    process.send_signal(signal.SIGSTOP)
+
+    forwarding.stop(process)
+
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_debug_server_that_is_about_to_come_is_waited_for(job, start) -> None:
+    page = places.local().paths.debug(job.job_id, 0, 0)
+    page.rename(page.with_suffix(".later"))
+    port = forwarding.free_port()
+    start(port)
+
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"patient")
+        connection.settimeout(0.7)
+        with pytest.raises(TimeoutError):  # neither an answer nor an end
+            connection.recv(100)
+        connection.settimeout(30)
+        page.with_suffix(".later").rename(page)
+        answer = connection.recv(100)
+
+    assert answer == b"PATIENT"
+
+
+def test_what_keeps_it_from_coming_up_is_told(job, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(job, "backend", "nowhere")
+
+    with pytest.raises(kinetic.errors.BackendError, match="did not come up") as failed:
+        forwarding.start(job, host=0, local_port=(port := forwarding.free_port()))
+
+    assert "nowhere" in str(failed.value.why)
+    assert not _listens(port)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
