@@ -12,6 +12,7 @@
     ├── DataError
     │   ├── DataMissingError(FileNotFoundError)
     │   └── DataChangedError
+    ├── DebugError(RuntimeError)           no debugger can be attached
     ├── ImageError
     │   ├── ImageBuildError
     │   └── ImageUnavailableError
@@ -62,6 +63,7 @@ __all__ = [
     "DataChangedError",
     "DataError",
     "DataMissingError",
+    "DebugError",
     "ImageBuildError",
     "ImageError",
     "ImageUnavailableError",
@@ -199,6 +201,12 @@ class DataChangedError(DataError):
     """Say that data changed between hashing and upload."""
 
     default_code = "data-changed"
+
+
+class DebugError(KineticError, RuntimeError):
+    """Say that no debugger can be attached to a job, or that the call would wait for one that cannot come."""
+
+    default_code = "debug"
 
 
 class ImageError(KineticError):

@@ -39,6 +39,7 @@ TREE = {
     "ProjectRootError": ("PackingError", ValueError),
     "DataError": ("KineticError", Exception),
     "DataMissingError": ("DataError", FileNotFoundError),
+    "DebugError": ("KineticError", RuntimeError),
     "DataChangedError": ("DataError", Exception),
     "ImageError": ("KineticError", Exception),
     "ImageBuildError": ("ImageError", Exception),

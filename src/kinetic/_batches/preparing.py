@@ -17,7 +17,7 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._batches import inputs as inputs_
 from kinetic._batches.launching import Launcher, secrets_of
-from kinetic._jobs import defaults, places, referring, shipping
+from kinetic._jobs import debugging, defaults, places, referring, shipping
 from kinetic._jobs import ground as grounds
 from kinetic._jobs import options as options_
 from kinetic._packing import call as calls
@@ -57,6 +57,7 @@ def prepare(wish: Wish) -> Prepared:
     Raises:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
+    debugging.refuse_batches(wish.options)
     ground = grounds.prepare(wish.options)
     shipment = shipping.settle(wish.function, wish.options, ground)
     ground = shipment.ground

@@ -19,6 +19,7 @@ _TREE = """
     jobs explain   | explain:explain           | Say why a job waits or failed, and what to do.
     jobs wait      | wait:wait                 | Wait until jobs have ended.
     jobs logs      | logs:logs                 | Print the log of a job.
+    jobs debug     | debug:debug               | Attach a debugger to a job that was submitted with debug=True.
     jobs stacks    | stacks:stacks             | Print where each thread of a running job is.
     jobs shell     | shell:shell               | Open a shell where a job runs, or run a command there.
     jobs result    | result:result             | Wait for a job and print its value, or save it.

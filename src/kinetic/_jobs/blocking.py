@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._jobs import ground
+from kinetic._jobs import debugging, ground
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -36,20 +37,29 @@ def call(
     """Run a call as a job and return its value.
 
     Raises:
+        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
         KeyboardInterrupt: Ctrl-C; the job goes on, and the two commands to follow and to cancel it are printed. Where
             nobody catches it, Python prints its traceback below them, so its own words say the most important again.
         Exception: The function's own.
     """
+    if options.debug:
+        debugging.check_terminal(os.environ)
     try:
         handle = submit(function, args, kwargs, name, options)
     except KeyboardInterrupt:
         output.say("interrupted before the job was submitted; nothing runs")
         raise
     try:
+        if options.debug:
+            from kinetic._jobs import attaching  # with debug=True only
+
+            return attaching.collect(handle)
         return handle.result(stream_logs=True)
     except KeyboardInterrupt:
         output.say(f"detached: {handle.job_id} goes on")
         output.say(f"follow:   kinetic jobs logs {handle.job_id} --follow")
+        if options.debug:
+            output.say(f"debug:    kinetic jobs debug {handle.job_id}")
         output.say(f"cancel:   kinetic jobs cancel {handle.job_id}")
         # From here: the frames of the waiting itself help nobody. And no class of our own: Python tells a shell that
         # Ctrl-C ended the program (130) only if it was exactly this one.

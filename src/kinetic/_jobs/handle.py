@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import collecting, logs, looking, places, removing, waiting
-from kinetic._jobs.later import refuse
 from kinetic._wire.names import utc
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.looking import Look
 
@@ -179,13 +180,24 @@ class JobHandle:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending."""
         return logs.tail(self._log(), n)
 
-    def debug_attach(self, local_port: int = 5678, working_dir: str | None = None) -> NoReturn:  # noqa: ARG002 - the documented signature
-        """Attach a debugger. Not part of this release.
+    def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
+        """Wait until the job's debug server is there, open a way to it, and print what an editor needs to attach.
+
+        Args:
+            local_port: Where the editor finds it on this machine.
+            working_dir: The project's folder on this machine; None means where it lay when the job was submitted.
+            host: Which host of a slice, from 0.
+
+        Returns:
+            The process that forwards the port; it outlives this one. ``kinetic.debug.cleanup_port_forward`` ends it.
 
         Raises:
-            OptionError: Always.
+            DebugError: The job has no debug server, or has ended (also a RuntimeError).
+            OptionError: The port is taken; the message names a free one.
         """
-        refuse("debug_attach", "kinetic jobs logs shows what the job prints")
+        from kinetic._jobs import attaching  # subprocess among what it needs
+
+        return attaching.attach(self, local_port=local_port, working_dir=working_dir, host=host)
 
     def result(
         self,

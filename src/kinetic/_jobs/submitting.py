@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._backends.protocol import Launch
+from kinetic._jobs import debugging, places, record, referring, shipping
 from kinetic._jobs import options as options_
-from kinetic._jobs import places, record, referring, shipping
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import call as calls
 from kinetic._settings import cluster
@@ -46,6 +46,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     """
     shipment = shipping.settle(call.function, options, ground)
     options, ground = shipment.options, shipment.ground
+    debugging.check(options, ground, shipment.interpreter)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
     ground.backend.begin(job_id)
     step("client:begun")
@@ -99,7 +100,8 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
         output_dir=_output_dir(options, ground, job_id),
         accelerator=ground.placement.name,
         hosts=ground.placement.hosts,
-        deadline=options_.deadline_of(options, os.environ),
+        deadline=None if options.debug else options_.deadline_of(options, os.environ),
+        debug=debugging.seconds(options, os.environ),
         fingerprint=shipping.versions(),
     )
     return order, found
@@ -123,6 +125,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
         func_name=call.name,
         display_name=f"kinetic-{call.name}-{job_id}",
         created_at=names.utc(time.time()),
+        debug=options.debug,
         store=ground.store.url,
         context=target.context.value or None,
         host=places.machine() if ground.backend.is_here else None,

@@ -47,10 +47,19 @@ def payload(store: Store, order_: Order) -> tuple[bytes, bytes]:
     return _verified(store, order_.function, "the function"), _verified(store, order_.arguments, "the arguments")
 
 
-def open_payload(function: bytes, arguments: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Unpickle what was verified."""
-    called = pickle.loads(function)  # noqa: S301 - its digest is in the order
-    args, kwargs = pickle.loads(arguments)  # noqa: S301 - its digest is in the order
+def open_payload(
+    function: bytes, arguments: bytes, *, moved: Callable[[bytes], Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Unpickle what was verified.
+
+    Args:
+        function: The pickled function.
+        arguments: The pickled arguments.
+        moved: What opens a pickle in place of ``pickle.loads``: for a debugger, see ``relocating``.
+    """
+    opened = moved or pickle.loads  # their digests are in the order
+    called = opened(function)
+    args, kwargs = opened(arguments)
     return called, args, kwargs
 
 

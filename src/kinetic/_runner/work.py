@@ -19,6 +19,7 @@ EXTRACT = "context extract"
 ENVIRONMENT = "environment setup"
 DATA = "data download"
 UNPICKLE = "payload unpickle"
+DEBUGGER = "debugger setup"
 EXECUTE = "execute"
 SERIALIZE = "result serialization"
 
@@ -95,6 +96,11 @@ class Work:
     def door(self) -> Path:
         """The file into which the stacks of its threads are written for visitors; see ``visiting``."""
         return self.log.with_name(f"{self.log.name}.stacks")
+
+    @property
+    def debug_page(self) -> Path:
+        """The file in which the debug server of this host says where it is and whether it waits."""
+        return self.log.with_name(f"{self.log.name}.debug")
 
     def last_word(self) -> dict[str, Any] | None:
         """Return the worker's final word as it lies on the disk, or None: it outlives both processes."""

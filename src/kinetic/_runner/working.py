@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from kinetic._runner import calling, delivering, fetching, hosts, interpreter, output, visiting, workspace
 from kinetic._runner.work import (
     DATA,
+    DEBUGGER,
     ENVIRONMENT,
     EXECUTE,
     EXTRACT,
@@ -123,10 +124,25 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
         step("worker:data-ready")
     with _timed(times, UNPICKLE):
         teller.enter(UNPICKLE)
-        call = fetching.open_payload(function, arguments)
+        call = fetching.open_payload(function, arguments, moved=_moved(order, task))
         interpreter.name_the_script_classes()
     step("worker:unpickled")
+    if order.debug is not None:
+        from kinetic._runner import debugging  # most jobs have none
+
+        with _timed(times, DEBUGGER):
+            teller.enter(DEBUGGER)
+            debugging.wait(task, order, store, call[0])
     return order, unpacked, call
+
+
+def _moved(order: Order, task: Work) -> Any:
+    """Return what moves code that came by value to its file in this job: a debugger finds breakpoints by file."""
+    if order.debug is None:
+        return None
+    from kinetic._runner import relocating
+
+    return relocating.mover(order.plan, task.folder)
 
 
 def _rebuild(store: Any, order: Order, folder: Path) -> Any:

@@ -44,6 +44,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_PAYLOAD_SIZE_WARN_MB", "packaging", "the size of arguments in MB that draws a warning", "50"),
     Variable("KINETIC_BASE_IMAGE_REPO", "jobs", "the repository of prebuilt images", "kinetic"),
     Variable("KINETIC_DEADLINE", "jobs", "how long a job may run before it is stopped", "no limit"),
+    Variable("KINETIC_DEBUG_WAIT_TIMEOUT", "jobs", "the seconds that a debug job waits for a debugger", "600"),
+    Variable("KINETIC_NO_TTY_DEBUG", "jobs", "1 permits a blocking debug call without a terminal", "unset"),
     Variable("KINETIC_OUTPUT_DIR", "jobs", "where a job leaves its files; set in every job", "a folder for each job"),
     Variable("KINETIC_DATA_WRITABLE", "jobs", "1 gives a job copies of its data that it may change", "read-only data"),
     Variable("KINETIC_TRUST_STORE", "jobs", "1 opens results whose seal cannot be checked", "unset"),

@@ -8,6 +8,7 @@
 | {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
 | {job_id}/hosts/{attempt}/{host}/{word} | runner | in a slice of pods: that a host began, answers, or how it ended |
 | {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
+| {job_id}/debug/{attempt}/begun | runner | empty: a debugger came to one host of a slice |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
@@ -93,6 +94,11 @@ def host(job_id: str, attempt_number: int, index: int, word: str) -> str:
 def debug(job_id: str, attempt_number: int, host: int) -> str:
     """Return the key of what the debug server of a pod says of itself."""
     return f"{job_id}/debug/{attempt_number}/{host}"
+
+
+def debug_begun(job_id: str, attempt_number: int) -> str:
+    """Return the key whose presence says that a debugger came to one host of a slice, so the others need not wait."""
+    return f"{job_id}/debug/{attempt_number}/begun"
 
 
 def logs(job_id: str, attempt_number: int, host: int) -> str:

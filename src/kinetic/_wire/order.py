@@ -110,6 +110,7 @@ class Order:
         hosts: How many hosts run this order.
         deadline: Seconds the function may run, or None.
         fingerprint: Versions on the client: python, cloudpickle, kinetic.
+        debug: Seconds to wait for a debugger before the function begins; None without one.
         data: What the job reads. An argument refers to its data by the position in here; volumes have a mount path.
         group: The batch whose children share this page, or "".
         index: Of a child, its input's index; None in the page itself.
@@ -130,6 +131,7 @@ class Order:
     hosts: int = 1
     deadline: float | None = None
     fingerprint: dict[str, str] = field(default_factory=dict)
+    debug: float | None = None
     data: tuple[DataRef, ...] = ()
     group: str = ""
     index: int | None = None

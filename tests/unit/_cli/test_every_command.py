@@ -67,7 +67,7 @@ WITHOUT_A_TABLE = {
     "profile rm": "team --yes",
     "profile unset": "",
 }
-NEED_A_RUNNING_JOB = ["jobs shell"]
+NEED_A_RUNNING_JOB = ["jobs debug", "jobs shell"]
 JSON_CALLS = [f"{path} {words}".strip() for path, each in WITH_A_TABLE.items() for words in each]
 
 

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 import kinetic
-from kinetic.errors import BackendUnavailableError, OptionError
+from kinetic._jobs.forwarding import free_port
+from kinetic.errors import BackendUnavailableError, DebugError, OptionError
 
+JOB = "cpu-train-20261120-143000-1a2b3c4"
 FIELDS = {
-    "job_id": "cpu-train-20261120-143000-1a2b3c4",
+    "job_id": JOB,
     "backend": "local",
     "project": "local",
     "cluster_name": "local",
@@ -107,9 +109,17 @@ def test_a_job_that_never_was_is_not_found_and_has_no_result() -> None:
     assert job.tail() == ""
 
 
-def test_debugging_is_refused_and_says_what_to_do_instead() -> None:
-    with pytest.raises(OptionError, match="debug_attach is not part of this release"):
-        handle().debug_attach(local_port=5679, working_dir="/x")
+def test_a_job_that_was_not_submitted_to_be_debugged_has_nothing_to_attach_to() -> None:
+    with pytest.raises(DebugError, match=f"{JOB} has no debug server") as raised:
+        handle().debug_attach(local_port=free_port(), working_dir="/x")
+
+    assert isinstance(raised.value, RuntimeError)
+    assert raised.value.code == "not-a-debug-job"
+
+
+def test_a_debug_job_that_never_was_has_nothing_to_attach_to_either() -> None:
+    with pytest.raises(DebugError, match=f"{JOB} has ended"):
+        handle(debug=True).debug_attach(local_port=free_port())
 
 
 # ------------------------------------------------------------------------------------------------- from a context

@@ -142,12 +142,12 @@ def test_a_flag_is_true_or_false(name: str, value) -> None:
         kinetic.run(**{name: value})
 
 
-def test_debugging_is_refused_and_says_what_to_do_instead() -> None:
-    with pytest.raises(OptionError, match="not part of this release") as raised:
-        kinetic.run(debug=True)
+def test_debugging_on_machines_that_may_be_taken_away_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="debug=True with spot=True") as warned:
+        decorated = kinetic.run(accelerator="gpu-l4", spot=True, debug=True)(train)
 
-    assert ".local(" in raised.value.next
-    assert raised.value.code == "not-yet"
+    assert decorated.options.debug
+    assert warned[0].filename == __file__
 
 
 def test_all_thirteen_may_be_given_by_position() -> None:

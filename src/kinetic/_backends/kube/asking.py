@@ -13,7 +13,7 @@ from kinetic._backends.kube.single import job
 from kinetic._backends.protocol import PodWishes
 from kinetic._data.mounting import fuse_mount
 from kinetic._stores.addresses import PUBLIC_VARIABLES
-from kinetic._wire import outputs
+from kinetic._wire import debug, outputs
 from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER, PodPage
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def request_of(
         runner=runner,
         needs=wishes.needs,
         deadline_seconds=None if deadline is None else int(deadline) + _SETTING_UP_SECONDS,
-        ttl_seconds=settings.ttl_seconds,
+        ttl_seconds=settings.ttl_seconds if launch.order.debug is None else debug.EXPIRES_SECONDS,
         service_account=account,
         queue=settings.queue,
         priority_class=settings.priority_class,

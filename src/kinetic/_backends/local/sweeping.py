@@ -3,6 +3,7 @@
 | what | goes when |
 |---|---|
 | the working folder of a job that failed | 24 h after its end |
+| the working folder of a debug job | 2 h after its end |
 | the folder of a job that the queue does not know | a day after it was touched last |
 | half-written files of the store (``.tmp``) | a day after they were written |
 | the log of a keeper that is gone | after a day |
@@ -31,7 +32,7 @@ from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys, pages
+from kinetic._wire import debug, keys, pages
 from kinetic.errors import KineticError
 
 HOUR = 3600.0
@@ -61,7 +62,7 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         row = rows.get(folder.name)
         if row is None and _age(folder, now) > DAY and not life.is_held(paths.submitting(folder.name)):
             burying.remove_job(paths, folder.name)
-        elif row is not None and row.ended is not None and now - row.ended > DAY:
+        elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
             launching.forget(paths, folder.name)  # its keeper died before it could
             burying.drop_data(paths, folder.name)
             for work in folder.glob("work-*"):
@@ -79,6 +80,11 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         from kinetic._runner.data import cache  # only where jobs have read data
 
         cache.sweep(paths.data_cache, now=now)
+
+
+def _kept_seconds(folder: Path) -> float:
+    """Return how long what an ended job leaves is kept; a session in the debugger ends with its job, so none is cut."""
+    return debug.EXPIRES_SECONDS if next(folder.glob("*.debug"), None) is not None else DAY
 
 
 def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:

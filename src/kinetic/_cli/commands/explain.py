@@ -21,6 +21,7 @@ _PHASES = {
     "artifact verification": "before the function began: what was sent was fetched and verified",
     "context extract": "before the function began: the project was unpacked",
     "environment setup": "before the function began: its environment was set up",
+    "debugger setup": "before the function began: its debug server was started, or a debugger was waited for",
     "payload unpickle": "before the function began: function and arguments were opened, and modules imported",
     "execute": "while the function ran",
     "result serialization": "after the function had returned: its value was pickled",
@@ -92,6 +93,8 @@ def _of_live(handle: JobHandle, seen: Look) -> Explanation:
     if not listing.can_be_seen(handle):
         what = f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
         return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
+    if handle.debug and seen.status.value == "RUNNING" and (waits := _of_debugged(handle)) is not None:
+        return waits
     told = places.backend_of(handle).explain(handle.job_id)
     if told is None:  # not in the queue yet, or not any more
         return Explanation(listing.reason_of(seen) or "it is about to begin", next="kinetic jobs list")
@@ -100,6 +103,19 @@ def _of_live(handle: JobHandle, seen: Look) -> Explanation:
     if listing.is_here(handle) and seen.status.value == "PENDING" and not listing.is_kept():
         why = "no keeper is alive that would start it; the next command starts one"
     return Explanation(what, why, next=told.next)
+
+
+def _of_debugged(handle: JobHandle) -> Explanation | None:
+    """Explain a job that waits for a debugger or has one; None for one that goes on without."""
+    from kinetic._jobs import attaching
+
+    address = attaching.address_of(handle, host=0)
+    if address is not None and address.state == "waiting":
+        why = "it was submitted with debug=True; its function begins when a debugger comes, or when the time is over"
+        return Explanation("it waits for a debugger", why, next=f"kinetic jobs debug {handle.job_id}")
+    if address is not None and address.state == "attached":
+        return Explanation("a debugger is attached to it", next=f"kinetic jobs logs {handle.job_id} --follow")
+    return None
 
 
 def _of_failed(handle: JobHandle, seen: Look) -> Explanation:

@@ -52,6 +52,24 @@ def install(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
     show(folder)
 
 
+def install_beside(folder: Path, base: Path, *lines: str) -> None:
+    """Install what is no dependency of the user's into a folder of its own, searched last.
+
+    Args:
+        folder: Where it goes.
+        base: A folder of this job's own, for uv where there is none.
+        lines: What to install, as in a requirements file.
+
+    Raises:
+        RunnerError: It did not work; the log has the installer's words.
+    """
+    command, more = _uv(base)
+    words = ["pip", "install", "--python", sys.executable, "--target", str(folder), *lines]
+    _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
+    sys.path.append(str(folder))
+    importlib.invalidate_caches()
+
+
 def _verified(store: Store, artifact: Artifact) -> bytes:
     what = "the file with the requirements"
     if artifact.inline or not artifact.key:

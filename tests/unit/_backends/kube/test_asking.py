@@ -47,6 +47,14 @@ def page(found: Launch, kind: kinds.Kind = kinds.JOB, *, key_at: int = 0) -> Pod
     return PodPage.from_argument(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
 
 
+def test_a_debug_job_stays_two_hours_after_its_end_whatever_the_settings_say() -> None:
+    settings = ClusterSettings(ttl_seconds=60)
+
+    kept = [asked(launch(settings=settings, debug=wait)).ttl_seconds for wait in (None, 600.0, 0.0)]
+
+    assert kept == [60, 7200, 7200]
+
+
 def test_captured_values_are_nowhere_in_what_is_asked() -> None:
     found = launch()
     manifest = asking.manifest_of(

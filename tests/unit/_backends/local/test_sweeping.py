@@ -42,6 +42,21 @@ def _job(paths, queue, name, *, ended):
             db.execute("UPDATE jobs SET ended = ? WHERE job_id = ?", (time.time() - ended, name))
 
 
+def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_never_while_it_runs(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "old", ended=7200 + 60)
+    _job(paths, queue, "young", ended=7200 - 60)
+    _job(paths, queue, "live", ended=None)
+    for name in ("old", "young", "live"):
+        (paths.job(name) / "log-0-0.debug").write_text("{}")
+
+    sweeping.sweep(paths, queue, scratch, now=time.time())
+
+    assert not (paths.job("old") / "work-0-0").exists()
+    assert (paths.job("young") / "work-0-0").exists()
+    assert (paths.job("live") / "work-0-0").exists()
+
+
 def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files_stay(ground):
     paths, queue, scratch = ground
     _job(paths, queue, "old", ended=DAY + 60)

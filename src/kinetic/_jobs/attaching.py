@@ -1,0 +1,216 @@
+"""Attaching a debugger to a job: wait for its server, open a way to it, say what an editor needs; and close the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kinetic import _output as output
+from kinetic._backends.protocol import DebugAddress
+from kinetic._jobs import forwarding, logs, looking, places
+from kinetic._wire import debug, keys
+from kinetic._wire.debug import DebugPage
+from kinetic.errors import DebugError, IntegrityError, JobTimeoutError, KeyMissingError, KineticError, OptionError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
+
+_LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
+_LOOK_FAR_SECONDS = 1.0  # a look is a few questions to the cluster and the store
+_END_SECONDS = 5.0  # for what is being opened when the job ends
+_WORKSPACE = "${workspaceFolder}"  # what an editor puts in: the folder that is open in it
+
+
+def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:
+    """Say where a job's debug server is and how it stands, or None while there is none.
+
+    Args:
+        handle: The job.
+        host: Of which host, from 0.
+    """
+    found = places.backend_of(handle).debug_address(handle.job_id, host=host)
+    if found is None or found.state:
+        return found
+    store = places.store_of(handle)  # a cluster knows the pod, and the pod told the store
+    try:
+        attempt = logs.noted(store, handle.job_id)
+        page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
+    except (KeyMissingError, IntegrityError):
+        return None
+    return found._replace(port=page.port, roots=page.roots, state=page.state)
+
+
+def wait_for_server(
+    handle: JobHandle, *, host: int = 0, timeout: float | None = None, given_up: threading.Event | None = None
+) -> DebugAddress:
+    """Wait until a job's debug server can be reached.
+
+    Args:
+        handle: The job.
+        host: Of which host, from 0.
+        timeout: Seconds; None waits as long as the job has not ended, for its machine too.
+        given_up: When it is set, nobody waits any more.
+
+    Raises:
+        DebugError: The job has no debug server, or has ended, or nobody waits any more.
+        JobTimeoutError: The time is over.
+    """
+    if not handle.debug:
+        raise DebugError(
+            f"{handle.job_id} has no debug server",
+            why="it was submitted without debug=True",
+            next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {handle.job_id}",
+            code="not-a-debug-job",
+        )
+    _check_place(handle, host)
+    given_up = given_up or threading.Event()
+    pause = _LOOK_SECONDS if places.backend_of(handle).is_here else _LOOK_FAR_SECONDS
+    limit = float("inf") if timeout is None else time.monotonic() + timeout
+    while not given_up.is_set():
+        seen = looking.look(handle)
+        if seen.status.is_final:
+            raise _ended(handle, seen.status)
+        if seen.status is JobStatus.RUNNING and (found := address_of(handle, host=host)) is not None:
+            return found
+        if time.monotonic() >= limit:
+            what = f"the debug server of {handle.job_id} was not there within {timeout:g} s"
+            raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {handle.job_id}")
+        given_up.wait(min(pause, max(0.0, limit - time.monotonic())))
+    raise DebugError(f"nobody waits for the debug server of {handle.job_id} any more")
+
+
+def attach(
+    handle: JobHandle, *, local_port: int = debug.PORT, working_dir: str | None = None, host: int = 0
+) -> subprocess.Popen[bytes]:
+    """Wait for the server, open the way to it and print what an editor needs; see ``JobHandle.debug_attach``."""
+    forwarding.check_port(local_port)  # before the job is waited for, which may take long
+    if looking.look(handle).status is JobStatus.PENDING:
+        output.say(f"{handle.job_id} is pending; its debug server is waited for")
+    found = wait_for_server(handle, host=host)
+    return _open(handle, found, local_port=local_port, working_dir=working_dir, host=host)
+
+
+def collect(handle: JobHandle) -> Any:
+    """Follow a job that was submitted to be debugged, and return its value; a way to its server is there meanwhile."""
+    way = _Way(handle)
+    try:
+        return handle.result(stream_logs=True)
+    finally:
+        way.close()
+
+
+class _Way:
+    """The way to a job's debug server, opened beside whoever follows the job."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._given_up = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._open, name="kinetic-attach", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> None:
+        try:
+            found = wait_for_server(self._handle, given_up=self._given_up)
+            self._process = _open(self._handle, found, local_port=_a_port(), working_dir=None, host=0)
+        except KineticError as error:
+            if not self._given_up.is_set() and error.code != "debug-over":
+                output.warn(f"no debugger can be attached from here: {error}")
+        finally:
+            if self._given_up.is_set() and self._process is not None:
+                forwarding.stop(self._process)
+
+    def close(self) -> None:
+        self._given_up.set()
+        self._thread.join(_END_SECONDS)
+        if self._process is not None:
+            forwarding.stop(self._process)
+
+
+def launch_json(
+    roots: tuple[tuple[str, str], ...], *, local_port: int = debug.PORT, working_dir: str | None = None
+) -> str:
+    """Return what an editor's launch.json needs to attach.
+
+    Args:
+        roots: Pairs of folders: as the client that submitted knew one, and where it lies in the job.
+        local_port: Where the editor connects to.
+        working_dir: The project's folder on this machine; None means where it lay when the job was submitted.
+    """
+    mappings = [{"localRoot": working_dir or _here(local), "remoteRoot": remote} for local, remote in roots]
+    configuration = {
+        "name": "Kinetic Debug",
+        "type": "debugpy",
+        "request": "attach",
+        "connect": {"host": "localhost", "port": local_port},
+        "pathMappings": mappings,
+        "justMyCode": True,
+    }
+    return json.dumps({"version": "0.2.0", "configurations": [configuration]}, indent=2)
+
+
+def print_instructions(
+    handle: JobHandle, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int = 0
+) -> None:
+    """Print the launch.json on standard output, and what to do with it on standard error."""
+    of_host = f", host {host}" if host else ""
+    waits = "waits for a debugger" if address.state == debug.WAITING else "takes a debugger"
+    output.say(f"{handle.job_id}{of_host} {waits} at localhost:{local_port}; in VS Code, run this configuration:")
+    output.clear()
+    sys.stdout.write(launch_json(address.roots, local_port=local_port, working_dir=working_dir) + "\n")
+    sys.stdout.flush()
+
+
+def _open(
+    handle: JobHandle, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int
+) -> subprocess.Popen[bytes]:
+    process = forwarding.start(handle, host=host, local_port=local_port)
+    print_instructions(handle, address, local_port=local_port, working_dir=working_dir, host=host)
+    return process
+
+
+def _a_port() -> int:
+    """Return debugpy's own port, or one that is free: a job that was submitted already must not fail for it."""
+    try:
+        forwarding.check_port(debug.PORT)
+    except OptionError:
+        return forwarding.free_port()
+    return debug.PORT
+
+
+def _here(folder: str) -> str:
+    """Return a folder as it is known here; the job may have been submitted on another machine."""
+    return folder if os.path.isdir(folder) else _WORKSPACE
+
+
+def _check_place(handle: JobHandle, host: int) -> None:
+    from kinetic import _hardware as hardware
+    from kinetic._jobs import listing
+
+    if not listing.can_be_seen(handle):
+        raise DebugError(
+            f"{handle.job_id} is on {listing.place_of(handle)}, and only that machine reaches its debug server",
+            next=f"there: kinetic jobs debug {handle.job_id}",
+        )
+    hosts = hardware.place(handle.accelerator, multi_host=handle.backend == "pathways").hosts
+    if not 0 <= host < hosts:
+        raise DebugError(
+            f"{handle.job_id} has no host {host}",
+            why="it runs on one host, 0" if hosts == 1 else f"{handle.accelerator} has {hosts} hosts, 0 to {hosts - 1}",
+            next=f"kinetic jobs debug {handle.job_id} --host 0",
+        )
+
+
+def _ended(handle: JobHandle, status: JobStatus) -> DebugError:
+    return DebugError(
+        f"{handle.job_id} has ended, so no debugger can be attached",
+        why=f"it is {status.value}",
+        next=f"kinetic jobs logs {handle.job_id}",
+        code="debug-over",
+    )

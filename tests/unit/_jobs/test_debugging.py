@@ -1,0 +1,117 @@
+"""What debug=True asks before anything is submitted."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._jobs import attaching, debugging
+from kinetic._jobs.options import Options
+from kinetic._wire.debug import DebugPage
+from kinetic._wire.order import Artifact, Order
+from kinetic.errors import DebugError, IntegrityError, OptionError
+
+DEBUG = Options(accelerator="cpu", debug=True)
+NOTHING = Artifact.within(b"")
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [(None, 600.0), ("", 600.0), ("5", 5.0), ("0", 0.0), ("1.5", 1.5)])
+def test_a_debug_job_waits_as_long_as_the_variable_says(setting, seconds) -> None:
+    environ = {} if setting is None else {"KINETIC_DEBUG_WAIT_TIMEOUT": setting}
+
+    assert debugging.seconds(DEBUG, environ) == seconds
+
+
+def test_another_job_waits_for_nobody() -> None:
+    assert debugging.seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
+
+
+@pytest.mark.parametrize("setting", ["soon", "-1", "inf", "nan"])
+def test_a_time_that_is_none_is_refused(setting) -> None:
+    with pytest.raises(OptionError, match=r"KINETIC_DEBUG_WAIT_TIMEOUT=.* is not a number of seconds"):
+        debugging.seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
+
+
+def ground(*, here: bool) -> SimpleNamespace:
+    return SimpleNamespace(backend=SimpleNamespace(is_here=here, environ={}))
+
+
+def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
+        debugging.check(DEBUG, ground(here=True), "")
+
+    assert raised.value.next == 'pip install "kinetic[debug]"'
+
+
+def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    debugging.check(DEBUG, ground(here=False), "")
+    debugging.check(DEBUG, ground(here=True), "/some/python")
+
+
+def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
+    debugging.check(DEBUG._replace(deadline=5.0), ground(here=False), "")
+
+    assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
+
+
+def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    with pytest.raises(RuntimeError, match="needs a terminal; nothing was submitted") as raised:
+        debugging.check_terminal({"KINETIC_NO_TTY_DEBUG": "yes"})
+    debugging.check_terminal({"KINETIC_NO_TTY_DEBUG": "1"})
+
+    assert "KINETIC_NO_TTY_DEBUG=1" in raised.value.next
+
+
+def test_a_terminal_is_enough(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+
+    debugging.check_terminal({})
+
+
+def test_a_batch_is_not_debugged_as_a_whole() -> None:
+    with pytest.raises(OptionError, match="a batch cannot be submitted with debug=True"):
+        debugging.refuse_batches(DEBUG)
+
+
+def test_an_order_of_an_older_version_asks_for_no_debugger() -> None:
+    page = json.loads(Order("cpu-f-1", "f", NOTHING, NOTHING).to_bytes())
+    del page["debug"]
+    data = json.dumps(page).encode()
+
+    from kinetic._wire import digests
+
+    assert Order.from_bytes(data, sha256=digests.of_bytes(data)).debug is None
+
+
+def test_the_page_of_a_server_comes_back_and_half_of_it_is_none() -> None:
+    page = DebugPage(5678, "attached", 12.5, 99, (("/here", "/there"),))
+
+    assert DebugPage.from_bytes(page.to_bytes()) == page
+    with pytest.raises(IntegrityError):
+        DebugPage.from_bytes(page.to_bytes()[:20])
+
+
+def test_the_launch_json_maps_what_exists_here_and_leaves_the_rest_to_the_editor(tmp_path) -> None:
+    roots = ((str(tmp_path), "/job/work"), ("/not/on/this/machine", "/job/more"))
+
+    (found,) = json.loads(attaching.launch_json(roots, local_port=5680))["configurations"]
+    (elsewhere,) = json.loads(attaching.launch_json(roots[1:], working_dir="/checkout"))["configurations"]
+
+    assert (found["name"], found["type"], found["request"]) == ("Kinetic Debug", "debugpy", "attach")
+    assert found["connect"] == {"host": "localhost", "port": 5680}
+    assert found["pathMappings"] == [
+        {"localRoot": str(tmp_path), "remoteRoot": "/job/work"},
+        {"localRoot": "${workspaceFolder}", "remoteRoot": "/job/more"},
+    ]
+    assert elsewhere["pathMappings"] == [{"localRoot": "/checkout", "remoteRoot": "/job/more"}]

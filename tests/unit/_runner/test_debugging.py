@@ -1,0 +1,67 @@
+"""What a debugger shall stop in: the code that the user wrote, whatever stands around it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._runner import debugging
+from kinetic.errors import RunnerError
+
+
+def test_a_job_that_has_no_debugpy_and_cannot_install_it_says_what_to_do(tmp_path, monkeypatch, capfd) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "debugpy" else find(name))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+
+    with pytest.raises(RunnerError, match="no debugpy in this job, and it could not be installed") as raised:
+        debugging._require(SimpleNamespace(folder=tmp_path / "work-0-0"))
+
+    assert raised.value.code == "no-debugger"
+    assert "to the image" in raised.value.next
+    assert "debugpy>=1.8" in capfd.readouterr().out
+
+
+def plain(x):
+    return x
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def around(*args):
+        return function(*args)
+
+    return around
+
+
+class Trainer:
+    def fit(self, x):
+        return x
+
+    def __call__(self, x):
+        return x
+
+
+class Model:
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (plain, plain.__code__),
+        (functools.partial(functools.partial(plain), 1), plain.__code__),
+        (decorated(decorated(plain)), plain.__code__),
+        (Trainer().fit, Trainer.fit.__code__),
+        (Trainer(), Trainer.__call__.__code__),
+        (Model, Model.__init__.__code__),
+        (len, None),
+    ],
+)
+def test_the_code_of_the_user_is_found_below_what_stands_around_it(function, code) -> None:
+    assert debugging._code_of(function) is code
