@@ -1,0 +1,100 @@
+"""The debugger in a pod: an editor's breakpoint by local path, through the API server, and the job's value."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from servers.debugger import Debugger
+
+pytestmark = pytest.mark.usefixtures("machine")
+
+PROGRAM = """
+    import kinetic
+    from helper import twice
+
+    @kinetic.run(accelerator="cpu", debug=True)
+    def train(x):
+        a = twice(x)
+        b = a + 1
+        return b
+
+    if __name__ == "__main__":
+        print("value", train(20))
+"""
+HELPER = """
+    def twice(value):
+        both = value * 2
+        return both
+"""
+
+
+def test_a_breakpoint_of_an_editor_is_hit_in_a_pod(project: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
+    project.write("helper.py", HELPER)
+    project.write("program.py", PROGRAM)
+    helper, program = str(project.root / "helper.py"), str(project.root / "program.py")
+    client = project.start("program.py")
+    configuration = read_configuration(client.stdout)
+    port = configuration["connect"]["port"]
+
+    with Debugger(port, configuration["pathMappings"]) as debugger:
+        debugger.attach({helper: [3]})
+        first = debugger.stopped()
+        kept = [job["spec"]["ttlSecondsAfterFinished"] for job in site.jobs()]
+        debugger.go_on(first)
+        hit = debugger.stopped()
+        value = debugger.evaluate("value", hit)
+        after = debugger.next(hit)
+        debugger.go_on(after)
+        out, err = client.communicate(timeout=60)
+
+    assert (first["name"], first["source"]["path"], first["line"]) == ("train", program, 7)
+    assert (hit["name"], hit["source"]["path"], hit["line"], value) == ("twice", helper, 3, "20")
+    assert after["line"] == 4
+    assert "value 41" in out, err
+    assert kept == [7200]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_pod_says_that_it_waits_and_goes_on_when_nobody_comes(
+    project: Any, kinetic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETIC_DEBUG_WAIT_TIMEOUT", "15")
+    project.write("helper.py", HELPER)
+    project.write("program.py", PROGRAM)
+    project.write(
+        "detached.py",
+        """
+        import kinetic
+        import program
+
+        job = program.train.run_async(20)
+        kinetic.debug.wait_for_debug_server(job)
+        print(job.job_id)
+        """,
+    )
+    done = project.run("detached.py")
+    job_id = done.stdout.strip()
+
+    told = json.loads(kinetic("jobs", "explain", job_id, "--json").out)
+    value = kinetic("jobs", "result", job_id)
+    log = kinetic("jobs", "logs", job_id).out
+
+    assert told["what"] == "it waits for a debugger"
+    assert value.out == "41\n", value.err
+    assert "no debugger came within 15 s; train begins without one" in log
+
+
+def read_configuration(stream: Any) -> dict[str, Any]:
+    """Read a launch.json from a stream on which more may come."""
+    text = ""
+    while not text.rstrip().endswith("\n}"):
+        line = stream.readline()
+        assert line, text
+        text += line
+    page: dict[str, Any] = json.loads(text[text.index("{") :])["configurations"][0]
+    return page
