@@ -6,7 +6,7 @@ and no call of theirs is interrupted, as a signal would do to a plain sleep(). T
 is. A visitor asks only after it has made sure that this very process is alive, still catches the signal, and still has
 the door open: otherwise the signal could end it, or the stacks could go into a file of the user's.
 
-In a pod a visitor is a process of its own, started in the container: ``main``.
+In a pod a visitor is a process of its own, started in the container: see ``pod/visitor.py``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import itertools
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kinetic._runner.work import Work
 from kinetic.errors import RunnerError
@@ -32,11 +31,9 @@ from kinetic.errors import RunnerError
 # Besides STACKS_SIGNAL, which writes into the log. Who ignores it by default on macOS, where it is Ctrl-T's, is safe.
 ASK_SIGNAL: int = signal.SIGRTMAX - 4 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGINFO", signal.SIGUSR2)
 DOOR = ".stacks"  # behind the name of the log
-TROUBLE = 125  # a visitor's exit code when it did not get to see the worker
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.01
 _QUIET_SECONDS = 0.3  # where the system does not tell whether an answer is complete
-_PACKAGES = "packages"  # see pod/requiring.py
 _LINE = 512  # bytes, of the first line of a door
 _SHELLS = ("bash", "sh")
 _KINDS = ("user", "mnt")
@@ -198,6 +195,11 @@ def shell_of(environ: Mapping[str, str]) -> str:
     )
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 where the system does not tell."""
+    return int(_status(pid).get("PPid", "0"))
+
+
 def started_of(pid: int) -> str:
     """Return when a process began, as the kernel counts; "" where it does not tell or the process is gone."""
     try:
@@ -317,82 +319,3 @@ def _set_space(descriptor: int) -> None:
     if libc.setns(descriptor, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-# -------------------------------------------------------------------------------------------------- inside a container
-
-
-def main(words: list[str]) -> NoReturn:
-    """Be a visitor in the container of a job: ``stacks``, or ``run TERM COMMAND...``; never returns."""
-    try:
-        if words[0] == "stacks":
-            sys.stdout.write(stacks(_find()))
-            sys.stdout.flush()
-            os._exit(0)
-        _become(words[1], words[2:])
-    except RunnerError as error:
-        sys.stderr.write(f"{error.what}: {error.why}\n" if error.why else f"{error.what}\n")
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-    sys.stderr.flush()
-    os._exit(TROUBLE)
-
-
-def _find() -> Path:
-    """Find the door of the worker of this container: the file that the very process has open that it names.
-
-    Raises:
-        RunnerError: There is none.
-    """
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        for path in _open_doors(pid):
-            with contextlib.suppress(RunnerError):
-                if knock(path).pid == int(pid):  # not a child that was forked and has it, too
-                    return path
-    raise RunnerError("no process of this container is a job's", why="it has not begun yet, or has ended")
-
-
-def _open_doors(pid: str) -> list[Path]:
-    folder, found = f"/proc/{pid}/fd", []
-    with contextlib.suppress(OSError):  # somebody else's process, or it has just ended
-        for name in os.listdir(folder):
-            with contextlib.suppress(OSError):
-                path = os.readlink(f"{folder}/{name}")
-                if path.endswith(DOOR) and stat.S_ISREG(os.stat(path).st_mode):
-                    found.append(Path(path))
-    return found
-
-
-def _become(term: str, command: list[str]) -> NoReturn:
-    """Turn into a command, or a shell, that stands where the worker stands and has its variables."""
-    door = knock(_find())
-    environ = _environment(door) | ({"TERM": term} if term else {})
-    words = command or [shell_of(environ)]
-    folder = folder_of(door.pid)
-    try:
-        enter(door.pid, folder)
-    except PermissionError as error:  # no right to step into its mounts: all but those is there
-        sys.stderr.write(f"kinetic: data that is mounted for the job only is not seen here: {error}\n")
-        sys.stderr.flush()
-        os.chdir(folder or "/")
-    try:
-        os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is the point
-    except FileNotFoundError:
-        raise RunnerError(f"there is no {words[0]} in the job's image") from None
-
-
-def _environment(door: Door) -> dict[str, str]:
-    """Return what the worker was started with: as its parent made it, who can be read in the parent's command line."""
-    from kinetic._runner.pod import preparing
-    from kinetic._wire.pod import PodPage
-
-    parent = _status(door.pid).get("PPid", "0")
-    words = os.fsdecode(Path(f"/proc/{parent}/cmdline").read_bytes()).split("\0")
-    page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
-    page = Path(page[1:]).read_text() if page.startswith("@") else page
-    base = door.path.parent
-    place = preparing.Place(door.host, None, base, "")
-    found: dict[str, Any] = preparing.environment(PodPage.from_argument(page), place, door.attempt, os.environ)
-    if (base / _PACKAGES).is_dir():
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(base / _PACKAGES), found.get("PYTHONPATH"))))
-    return found

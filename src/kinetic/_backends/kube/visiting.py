@@ -1,6 +1,6 @@
 """Looking into a job's pods: a command beside the worker, the stacks of the workers.
 
-Both start a visitor in the container, out of the runner that lies there already: see ``_runner/visiting.py``.
+Both start a visitor in the container, out of the runner that lies there already: see ``_runner/pod/visitor.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8  # hosts that are asked side by side
 _VISITOR = (
-    f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); from kinetic._runner.visiting import main; main(sys.argv[1:])"
+    f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); from kinetic._runner.pod.visitor import main; main(sys.argv[1:])"
 )
 _COMMAND = ("python3", "-P", "-c", _VISITOR)
 

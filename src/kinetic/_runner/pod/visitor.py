@@ -1,0 +1,90 @@
+"""A visitor in the container of a job: a process of its own, which the client starts there through the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kinetic._runner import visiting
+from kinetic._runner.pod import preparing
+from kinetic._wire.pod import PodPage
+from kinetic.errors import RunnerError
+
+_TROUBLE = 125  # its exit code when it did not get to see the worker
+_PACKAGES = "packages"  # see requiring.py
+
+
+def main(words: list[str]) -> NoReturn:
+    """Be a visitor in the container of a job: ``stacks``, or ``run TERM COMMAND...``; never returns."""
+    try:
+        if words[0] == "stacks":
+            sys.stdout.write(visiting.stacks(_find()))
+            sys.stdout.flush()
+            os._exit(0)
+        _become(words[1], words[2:])
+    except RunnerError as error:
+        sys.stderr.write(f"{error.what}: {error.why}\n" if error.why else f"{error.what}\n")
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+    sys.stderr.flush()
+    os._exit(_TROUBLE)
+
+
+def _find() -> Path:
+    """Find the door of the worker of this container: the file that the very process has open that it names.
+
+    Raises:
+        RunnerError: There is none.
+    """
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for path in _open_doors(pid):
+            with contextlib.suppress(RunnerError):
+                if visiting.knock(path).pid == int(pid):  # not a child that was forked and has it, too
+                    return path
+    raise RunnerError("no process of this container is a job's", why="it has not begun yet, or has ended")
+
+
+def _open_doors(pid: str) -> list[Path]:
+    folder, found = f"/proc/{pid}/fd", []
+    with contextlib.suppress(OSError):  # somebody else's process, or it has just ended
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"{folder}/{name}")
+                if path.endswith(visiting.DOOR) and stat.S_ISREG(os.stat(path).st_mode):
+                    found.append(Path(path))
+    return found
+
+
+def _become(term: str, command: list[str]) -> NoReturn:
+    """Turn into a command, or a shell, that stands where the worker stands and has its variables."""
+    door = visiting.knock(_find())
+    environ = _environment(door) | ({"TERM": term} if term else {})
+    words = command or [visiting.shell_of(environ)]
+    folder = visiting.folder_of(door.pid)
+    try:
+        visiting.enter(door.pid, folder)
+    except PermissionError as error:  # no right to step into its mounts: all but those is there
+        sys.stderr.write(f"kinetic: data that is mounted for the job only is not seen here: {error}\n")
+        sys.stderr.flush()
+        os.chdir(folder or "/")
+    try:
+        os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is the point
+    except FileNotFoundError:
+        raise RunnerError(f"there is no {words[0]} in the job's image") from None
+
+
+def _environment(door: visiting.Door) -> dict[str, str]:
+    """Return what the worker was started with: as its parent made it, who can be read in the parent's command line."""
+    words = os.fsdecode(Path(f"/proc/{visiting.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
+    page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
+    page = Path(page[1:]).read_text() if page.startswith("@") else page
+    base = door.path.parent
+    place = preparing.Place(door.host, None, base, "")
+    found: dict[str, Any] = preparing.environment(PodPage.from_argument(page), place, door.attempt, os.environ)
+    if (base / _PACKAGES).is_dir():
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(base / _PACKAGES), found.get("PYTHONPATH"))))
+    return found
