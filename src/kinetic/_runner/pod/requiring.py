@@ -63,7 +63,7 @@ def install_beside(folder: Path, base: Path, *lines: str) -> None:
     Raises:
         RunnerError: It did not work; the log has the installer's words.
     """
-    command, more = _uv(base)
+    command, more = uv(base)
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder), *lines]
     _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
     sys.path.append(str(folder))
