@@ -194,10 +194,21 @@ def test_a_job_that_hangs_in_c_in_its_pod_says_where(stage: Stage) -> None:
     stage.wait_until_it_stays()
     (found,) = stage.backend().stacks(JOB_ID, hosts=[0])
 
-    assert (found.host, found.why) == (0, "")
+    assert (found.why, found.host) == ("", 0)
     assert found.text.splitlines()[1].endswith("in stay")
     assert "kinetic/_runner" not in found.text
     assert reading.phase(stage.pods()[0]) == "Running"
+
+
+def test_a_connection_that_is_refused_or_cut_is_made_again(plane, stage: Stage) -> None:
+    stage.launch()
+    stage.wait_until_it_stays()
+    plane.proxy.fail("status", target="/exec", times=1)
+    plane.proxy.fail("drop", target="/exec", times=1)
+
+    (found,) = stage.backend().stacks(JOB_ID, hosts=[0])
+
+    assert (found.why, "in stay" in found.text) == ("", True)
 
 
 def test_each_host_of_a_slice_answers_and_one_that_there_is_not_is_told(stage: Stage) -> None:

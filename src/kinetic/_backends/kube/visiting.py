@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
 _AT_ONCE = 8  # hosts that are asked side by side
+_TRIES = 3
 _VISITOR = (
     f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); from kinetic._runner.pod.visitor import main; main(sys.argv[1:])"
 )
@@ -45,7 +46,7 @@ def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
     if not pod:
         return Stacks(host, "", "it has no pod whose container runs")
     try:
-        said = executing.capture(client, pod, [*_COMMAND, "stacks"])
+        said = _patiently(client, pod, [*_COMMAND, "stacks"])
     except AccessDeniedError:
         raise
     except BackendError as error:
@@ -53,6 +54,18 @@ def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
     if said.code == 0:
         return Stacks(host, said.out.decode(errors="replace"))
     return Stacks(host, "", said.err.decode(errors="replace").strip() or f"the visitor ended with {said.code}")
+
+
+def _patiently(client: Client, pod: str, command: Sequence[str]) -> executing.Said:
+    """Run a command that may be run twice, again after what passes: a connection that was cut, a server in trouble."""
+    for attempt in range(_TRIES - 1):
+        try:
+            return executing.capture(client, pod, command)
+        except AccessDeniedError:
+            raise
+        except BackendError:
+            client.transport.pause(attempt)
+    return executing.capture(client, pod, command)
 
 
 def run(
