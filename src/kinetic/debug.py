@@ -54,7 +54,7 @@ def start_port_forward(job: JobHandle, local_port: int = DEBUGPY_PORT, *, host: 
         host: Which host of a slice, from 0.
 
     Raises:
-        OptionError: The port is taken; the message names a free one.
+        DebugError: The port is taken; the message names a free one.
     """
     from kinetic._jobs import forwarding
 

@@ -17,7 +17,7 @@ import kinetic
 from kinetic._jobs import finding, forwarding, places
 from kinetic._jobs.handle import JobHandle
 from kinetic._wire.debug import DebugPage
-from kinetic.errors import OptionError
+from kinetic.errors import DebugError, OptionError
 
 SCRIPT = """
     import os, socket, sys, threading, time
@@ -115,7 +115,7 @@ def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
-        with pytest.raises(OptionError, match=f"the local port {port} is taken") as refused:
+        with pytest.raises(DebugError, match=f"the local port {port} is taken") as refused:
             forwarding.start(job, host=0, local_port=port)
 
     free = int(str(refused.value.next).partition("--port ")[2].partition(" ")[0])

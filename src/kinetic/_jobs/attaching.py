@@ -15,7 +15,7 @@ from kinetic._backends.protocol import DebugAddress
 from kinetic._jobs import forwarding, logs, looking, places
 from kinetic._wire import debug, keys
 from kinetic._wire.debug import DebugPage
-from kinetic.errors import DebugError, IntegrityError, JobTimeoutError, KeyMissingError, KineticError, OptionError
+from kinetic.errors import DebugError, IntegrityError, JobTimeoutError, KeyMissingError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _a_port() -> int:
     """Return debugpy's own port, or one that is free: a job that was submitted already must not fail for it."""
     try:
         forwarding.check_port(debug.PORT)
-    except OptionError:
+    except DebugError:
         return forwarding.free_port()
     return debug.PORT
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._jobs import places
 from kinetic._wire import folders
-from kinetic.errors import BackendError, OptionError
+from kinetic.errors import BackendError, DebugError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -51,7 +51,7 @@ def start(handle: JobHandle, *, host: int, local_port: int) -> subprocess.Popen[
         local_port: Where to listen.
 
     Raises:
-        OptionError: Somebody listens there already; nothing was started.
+        DebugError: Somebody listens there already; nothing was started.
         BackendError: The process did not come up.
     """
     listener = _listen(local_port)
@@ -85,7 +85,7 @@ def check_port(port: int) -> None:
     """Refuse a port of this machine that cannot be listened on.
 
     Raises:
-        OptionError: Somebody listens there already; the message names a free one.
+        DebugError: Somebody listens there already; the message names a free one.
     """
     _listen(port).close()
 
@@ -111,14 +111,14 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _not_free(port: int, error: OSError) -> OptionError:
+def _not_free(port: int, error: OSError) -> DebugError:
     free = free_port()
     next_ = f"use a free one: {free}, as in --port {free} or debug_attach(local_port={free})"
     if error.errno == errno.EADDRINUSE:
         what, why = f"the local port {port} is taken", "another process of this machine listens on 127.0.0.1 there"
     else:
         what, why = f"the local port {port} cannot be used", error.strerror or str(error)
-    return OptionError(what, why=why, next=next_, code="port-taken")
+    return DebugError(what, why=why, next=next_, code="port-taken")
 
 
 def _log(job_id: str, host: int, port: int) -> Path:

@@ -193,7 +193,7 @@ class JobHandle:
 
         Raises:
             DebugError: The job has no debug server, or has ended (also a RuntimeError).
-            OptionError: The port is taken; the message names a free one.
+            DebugError: The port is taken; the message names a free one.
         """
         from kinetic._jobs import attaching  # subprocess among what it needs
 
