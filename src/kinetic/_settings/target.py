@@ -143,6 +143,8 @@ def _where(
     place = _checked_backend(
         look.up("backend", backend) or _implied_backend(named, look.profile, multi_host=multi_host)
     )
+    if multi_host and place.value == "gke" and place.source != _ARGUMENT:
+        place = place._replace(value="pathways")  # the same cluster, for several hosts; only an argument means it so
     context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or _default_context(look, place, named)
     return place, named or _default_project(place, context), context
 

@@ -417,3 +417,16 @@ def test_a_context_that_moves_no_job_is_told(bare) -> None:
     assert found.backend.value == "local"
     assert "KINETIC_BACKEND=gke" in found.notes[0]
     assert resolve(environ={**bare, "KINETIC_KUBE_CONTEXT": "dev", "KINETIC_BACKEND": "local"}).notes == ()
+
+
+def test_a_variable_that_means_a_cluster_means_it_for_slices_as_well(bare) -> None:
+    environ = {**bare, "KINETIC_BACKEND": "gke", "KINETIC_PROJECT": "acme"}
+
+    assert resolve(environ=environ, multi_host=True).backend == Setting("pathways", "KINETIC_BACKEND")
+    assert resolve(environ=environ).backend.value == "gke"
+
+
+def test_an_argument_is_taken_at_its_word(bare) -> None:
+    found = resolve(backend="gke", environ={**bare, "KINETIC_PROJECT": "acme"}, multi_host=True)
+
+    assert found.backend.value == "gke"
