@@ -37,7 +37,6 @@ class _Flusher(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        visiting.answer_here()
         while not self.over.wait(_FLUSH_SECONDS):
             with contextlib.suppress(ValueError, OSError):
                 sys.stdout.flush()
@@ -60,6 +59,8 @@ def keep_flushing() -> None:
     """Start the thread that flushes; call it in the worker, after the fork."""
     _flushers.append(_Flusher())
     _flushers[-1].start()
+    # Written by this thread, which runs the user's code afterwards: by then the descriptor may be the user's.
+    visiting.answer_in(_flushers[-1].native_id or 0)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,11 +82,11 @@ def open_door(task: Work) -> None:
         _write(_opened[0])
 
 
-def answer_here() -> None:
-    """Let the calling thread answer, one that spends its time waiting; call it before anything of the user's runs."""
+def answer_in(thread: int) -> None:
+    """Let a thread answer, one that spends its time waiting; call it before anything of the user's runs."""
     for door in _opened:
         with contextlib.suppress(OSError):
-            _write(door._replace(thread=threading.get_native_id()))
+            _write(door._replace(thread=thread))
 
 
 def _write(door: Door) -> None:
