@@ -337,7 +337,7 @@ def test_a_shell_in_a_pod_has_a_terminal_of_our_size_and_ours_is_as_before(plane
     screen.until(b"as-expected\r\n31 97\r\nxterm-color\r\n")
     termios.tcsetwinsize(ours, (40, 120))
     screen.until_it_answers(b"stty size\n", b"40 120\r\n")
-    os.write(ours, b"echo asleep''-now; sleep 1000\n")
+    os.write(ours, b"sh -c 'echo asleep''-now; exec sleep 1000'\n")
     screen.until(b"asleep-now\r\n")
     os.write(ours, b"\x03")  # a key like any other: it ends what runs there, not us
     screen.until_it_answers(b"echo $KINETIC_JOB_ID-still''-there\n", f"{JOB_ID}-still-there\r\n".encode())

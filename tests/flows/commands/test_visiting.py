@@ -284,7 +284,7 @@ def test_a_shell_on_a_terminal_is_interactive_and_takes_ctrl_c_for_itself(runnin
     )
     os.close(theirs)
     seen = Screen(ours)
-    os.write(ours, b"test -t 0 && echo is''-a-terminal; sleep 1000\n")
+    os.write(ours, b"test -t 0 && sh -c 'echo is''-a-terminal; exec sleep 1000'\n")  # Ctrl-C finds it in either form
     seen.until(b"is-a-terminal")
     os.write(ours, b"\x03")
     os.write(ours, b"echo $((40 + 2))-$KINETIC_JOB_ID; exit 9\n")
