@@ -4,64 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kinetic._settings.cluster import ClusterSettings
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kinetic._backends.wishes import PodWishes
     from kinetic._hardware.placement import Placement
+    from kinetic._settings.cluster import ClusterSettings
     from kinetic._wire.order import Child, Order
-
-
-class Needs(NamedTuple):
-    """What one host of a job asks for, besides chips; None where it asks for nothing in particular.
-
-    Attributes:
-        cpu: Cores.
-        memory_bytes: Memory.
-        disk_bytes: Room for files beside those of the image.
-        shm_bytes: Shared memory, a part of the memory.
-    """
-
-    cpu: float | None = None
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    shm_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class PodWishes:
-    """What a job asks of a cluster besides hardware; a machine has no use for it.
-
-    Attributes:
-        image: What its containers are made of.
-        requirements: The file whose lines are installed before anything else: an Artifact as plain JSON; or None.
-        needs: Processor, memory, disk and shared memory of each host.
-        settings: What holds for all jobs of a cluster: service account, queue, ...
-        python: The client's Python as X.Y, which the image must have.
-    """
-
-    image: str
-    requirements: dict[str, Any] | None = None
-    needs: Needs = field(default_factory=Needs)
-    settings: ClusterSettings = field(default_factory=ClusterSettings)
-    python: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {**asdict(self), "needs": list(self.needs), "settings": self.settings.to_json()}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> PodWishes:
-        """Read plain JSON; fields of other versions are passed over."""
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        known["needs"] = Needs(*known.get("needs") or ())
-        known["settings"] = ClusterSettings.from_json(known.get("settings") or {})
-        return cls(**known)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,16 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.protocol import Launch, PodWishes
+from kinetic._backends.protocol import Launch
 from kinetic._batches import children
 from kinetic._batches.clearing import run
 from kinetic._jobs import places, record
-from kinetic._settings import cluster
 from kinetic._wire import keys, seal
 from kinetic._wire.steps import step
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
+    from kinetic._backends.wishes import PodWishes
     from kinetic._hardware.placement import Placement
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
@@ -93,9 +94,27 @@ class Launcher:
             interpreter=self.interpreter,
             child=child,
             environ=self.kept["environ"],
-            pod=PodWishes.from_json(self.kept["pod"]) if self.kept.get("pod") else None,
-            owner=cluster.owner(os.environ) if self.kept.get("pod") else "",
+            pod=self.pod,
+            owner=self.owner,
         )
+
+    @functools.cached_property
+    def pod(self) -> PodWishes | None:
+        """What each child asks of a cluster; None on a machine."""
+        if not self.kept.get("pod"):
+            return None
+        from kinetic._backends.wishes import PodWishes  # only for clusters
+
+        return PodWishes.from_json(self.kept["pod"])
+
+    @functools.cached_property
+    def owner(self) -> str:
+        """Who submits, as jobs on a cluster are labelled; "" on a machine."""
+        if self.pod is None:
+            return ""
+        from kinetic._settings import cluster
+
+        return cluster.owner(os.environ)
 
     @property
     def interpreter(self) -> str:

@@ -13,7 +13,7 @@ from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends.local import session
 from kinetic._jobs import places
-from kinetic._settings import cluster, keyring
+from kinetic._settings import keyring
 from kinetic._stores import open_store, probing
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Ground(NamedTuple):
         key_id: Name of the sealing key.
         key: The sealing key.
         notes: What the user should know about this place and this hardware; told by ``announce``.
-        settings: What holds for all jobs of a cluster.
+        settings: What holds for all jobs of a cluster; None on a machine.
     """
 
     target: Target
@@ -48,7 +48,7 @@ class Ground(NamedTuple):
     key_id: str
     key: bytes
     notes: tuple[str, ...]
-    settings: ClusterSettings
+    settings: ClusterSettings | None
 
 
 def prepare(options: Options) -> Ground:
@@ -65,7 +65,7 @@ def prepare(options: Options) -> Ground:
     strict = target.backend.source == "argument"
     backend = places.backend_at(target, strict=strict)
     target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-    wanted = cluster.ClusterSettings() if backend.is_here else cluster.read(target.profile, os.environ)
+    wanted = None if backend.is_here else _settings_of(target)
     backend.check_store(target.store.value)
     notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
     home = settings.ensure_home(os.environ)
@@ -76,6 +76,12 @@ def prepare(options: Options) -> Ground:
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
     return Ground(target, backend, store, placement, key_id, key, notes, wanted)
+
+
+def _settings_of(target: Target) -> ClusterSettings:
+    from kinetic._settings import cluster  # only for clusters
+
+    return cluster.read(target.profile, os.environ)
 
 
 def announce(ground: Ground, options: Options) -> None:

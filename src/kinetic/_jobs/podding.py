@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
-from kinetic._backends.protocol import Needs, PodWishes
+from kinetic._backends.wishes import Needs, PodWishes
 from kinetic._images import choosing
 from kinetic._jobs import defaults
 from kinetic._packing import dependencies, root

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from kinetic._backends.protocol import PodWishes
+    from kinetic._backends.wishes import PodWishes
     from kinetic._data.data import Data
     from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
@@ -73,7 +73,7 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     interpreter = interpreting.interpreter_for(function, plan, ground)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
     pod = None
-    if not ground.backend.is_here:
+    if ground.settings is not None:
         from kinetic._jobs import podding  # only for clusters
 
         pod = podding.wishes(

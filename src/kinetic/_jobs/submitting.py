@@ -15,7 +15,6 @@ from kinetic._jobs import debugging, places, record, referring, shipping
 from kinetic._jobs import options as options_
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import call as calls
-from kinetic._settings import cluster
 from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
@@ -153,9 +152,17 @@ def _launch(order: Order, shipment: Shipment) -> None:
         captured=shipment.captured.values,
         interpreter=shipment.interpreter,
         pod=shipment.pod,
-        owner=cluster.owner(os.environ) if shipment.pod is not None else "",
+        owner=_owner(shipment),
     )
     ground.backend.launch([launch])
+
+
+def _owner(shipment: Shipment) -> str:
+    if shipment.pod is None:
+        return ""
+    from kinetic._settings import cluster  # only for clusters
+
+    return cluster.owner(os.environ)
 
 
 def _undo(ground: Ground, job_id: str) -> None:

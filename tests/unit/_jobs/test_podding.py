@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from kinetic import _output as output
-from kinetic._backends.protocol import Needs, PodWishes
+from kinetic._backends.wishes import Needs, PodWishes
 from kinetic._hardware import place
 from kinetic._jobs import podding
 from kinetic._jobs.options import Options

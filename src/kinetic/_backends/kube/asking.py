@@ -10,7 +10,7 @@ from kinetic._backends.kube import names, slices
 from kinetic._backends.kube.kinds import JOB, JOB_SET
 from kinetic._backends.kube.request import RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._backends.kube.single import job
-from kinetic._backends.protocol import PodWishes
+from kinetic._backends.wishes import PodWishes
 from kinetic._data.mounting import fuse_mount
 from kinetic._stores.addresses import PUBLIC_VARIABLES
 from kinetic._wire import debug, outputs

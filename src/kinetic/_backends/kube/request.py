@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.protocol import Needs
+from kinetic._backends.wishes import Needs
 
 if TYPE_CHECKING:
     from kinetic._data.mounting import FuseMount

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kinetic._backends.kube import asking, kinds
-from kinetic._backends.protocol import Launch, Needs, PodWishes
+from kinetic._backends.protocol import Launch
+from kinetic._backends.wishes import Needs, PodWishes
 from kinetic._hardware import place
 from kinetic._settings.cluster import ClusterSettings
 from kinetic._wire.data import DataRef
