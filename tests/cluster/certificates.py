@@ -15,6 +15,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 # The last one is how pods of a real cluster call the server.
 HERE = ("127.0.0.1", "localhost", "10.0.0.1", "kubernetes.default.svc")
 
+_SIGNING = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Pair(NamedTuple):
     """A certificate and its key, as files."""
@@ -33,6 +45,9 @@ class Authority:
         signed = (
             _unsigned(self._name, self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            # Python 3.13 insists on what follows, wherever nobody tells it not to.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .add_extension(_SIGNING, critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = folder / "ca.crt"
@@ -54,6 +69,7 @@ class Authority:
             _unsigned(_name(name, organization), self._name, key.public_key())
             .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         pair = Pair((folder or self._folder) / f"{stem or name}.crt", (folder or self._folder) / f"{stem or name}.key")
