@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import (
+    asking,
     burying,
     environment,
     launching,
@@ -26,16 +27,16 @@ from kinetic._backends.local import (
     visiting,
 )
 from kinetic._backends.local import limits as limits_
+from kinetic._backends.local.log import FileLog
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
 from kinetic._packing import runner
-from kinetic._settings import home
 from kinetic._stores import open_store, transfer
 from kinetic._wire import folders, pages
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.steps import step
-from kinetic.errors import CapacityError, IntegrityError, KineticError
+from kinetic.errors import IntegrityError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class LocalBackend:
         """Refuse what this machine cannot even emulate; see the protocol."""
         slices.check(placement, self.environ)
         if placement.kind == "gpu":
-            return self._check_gpu(placement)
+            return limits_.check_gpus(placement, self.limits.gpus, strict=self._strict)
         if placement.kind == "tpu":
             return (slices.describe(placement),)
         return ()
@@ -152,7 +153,7 @@ class LocalBackend:
         """Write what the keeper of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
-        launching.write(self.paths, self._page(launch, mask), launch.key)
+        launching.write(self.paths, asking.page_of(launch, mask & _MODES, self.environ), launch.key)
         pulse.make(self.paths.pulse(job_id))
         step("client:launch-written")
 
@@ -352,43 +353,6 @@ class LocalBackend:
                 db.execute(NEW_SOIL, self._soils[interpreter])
         return self._soils[interpreter]
 
-    def _page(self, launch: Launch, mask: int) -> launching.LaunchPage:
-        return launching.LaunchPage(
-            job_id=launch.order.job_id,
-            order_sha256=launch.order_sha256,
-            store_url=launch.store_url,
-            key_id=launch.key_id,
-            umask=mask & _MODES,
-            deadline=launch.order.deadline,
-            environment=environment.of_job(
-                launch.order,
-                launch.placement,
-                launch.captured,
-                self.environ if launch.environ is None else launch.environ,
-                launch.interpreter,
-                store_url=launch.store_url,
-            ),
-            hosts=launch.placement.hosts,
-            order_key=launch.order.key if launch.child else "",
-            child=launch.child.to_json() if launch.child else None,
-            mark=launch.order.mark,
-            machine=home.machine_id(self.environ),
-            function=launch.order.function_name,
-            placed=launch.order.placed_early(),
-        )
-
-    def _check_gpu(self, placement: Placement) -> tuple[str, ...]:
-        wanted, there = placement.chips_per_host, len(self.limits.gpus)
-        if wanted <= there:
-            return ()
-        if there or self._strict:
-            raise CapacityError(
-                f"{placement.name} needs {wanted} GPU(s), and this machine has {there}",
-                why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
-                next='ask for fewer, or use accelerator="cpu"',
-            )
-        return (f"{placement.name} is not here: the job runs on the CPU",)
-
     def _devices(self, placement: Placement) -> int:
         """Return how many devices a job holds; 0 where it runs on the CPU instead."""
         return placement.chips_per_host if placement.kind == "gpu" and self.limits.gpus else 0
@@ -426,33 +390,3 @@ def _brief(row: Brief) -> Sighting:
 def _reason(row: Row) -> str:
     """Return why a job failed where no store could take its verdict."""
     return "" if row.verdict in {"", "succeeded", "failed", "ended"} else row.verdict
-
-
-class FileLog:
-    """The spool of a job's output on this machine, by byte position."""
-
-    is_complete = True
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @classmethod
-    def open(cls, path: Path) -> FileLog | None:
-        """Open a log, or return None when there is none here."""
-        try:
-            return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:
-            return None
-
-    def size(self) -> int:
-        """Return how many bytes there are now."""
-        return os.fstat(self._descriptor).st_size
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position."""
-        return os.pread(self._descriptor, length, start)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)

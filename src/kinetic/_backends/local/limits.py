@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinetic._backends.local.queue import Limits
-from kinetic.errors import OptionError
+from kinetic.errors import CapacityError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._hardware.placement import Placement
 
 
 def limits(environ: Mapping[str, str]) -> Limits:
@@ -24,6 +28,29 @@ def cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota()
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def check_gpus(placement: Placement, there: Sequence[str], *, strict: bool) -> tuple[str, ...]:
+    """Refuse GPUs that are not here, or say that the job runs on the CPU instead.
+
+    Args:
+        placement: The hardware.
+        there: The GPUs of this machine.
+        strict: Whether the user asked for this machine by name: then hardware that is absent is an error.
+
+    Raises:
+        CapacityError: There are too few.
+    """
+    wanted = placement.chips_per_host
+    if wanted <= len(there):
+        return ()
+    if there or strict:
+        raise CapacityError(
+            f"{placement.name} needs {wanted} GPU(s), and this machine has {len(there)}",
+            why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
+            next='ask for fewer, or use accelerator="cpu"',
+        )
+    return (f"{placement.name} is not here: the job runs on the CPU",)
 
 
 def _slots(setting: str) -> int:
