@@ -133,21 +133,22 @@ class KubeBackend:
         """Make the objects of jobs; see the protocol."""
         mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
-        maker = self._made_maker()
-        for launch, made in zip(launches, self._at_once(maker.make, launches, mask), strict=True):
-            for selector in _selectors(launch.order.job_id, launch.owner, launch.group):
-                if selector in {feed.selector for feed in self._feeds.there()}:
-                    self._feeds.get(selector).put(made)
-        return [launch.order.job_id for launch in launches]
+        return together.ask_all([partial(self._launch, self._made_maker(), launch, mask) for launch in launches])
 
-    def _at_once(self, make: Callable[[Launch, int], Object], launches: Sequence[Launch], mask: int) -> list[Object]:
-        return together.ask_all([partial(make, launch, mask) for launch in launches])
+    def _launch(self, maker: Maker, launch: Launch, mask: int) -> str:
+        """Make one job, and let those who watch know of it at once."""
+        made = maker.make(launch, mask)
+        selectors = _selectors(launch.order.job_id, launch.owner, launch.group)
+        for feed in self._feeds.there():
+            if feed.selector in selectors:
+                feed.put(made)
+        return launch.order.job_id
 
     def _made_maker(self) -> Maker:
         with self._lock:
             if self._maker is None:
                 self._maker = Maker(
-                    self.client,
+                    lambda: self.client,
                     account=self._account_of,
                     kind_for_slices=self._kind_for_slices,
                     environ=self.environ,

@@ -34,7 +34,7 @@ class Maker:
     """Makes the objects of jobs in one namespace.
 
     Args:
-        client: Of the cluster.
+        client: Returns the connection of the moment: whoever logs in anew has another.
         account: Finds the service account for a launch.
         kind_for_slices: Finds what makes the pods of several hosts here.
         environ: This client's environment.
@@ -42,17 +42,21 @@ class Maker:
 
     def __init__(
         self,
-        client: Client,
+        client: Callable[[], Client],
         *,
         account: Callable[[Launch], str],
         kind_for_slices: Callable[[], Kind],
         environ: Mapping[str, str],
     ) -> None:
-        self._client, self._environ = client, environ
+        self._client_now, self._environ = client, environ
         self._account, self._kind_for_slices = account, kind_for_slices
         self._runner = ""
         self._keys_of: dict[str, int] = {}  # how many keys the Secret of a batch has
         self._lock = threading.Lock()
+
+    @property
+    def _client(self) -> Client:
+        return self._client_now()
 
     def make(self, launch: Launch, umask: int) -> Object:
         """Make everything that one job needs, and let it run.
