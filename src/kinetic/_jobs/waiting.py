@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 _WOKEN = 0.9  # of a pause: whoever comes back earlier was told something
-_FIRST_REASON_SECONDS = 2.0
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
 _AGAIN_SECONDS = 1.0
-_REASON_SECONDS = 5.0  # between two questions why a job waits; each costs a cluster four requests
+_REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
+_LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
 
@@ -70,8 +70,7 @@ def wait(
                 shown.end()
                 return seen
             looked = time.monotonic()
-            pause = _LOG_SECONDS if shown.follows else min(backend.look_seconds, _REASON_SECONDS)
-            while not has_news(backend, handle, pause=pause, looked=looked, limit=limit):
+            while not has_news(backend, handle, pause=shown.pause, looked=looked, limit=limit):
                 shown.keep_up(seen)
             if limit is not None and time.monotonic() >= limit:
                 raise _too_late(handle, timeout or 0.0, told)
@@ -117,11 +116,12 @@ def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float
     Args:
         backend: The place.
         handle: The job.
-        pause: How many seconds to wait at most.
+        pause: How many seconds to wait at most; the place may want to be asked sooner.
         looked: When the last look was, by the clock that only goes forward.
         limit: When there is no use in waiting any longer, by the same clock.
     """
     begun = time.monotonic()
+    pause = min(pause, backend.look_seconds)
     left = pause if limit is None else min(pause, limit - begun)
     if left <= 0:
         return True
@@ -151,9 +151,9 @@ class _Shown:
         self._reasons = _Reasons(handle)
 
     @property
-    def follows(self) -> bool:
-        """Whether the log is followed."""
-        return self._follower is not None
+    def pause(self) -> float:
+        """Seconds until there may be something new to show, whether or not there is news."""
+        return _REASON_SECONDS if self._follower is None else _LOG_SECONDS
 
     def show(self, seen: Look) -> None:
         """Show what is new."""
@@ -197,7 +197,7 @@ class _Reasons:
 
     def __init__(self, handle: JobHandle) -> None:
         self._handle = handle
-        self._next = float("-inf")
+        self._next, self._pause = float("-inf"), _REASON_SECONDS
         self._reason = ""
         self._told: set[str] = set()
 
@@ -211,7 +211,8 @@ class _Reasons:
             return "waiting for a slot", reason.removeprefix("waits for ")
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + (_REASON_SECONDS if self._reason else _FIRST_REASON_SECONDS)
+            self._next = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_REASON_SECONDS)
             self._ask(backend)
         return "waiting", self._reason or reason
 
