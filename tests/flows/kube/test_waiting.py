@@ -77,6 +77,7 @@ def test_a_machine_that_is_full_is_waited_for(
 ) -> None:
     add_node(nodes.cpu(f"small-{namespace}", cores=1))
     first = clients.run("from one import talk\ntell(talk.run_async(1, go).job_id)")
+    wait_for("the first to hold the machine", lambda: "RUNNING" in kinetic("jobs", "status", first).out)
     second = submit()
 
     told = explained(kinetic, second, "every machine that would do is taken: not enough cpu")
