@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ TESTS = Path(__file__).parent
 
 # Seconds. Units, contracts and architecture start a process or two at most; flows run whole jobs, one after another.
 SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 20, "flows": 120}
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C, as a terminal would have us: a shell has what it starts in the background ignore it, children too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
