@@ -49,7 +49,7 @@ def test_whoever_has_the_role_may_submit(submitter: Client, accelerator: str) ->
 def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Client, namespace: str) -> None:
     pod = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i"}]}
     job = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": pod}}}
-    maker = Maker(submitter, account=lambda _: "", kind_for_slices=lambda: kinds.JOB, environ=os.environ)
+    maker = Maker(lambda: submitter, account=lambda _: "", kind_for_slices=lambda: kinds.JOB, environ=os.environ)
 
     assert maker.ensure_runner().startswith("kinetic-runner-")
     made = submitter.create(kinds.JOB, job)
