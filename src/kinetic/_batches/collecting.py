@@ -48,12 +48,12 @@ def _collect(
     job, end = batch.jobs[index], board.end(index)
     if job is None:
         return
-    if end is not None and end.word == outcomes.FAILED:
-        error = job.exception()
-        if error is not None:
-            failed[index] = error
-            return
     try:
+        if end is not None and end.word == outcomes.FAILED:
+            error = job.exception()
+            if error is not None:
+                failed[index] = error
+                return
         values[index] = job.result(cleanup=False)
     except Exception as error:  # noqa: BLE001 - removed, cancelled, not to be opened here, or the mark was wrong
         failed[index] = error

@@ -155,6 +155,7 @@ class JobHandle:
 
         Raises:
             JobTimeoutError: The seconds are over; the job goes on.
+            CredentialsError: It failed, and the key without which its exception cannot be verified is not here.
         """
         if self._exception is None and self._value is _NOTHING:
             seen = waiting.wait(self, timeout=timeout)
@@ -162,6 +163,7 @@ class JobHandle:
                 return self._missing(seen)
             if seen.outcome.succeeded:
                 return None
+            places.key_to_open(self.job_id, self.key_id or "")  # an exception is unpickled, too
             self._exception = collecting.failure_of(places.store_of(self), seen.outcome, self.func_name)
         return self._exception
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import kinetic
+from kinetic._batches.handle import BatchHandle
 from kinetic._jobs.forwarding import free_port
-from kinetic.errors import BackendUnavailableError, DebugError, OptionError
+from kinetic._stores import open_store
+from kinetic._wire import digests, keys
+from kinetic._wire.outcome import FAILED, Outcome
+from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"
 FIELDS = {
@@ -73,6 +79,49 @@ def test_what_was_collected_is_no_part_of_a_handle() -> None:
     assert first == second
     assert "_value" not in repr(first)
     assert "_value" not in first.to_dict()
+
+
+class Trap(Exception):
+    """Leaves a sign when it is unpickled."""
+
+    def __init__(self, sign: str) -> None:
+        super().__init__(sign)
+        self.sign = sign
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _spring, (self.sign,)
+
+
+def _spring(sign: str) -> Exception:
+    Path(sign).touch()
+    return ValueError("sprung")
+
+
+def forged_failure(folder: Path, sign: Path) -> kinetic.JobHandle:
+    """Return a job whose failure was written by somebody without its key, which is not on this machine."""
+    store = open_store(f"file://{folder / 'store'}")
+    body = pickle.dumps(Trap(str(sign)))
+    verdict = Outcome(JOB, FAILED, cause="exception", body_length=len(body), body_sha256=digests.of_bytes(body))
+    store.put(keys.result(JOB), body + verdict.footer(bytes(32)))
+    return handle(store=store.url, key_id="0123456789abcdef", group_id="grp-12345678", group_index=0)
+
+
+def test_an_exception_that_cannot_be_verified_is_not_unpickled(tmp_path: Path) -> None:
+    job = forged_failure(tmp_path, tmp_path / "sign")
+
+    with pytest.raises(CredentialsError, match="key"):
+        job.exception()
+
+    assert not (tmp_path / "sign").exists()
+
+
+def test_failures_of_a_batch_that_cannot_be_verified_are_not_unpickled(tmp_path: Path) -> None:
+    batch = BatchHandle("grp-12345678", None, {}, [forged_failure(tmp_path, tmp_path / "sign")])
+
+    (found,) = batch.results(return_exceptions=True, cleanup=False)
+
+    assert isinstance(found, CredentialsError)
+    assert not (tmp_path / "sign").exists()
 
 
 def test_a_backend_that_nobody_knows_is_told_when_it_is_first_used() -> None:
