@@ -247,18 +247,20 @@ class KubeBackend:
         ends[group] = feed.ends
 
     def _feed_of(self, name: str) -> Feed:
-        """Return the feed that tells of a job: the one of all jobs that this user submits, if it is among them."""
+        """Return the feed that tells of a job and of its kin: each holds a connection, so no job has one of its own."""
         known: dict[str, str] = self._seen.__dict__.setdefault("feeds", {})
         if name not in known:
             known[name] = self._selector_for(name)
         return self._feeds.get(known[name])
 
     def _selector_for(self, name: str) -> str:
+        """Select the jobs that this user submits, if it is among them; else those of its batch or of its owner."""
         own = _own_jobs(settings_.owner(self.environ))
-        feed = self._feeds.get(own)
-        if feed.wait_until_current(_CURRENT_SECONDS) and feed.find(name) is not None:
-            return own
-        return names.selector(job_id=name)
+        self._feeds.get(own).wait_until_current(_CURRENT_SECONDS)
+        for feed in self._feeds.there():
+            if feed.is_current and feed.find(name) is not None:
+                return feed.selector
+        return _kin(next(iter(self._objects([name])), {})) or names.selector(job_id=name)
 
     def _make_feed(self, selector: str) -> Feed:
         return Feed(self.client, self.kinds(), selector)
@@ -351,6 +353,14 @@ class KubeBackend:
 def _own_jobs(owner: str) -> str:
     """Select the single jobs of one owner: each batch has a watch of its own."""
     return f"{names.selector(owner=owner)},!{names.GROUP_LABEL}"
+
+
+def _kin(found: Object) -> str:
+    """Select the jobs of an object's batch, else the single jobs of its owner; "" where it has neither."""
+    if group := observing.group_of(found):
+        return names.selector(group=group)
+    owner = observing.owner_of(found)
+    return _own_jobs(owner) if owner else ""
 
 
 def _selectors(job_id: str, owner: str, group: str) -> tuple[str, ...]:

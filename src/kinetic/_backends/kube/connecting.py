@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 _UPGRADED = 101
-_MOST_CONNECTIONS = 64  # a follower of a log holds one, and so does a watch
+_MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
 
 def http_client(access: Access) -> httpx2.Client:

@@ -69,9 +69,11 @@ class Feed:
 
     def find(self, job_id: str) -> Object | None:
         """Return the object of a job, or None when it is not known here."""
-        self._used = time.monotonic()
         with self._changed:
-            return self._objects.get(self._of_jobs.get(job_id, ""))
+            found = self._objects.get(self._of_jobs.get(job_id, ""))
+        if found is not None:  # whoever asks all feeds for a job of another one does not use this one
+            self._used = time.monotonic()
+        return found
 
     def put(self, found: Object) -> None:
         """Take in what this process made, before the watch tells of it."""

@@ -39,7 +39,16 @@ def is_a_part(found: Object) -> bool:
 
 def group_of(found: Object) -> str:
     """Return the label of the batch that an object belongs to, or ""."""
-    return str(((found.get("metadata") or {}).get("labels") or {}).get(names.GROUP_LABEL) or "")
+    return _label(found, names.GROUP_LABEL)
+
+
+def owner_of(found: Object) -> str:
+    """Return the label of who submitted an object, or ""."""
+    return _label(found, names.OWNER_LABEL)
+
+
+def _label(found: Object, name: str) -> str:
+    return str(((found.get("metadata") or {}).get("labels") or {}).get(name) or "")
 
 
 def slim(found: Object) -> Object:

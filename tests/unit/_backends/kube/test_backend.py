@@ -1,0 +1,94 @@
+"""The backend of clusters: whoever waits shares the watches of the process, whatever it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.http11 import Answer, Request
+from servers.scripted import Scripted, lines, page
+
+from kinetic._backends.kube.backend import KubeBackend
+from kinetic._backends.kube.where import Where
+
+MANY = 30
+
+
+def job(name: str, **labels: str) -> dict[str, Any]:
+    found = {"app": "kinetic", "job-id": name, **labels}
+    about = {"uid": f"uid-{name}", "name": f"kinetic-{name}", "resourceVersion": "5", "labels": found}
+    return {"kind": "Job", "metadata": about, "spec": {}, "status": {"ready": 1}}
+
+
+class Jobs:
+    """An API server that has some jobs, and selects among them as far as these tests need."""
+
+    def __init__(self, *jobs: dict[str, Any]) -> None:
+        self.jobs = jobs
+
+    def answer(self, request: Request) -> Answer:
+        if request.path == "/apis":
+            return page({"groups": []})
+        if "watch" in request.query:
+            return lines()
+        found = [each for each in self.jobs if self._fits(each["metadata"]["labels"], request.query["labelSelector"])]
+        return page({"metadata": {"resourceVersion": "10"}, "items": found})
+
+    @staticmethod
+    def _fits(labels: dict[str, str], selector: str) -> bool:
+        for name, values in re.findall(r"([\w/-]+) in \(([^)]*)\)", selector):
+            if labels.get(name) not in values.split(","):
+                return False
+        rest = re.sub(r"[\w/-]+ in \([^)]*\),?", "", selector)
+        for term in filter(None, rest.split(",")):
+            name, _, value = term.partition("=")
+            if labels.get(name) != value if value else name.removeprefix("!") in labels:
+                return False
+        return True
+
+
+@contextlib.contextmanager
+def backend_with(folder: Path, *jobs: dict[str, Any]) -> Iterator[KubeBackend]:
+    with Scripted(Jobs(*jobs).answer) as server:
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        (folder / "kubeconfig").write_text(json.dumps(config))
+        environ = {"KUBECONFIG": str(folder / "kubeconfig"), "KINETIC_OWNER": "ann", "HOME": str(folder)}
+        made = KubeBackend("gke", Where("", "", "", "research", "test"), environ)
+        try:
+            yield made
+        finally:
+            for feed in made._feeds.there():
+                feed.end()
+            made.client.close()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"kinetic/owner": "ann", "kinetic/group": "grp-12345678"},
+        {"kinetic/owner": "bob"},
+        {"kinetic/owner": "ann"},
+    ],
+    ids=["children of a batch", "somebody else's jobs", "own jobs"],
+)
+def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, labels: dict[str, str]) -> None:
+    with backend_with(tmp_path, *(job(f"job-{number}", **labels) for number in range(MANY))) as backend:
+        for number in range(MANY):
+            seen = [backend.watch(f"job-{number}", seconds=0.01) for _ in range(2)]
+            backend.forget_watch(f"job-{number}")
+
+            assert [each.status.value for each in seen if each is not None] == ["RUNNING", "RUNNING"]
+        open_ = len(backend._feeds.there())
+
+    assert open_ <= 2
