@@ -81,7 +81,7 @@ def test_what_was_collected_is_no_part_of_a_handle() -> None:
     assert "_value" not in first.to_dict()
 
 
-class Trap(Exception):
+class TrapError(Exception):
     """Leaves a sign when it is unpickled."""
 
     def __init__(self, sign: str) -> None:
@@ -100,7 +100,7 @@ def _spring(sign: str) -> Exception:
 def forged_failure(folder: Path, sign: Path) -> kinetic.JobHandle:
     """Return a job whose failure was written by somebody without its key, which is not on this machine."""
     store = open_store(f"file://{folder / 'store'}")
-    body = pickle.dumps(Trap(str(sign)))
+    body = pickle.dumps(TrapError(str(sign)))
     verdict = Outcome(JOB, FAILED, cause="exception", body_length=len(body), body_sha256=digests.of_bytes(body))
     store.put(keys.result(JOB), body + verdict.footer(bytes(32)))
     return handle(store=store.url, key_id="0123456789abcdef", group_id="grp-12345678", group_index=0)

@@ -66,12 +66,16 @@ class KubeBackend:
     def __init__(self, name: str, where: Where, environ: Mapping[str, str] | None = None) -> None:
         self.name, self.where = name, where
         self.environ = os.environ if environ is None else environ
+        self._kinds: tuple[Kind, ...] | None = None
+        self._begin_anew()
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """Have nothing that threads hold or feed, as in a forked child, which has only one of its parent's threads."""
         self._feeds = Feeds(self._make_feed)
         self._seen = threading.local()  # what each waiting thread has seen of whom
         self._lock = threading.Lock()
         self._maker: Maker | None = None
-        self._kinds: tuple[Kind, ...] | None = None
-        os.register_at_fork(after_in_child=self._feeds.clear)
 
     @property
     def client(self) -> Client:

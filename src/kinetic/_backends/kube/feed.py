@@ -182,8 +182,3 @@ class Feeds:
         """Return the feeds that are alive."""
         with self._lock:
             return [feed for feed in self._feeds.values() if feed.is_alive]
-
-    def clear(self) -> None:
-        """Forget all of them, as a forked child must: their threads are the parent's."""
-        self._feeds = {}
-        self._lock = threading.Lock()

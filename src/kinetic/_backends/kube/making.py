@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import asking, keeping, names, slices
+from kinetic._backends.kube import asking, facts, keeping, names, slices
 from kinetic._backends.kube.kinds import CONFIG_MAP, JOB, LEADER_WORKER_SET, SECRET, SERVICE
 from kinetic._backends.kube.request import RUNNER_FILE
 from kinetic._packing import runner_zip
@@ -50,7 +50,6 @@ class Maker:
     ) -> None:
         self._client_now, self._environ = client, environ
         self._account, self._kind_for_slices = account, kind_for_slices
-        self._runner = ""
         self._keys_of: dict[str, int] = {}  # how many keys the Secret of a batch has
         self._lock = threading.Lock()
 
@@ -100,19 +99,13 @@ class Maker:
         return self._client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
 
     def ensure_runner(self) -> str:
-        """See to it that the ConfigMap with the runner is there; return its name."""
-        from kinetic._version import __version__
+        """See to it that the ConfigMap with the runner is there; return its name.
 
+        That it was there is not believed for ever, and not of another cluster: a namespace may be made anew meanwhile.
+        """
         with self._lock:
-            if not self._runner:
-                built = runner_zip.build()
-                name = names.runner(__version__, built.sha256)
-                if not self._client.exists(CONFIG_MAP, name):
-                    files = {RUNNER_FILE: built.data}
-                    namespace = self._client.namespace
-                    self._client.create(CONFIG_MAP, keeping.runner(namespace, __version__, built.sha256, files))
-                self._runner = name
-            return self._runner
+            client = self._client
+            return facts.of(client).ask("runner", lambda: _ensure_runner(client))
 
     # ------------------------------------------------------------------------------------------------ batches
 
@@ -137,3 +130,14 @@ class Maker:
         if not launch.group or order.index is None or order.group_attempt:
             return None
         return order.index if order.index < self._keys_of.get(launch.group, 0) else None
+
+
+def _ensure_runner(client: Client) -> str:
+    from kinetic._version import __version__
+
+    built = runner_zip.build()
+    name = names.runner(__version__, built.sha256)
+    if not client.exists(CONFIG_MAP, name):
+        files = {RUNNER_FILE: built.data}
+        client.create(CONFIG_MAP, keeping.runner(client.namespace, __version__, built.sha256, files))
+    return name

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers.http11 import Answer, Request
 from servers.scripted import Scripted, lines, page
 
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.where import Where
+
+if TYPE_CHECKING:
+    from servers.http11 import Answer, Request
 
 MANY = 30
 
@@ -92,3 +96,15 @@ def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, l
         open_ = len(backend._feeds.there())
 
     assert open_ <= 2
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads; just that is tried
+def test_a_forked_child_submits_though_another_thread_was_submitting(tmp_path: Path) -> None:
+    with backend_with(tmp_path) as backend, backend._made_maker()._lock, backend._lock:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)
+            os._exit(0 if backend._made_maker()._lock.acquire(timeout=5) else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

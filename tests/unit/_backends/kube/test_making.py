@@ -1,0 +1,50 @@
+"""Making what a job needs: what lies in the cluster for all jobs is looked for where the next job goes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from servers.scripted import Scripted, page, refusal
+
+from kinetic._backends.kube import kinds
+from kinetic._backends.kube.access import Access, Anonymous
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.making import Maker
+from kinetic._stores.retrying import Retry
+
+MADE = page({"metadata": {"name": "kinetic-runner"}}, 201)
+
+
+@contextlib.contextmanager
+def cluster(*answers: object) -> Iterator[tuple[Client, Scripted]]:
+    with Scripted(*answers) as server:
+        access = Access(server=server.url, about="the test", credential=Anonymous())
+        with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
+            yield client, server
+
+
+def maker_for(clients: list[Client]) -> Maker:
+    return Maker(lambda: clients[-1], account=lambda _: "", kind_for_slices=lambda: kinds.JOB, environ={})
+
+
+def test_the_runner_is_looked_for_once() -> None:
+    with cluster(refusal(404, "no such", "NotFound"), MADE) as (client, server):
+        maker = maker_for([client])
+
+        named = {maker.ensure_runner() for _ in range(3)}
+
+        assert len(named) == 1
+        assert [each.method for each in server.asked] == ["GET", "POST"]
+
+
+def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() -> None:
+    with cluster(page({})) as (before, _), cluster(refusal(404, "no such", "NotFound"), MADE) as (now, server):
+        clients = [before]
+        maker = maker_for(clients)
+        maker.ensure_runner()
+
+        clients.append(now)  # somebody made the cluster anew, and the kubeconfig with it
+        maker.ensure_runner()
+
+        assert [each.method for each in server.asked] == ["GET", "POST"]
