@@ -490,6 +490,33 @@ def test_the_next_pod_is_the_next_attempt(pods: Pods, tmp_path: Path) -> None:
     assert pods.log(attempt=1) == "waiting\n"
 
 
+def test_a_failure_of_a_pod_that_was_replaced_is_no_verdict(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS.replace('return "went on"', 'raise OSError("cut off from the world")'), str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(), if_absent=True)
+
+    (tmp_path / "flag.go").touch()
+    out, _ = pod.communicate(timeout=30)
+
+    assert pod.returncode == INFRASTRUCTURE_EXIT, out
+    assert pods.outcome() is None
+    assert "another attempt has taken its place" in out
+    assert pods.log() != ""
+
+
+def test_a_value_of_a_pod_that_was_replaced_counts(pods: Pods, tmp_path: Path) -> None:
+    pods.order(WAITS, str(tmp_path / "flag"))
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(), if_absent=True)
+
+    (tmp_path / "flag.go").touch()
+    pod.communicate(timeout=30)
+
+    assert pods.value() == "went on"
+
+
 def test_user_code_has_time_to_save_its_work(pods: Pods, tmp_path: Path) -> None:
     pods.order("""
         import signal, time, kinetic.errors
@@ -559,6 +586,30 @@ def test_a_value_that_is_returned_in_time_counts(pods: Pods, tmp_path: Path) -> 
     pod.communicate(timeout=30)
 
     assert pod.returncode == 0
+    assert pods.value() == "in time"
+
+
+def test_a_value_does_not_wait_for_the_log_of_a_pod_that_must_go(pods: Pods, tmp_path: Path) -> None:
+    pods.order("""
+        import signal, time
+        def train(flag):
+            ended = []
+            signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+            print("a log that no store takes", flush=True)
+            open(flag, "w").close()
+            while not ended:
+                time.sleep(0.01)
+            return "in time"
+    """, str(tmp_path / "flag"))  # fmt: skip
+    (tmp_path / "store" / JOB / "logs").touch()
+    pod = pods.start()
+    until((tmp_path / "flag").exists)
+
+    pod.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        pod.communicate(timeout=4)  # what Spot leaves of its 15 s when user code took 10, less one
+    pod.kill()
+
     assert pods.value() == "in time"
 
 

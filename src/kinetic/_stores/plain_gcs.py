@@ -228,7 +228,10 @@ class PlainGcsStore:
             words = f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}"
             raise StoreError(f"the store did not take the request for {key!r}", why=words)
         is_page = reply.headers.get("content-type", "").startswith("application/json") and b"{" in reply.body[:3]
-        page: dict[str, Any] = json.loads(reply.body) if is_page else {}
+        try:
+            page: dict[str, Any] = json.loads(reply.body) if is_page else {}
+        except ValueError as error:  # somebody between us and the service has answered, or cut the answer
+            raise complaints.unreachable(self.address, key, error) from error
         return page
 
     def _is_missing(self, reply: Reply, key: str) -> bool:

@@ -33,7 +33,7 @@ class Lookout(threading.Thread):
         """Look, and look again."""
         while True:
             time.sleep(self._seconds)
-            with contextlib.suppress(KineticError, OSError):  # it may answer the next time
+            with contextlib.suppress(Exception):  # it may answer the next time; if this ended, a slice would hang
                 self.found = self._look() or self.found
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake, b".")

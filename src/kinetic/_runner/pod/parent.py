@@ -35,6 +35,7 @@ from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
 USER_SECONDS = 10.0  # of the 15 that Spot gives
 LAST_SECONDS = 3.0  # for the note and the last of the log
 _LOG_SECONDS = 5.0  # how long a verdict waits for the last of the log
+_HASTY_LOG_SECONDS = 1.0  # the same once the pod must go: user code may have left no more than 5 s for both
 _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
 _DRAIN_SECONDS = 2.0  # for whoever reads the container's output
@@ -148,7 +149,12 @@ class Parent:
             elif self.peers.look().trouble:
                 return True
         self.is_settled = self._has_verdict() or self.is_settled
-        return self.is_settled
+        return self.is_settled or (self.page.hosts == 1 and self._is_replaced())
+
+    def _is_replaced(self) -> bool:
+        """Say whether a later attempt has begun: this pod was given up, say with its machine, and lives all the same."""
+        noted = self.store.entries(keys.attempts(self.page.job_id))
+        return any(int(entry.key.rpartition("/")[2]) > self.note.attempt for entry in noted)
 
     def _looked_patiently(self) -> bool:
         """Say whether there is a verdict; a slice waits for its store, since all its hosts would start again at once.
@@ -262,7 +268,9 @@ class Parent:
 
     def deliver(self, verdict: Outcome, body: Path | None, spare: Path | None = None) -> int:
         """Bring the verdict into the store: the log first, so that whoever sees the verdict sees all of it."""
-        trouble = self.printing.finish(_LOG_SECONDS)
+        trouble = self.printing.finish(_HASTY_LOG_SECONDS if self.told_to_end else _LOG_SECONDS)
+        if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
+            return self.leave("another attempt has taken its place")
 
         def seal() -> bool:
             return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from kinetic._runner.pod.segments import Segments
 from kinetic._runner.pod.spool import Spool
 from kinetic._wire import podlog
-from kinetic.errors import KineticError
 
 _BLOCK = 1 << 16
 _LOOK_SECONDS = 0.1
@@ -131,7 +130,7 @@ class Shipper(threading.Thread):
     def _ship(self) -> bool:
         try:
             self._segments.ship()
-        except (KineticError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the log is not to be lost for it
             self.trouble = str(error)
             return False
         return True
