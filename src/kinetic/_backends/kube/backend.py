@@ -36,6 +36,7 @@ from kinetic._backends.kube.where import Where, client_of, pools_of
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
 from kinetic._settings import cluster as settings_
 from kinetic._wire import debug, threads
+from kinetic._wire.pod import ENVIRONMENT_FILE
 from kinetic.errors import AccessDeniedError, OptionError
 
 if TYPE_CHECKING:
@@ -342,9 +343,9 @@ class KubeBackend:
         found = self.client.get(SECRET, names.group_secret(group))
         if found is None:
             return None
-        page: dict[str, Any] = json.loads(b64decode(found["data"][KEPT_FILE]))
+        page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
         self._made_maker().note_kept(group, int(page.pop("keys", 0)))
-        return {**page, "environ": dict(self.environ)}
+        return {**page, "captured": captured, "environ": dict(self.environ)}
 
     def forget_kept(self, group: str) -> None:
         """Remove it; see the protocol."""

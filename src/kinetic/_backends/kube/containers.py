@@ -136,8 +136,8 @@ def _environment(request: JobRequest) -> list[Manifest]:
 
 
 def _literal(text: str) -> str:
-    """Write text so that Kubernetes, which fills in "$(NAME)", leaves it as it is."""
-    return text.replace("$(", "$$(")
+    """Write text so that Kubernetes, which fills in "$(NAME)" and makes one "$" of "$$", leaves it as it is."""
+    return text.replace("$", "$$")
 
 
 def resources(request: JobRequest) -> Manifest:

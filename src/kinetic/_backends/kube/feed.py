@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -132,6 +132,7 @@ class Feed:
             for event in watch.events(self._is_unwanted):
                 with self._changed:
                     if event.kind == "current":
+                        self._drop_what_is_gone(kind, watch.known)
                         self._current[at] = True
                     elif event.kind == "gone":
                         self._lose(event.object)
@@ -142,6 +143,15 @@ class Feed:
             self.trouble = error
         finally:
             self.end()
+
+    def _drop_what_is_gone(self, kind: Kind, known: Collection[str]) -> None:
+        """Forget what a list has no more: of what this process put in, a watch that was away tells no end.
+
+        What was made after the list is forgotten as well; it is asked for until the watch tells of it.
+        """
+        for uid, found in list(self._objects.items()):
+            if found.get("kind") == kind.name and uid not in known:
+                self._lose(found)
 
     def _take(self, found: Object) -> None:
         uid, job_id = found["metadata"]["uid"], observing.job_id_of(found)

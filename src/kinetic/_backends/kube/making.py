@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Launch
 
 KEPT_FILE = "kept.json"  # of a batch's Secret: what another client needs to go on with it
+_NOT_FOR_CLIENTS = ("captured", "environ", "addresses")  # in a file of its own; a client's own; of this machine's jobs
 MOST_KEYS = 20_000  # in one Secret: 640 KB of 1 MiB; further children bring their own
 
 
@@ -110,12 +111,13 @@ class Maker:
     # ------------------------------------------------------------------------------------------------ batches
 
     def keep(self, group: str, owner: str, kept: Mapping[str, object], keys: Sequence[bytes]) -> None:
-        """Make the Secret that the children of a batch share."""
+        """Make the Secret that the children of a batch share; everything is in it once, as there is 1 MiB of room."""
         chosen = keys[:MOST_KEYS]
+        for_clients = {name: value for name, value in kept.items() if name not in _NOT_FOR_CLIENTS}
         entries = {
             KEY_FILE: b"".join(chosen),
             ENVIRONMENT_FILE: json.dumps(kept.get("captured") or {}).encode(),
-            KEPT_FILE: json.dumps({**kept, "environ": {}, "keys": len(chosen)}).encode(),
+            KEPT_FILE: json.dumps({**for_clients, "keys": len(chosen)}).encode(),
         }
         self._client.create(SECRET, keeping.group_secret(group, self._client.namespace, owner, entries))
         self._keys_of[group] = len(chosen)

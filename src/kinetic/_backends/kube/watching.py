@@ -70,6 +70,11 @@ class Watch:
         self._known: dict[str, Object] = {}  # by uid
         self._version = ""
 
+    @property
+    def known(self) -> frozenset[str]:
+        """The uids of what is there, as far as was told."""
+        return frozenset(self._known)
+
     def events(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[Event]:
         """Yield what is there, then what happens.
 

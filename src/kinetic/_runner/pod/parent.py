@@ -152,7 +152,7 @@ class Parent:
         return self.is_settled or (self.page.hosts == 1 and self._is_replaced())
 
     def _is_replaced(self) -> bool:
-        """Say whether a later attempt has begun: this pod was given up, say with its machine, and lives all the same."""
+        """Say whether a later attempt has begun: this pod was given up, as its machine may be, and lives on."""
         noted = self.store.entries(keys.attempts(self.page.job_id))
         return any(int(entry.key.rpartition("/")[2]) > self.note.attempt for entry in noted)
 

@@ -88,6 +88,19 @@ def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
         assert feed.find("new") is not None
 
 
+def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
+    forgotten = lines({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
+
+    with fed(listing(), forgotten, listing(), lines()) as feed:
+        feed.put(job("made", "5"))  # and somebody removed it while the watch was away
+        feed.start()
+
+        assert feed.wait_until_current(10)
+        feed.wait_for_an_end(0, 10)
+
+        assert feed.find("made") is None
+
+
 def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> None:
     with fed(listing(job("a", "9", ready=1))) as feed:
         feed.start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 from collections.abc import Iterator
 
 from servers.scripted import Scripted, page, refusal
@@ -10,8 +12,9 @@ from servers.scripted import Scripted, page, refusal
 from kinetic._backends.kube import kinds
 from kinetic._backends.kube.access import Access, Anonymous
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.making import Maker
+from kinetic._backends.kube.making import KEPT_FILE, Maker
 from kinetic._stores.retrying import Retry
+from kinetic._wire.pod import ENVIRONMENT_FILE
 
 MADE = page({"metadata": {"name": "kinetic-runner"}}, 201)
 
@@ -48,3 +51,26 @@ def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() 
         maker.ensure_runner()
 
         assert [each.method for each in server.asked] == ["GET", "POST"]
+
+
+def test_everything_that_a_batch_keeps_is_in_its_secret_once() -> None:
+    inputs = 15_000
+    kept = {
+        "captured": {"TOKEN": "t" * 400_000},
+        "environ": {"HOME": "/home/ann"},
+        "addresses": [f"gs://bucket/datasets/some-set/part-{number:08}.parquet" for number in range(inputs)],
+        "interpreter": "/usr/bin/python3",
+        "pod": {"image": "python:3.11-slim"},
+    }
+
+    with cluster(page({"metadata": {"name": "kinetic-grp"}}, 201)) as (client, server):
+        maker_for([client]).keep("grp-12345678", "ann", kept, [bytes(32)] * inputs)
+
+        data = json.loads(server.asked[0].body)["data"]
+
+    assert json.loads(base64.b64decode(data[ENVIRONMENT_FILE])) == kept["captured"]
+    assert json.loads(base64.b64decode(data[KEPT_FILE])) == {
+        "interpreter": "/usr/bin/python3",
+        "pod": {"image": "python:3.11-slim"},
+        "keys": inputs,
+    }

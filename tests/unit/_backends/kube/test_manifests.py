@@ -148,9 +148,9 @@ def test_a_pod_gets_no_token_of_the_cluster_unless_its_store_needs_one(ask) -> N
 
 
 def test_nothing_in_a_value_is_replaced_by_kubernetes(ask) -> None:
-    pod = pod_of(single.job(ask(environment={"A": "$(HOME) and $HOME"}, command=("sh", "-c", "echo $(date)"))))
+    pod = pod_of(single.job(ask(environment={"A": "$(HOME) and $$HOME"}, command=("sh", "-c", "echo $(date)"))))
 
-    assert {"name": "A", "value": "$$(HOME) and $HOME"} in container(pod)["env"]
+    assert {"name": "A", "value": "$$(HOME) and $$$$HOME"} in container(pod)["env"]
     assert container(pod)["command"][2] == "echo $$(date)"
 
 
