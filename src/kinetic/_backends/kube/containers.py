@@ -23,6 +23,9 @@ Manifest = dict[str, Any]
 CONTAINER = "kinetic-worker"  # as the original called it: people grep for it
 FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
 FUSE_ANNOTATION = "gke-gcsfuse/volumes"
+# Autoscalers empty machines that are hardly used, and a job that is moved begins anew: they are asked to let it end.
+# GKE's is not asked about Spot, which goes anyway: Autopilot makes no Spot machine for a pod that may not be moved.
+KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 _COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
 _OWNER_ONLY = 0o400
 _GROUP = 65_532  # may read the Secret as well: an image whose user is not root is in it, and nobody else is
@@ -73,10 +76,16 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
         spec: Fields of the pod that do, too; None takes one away.
     """
     fields = _pod(request, environment or []) | spec
-    about: Manifest = {"labels": labels(request)}
-    if request.buckets:
-        about["annotations"] = {FUSE_ANNOTATION: "true"}
+    about: Manifest = {"labels": labels(request), "annotations": _pleas(request)}
     return {"metadata": about, "spec": {name: value for name, value in fields.items() if value not in (None, [], {})}}
+
+
+def _pleas(request: JobRequest) -> dict[str, str]:
+    """Return what pods ask of those who manage machines and volumes."""
+    found = {KARPENTER_ANNOTATION: "true"}
+    if not request.placement.spot:
+        found[KEEP_ANNOTATION] = "false"
+    return found | ({FUSE_ANNOTATION: "true"} if request.buckets else {})
 
 
 def _pod(request: JobRequest, environment: list[Manifest]) -> Manifest:

@@ -45,12 +45,15 @@ def container(pod: dict) -> dict:
     return pod["containers"][0]
 
 
-def pod_of(manifest: dict) -> dict:
+def template_of(manifest: dict) -> dict:
     spec = manifest["spec"]
     if "replicatedJobs" in spec:
         spec = spec["replicatedJobs"][0]["template"]["spec"]
-    template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
-    return template["spec"]
+    return spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
+
+
+def pod_of(manifest: dict) -> dict:
+    return template_of(manifest)["spec"]
 
 
 def known_part(value: object) -> object:
@@ -165,13 +168,28 @@ def test_buckets_are_mounted_read_only_and_the_sidecar_is_asked_for(ask) -> None
     manifest = single.job(ask(buckets=BUCKETS))
     pod = pod_of(manifest)
 
-    assert manifest["spec"]["template"]["metadata"]["annotations"] == {"gke-gcsfuse/volumes": "true"}
+    assert manifest["spec"]["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
     assert pod["volumes"][-2]["csi"] == {
         "driver": "gcsfuse.csi.storage.gke.io",
         "readOnly": True,
         "volumeAttributes": {"bucketName": "my-bucket", "mountOptions": "implicit-dirs,only-dir=a\\,b"},
     }
     assert {"name": "bucket-1", "mountPath": "/data/all", "readOnly": True} in container(pod)["volumeMounts"]
+
+
+@pytest.mark.parametrize("make", [single.job, *MAKERS])
+def test_an_autoscaler_empties_no_machine_under_a_job(ask, make) -> None:
+    manifest = make(ask("cpu" if make is single.job else "tpu-v6e-4x4"))
+
+    asked = template_of(manifest)["metadata"]["annotations"]
+    assert asked["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert asked["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_autopilot_can_make_a_spot_machine_for_a_job(ask) -> None:
+    asked = template_of(single.job(ask("gpu-l4", spot=True)))["metadata"]["annotations"]
+
+    assert "cluster-autoscaler.kubernetes.io/safe-to-evict" not in asked
 
 
 def test_a_queue_stands_on_the_job_and_not_on_its_pods(ask) -> None:
