@@ -659,6 +659,36 @@ def test_a_job_that_is_taken_away_too_often_fails(pods: Pods) -> None:
     assert "2 times" in pods.outcome().error["message"]
 
 
+def test_a_job_that_is_evicted_for_want_of_memory_again_and_again_fails(pods: Pods, tmp_path: Path) -> None:
+    memory, much, little = tmp_path / "meminfo", "MemAvailable:   16000000 kB\n", "MemAvailable:     101000 kB\n"
+    memory.write_text(much)
+    inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    inside += [f'mount --bind {memory} /proc/meminfo && exec "$@"', "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine gives no namespaces to tests")
+    flag = tmp_path / "flag"
+    pods.inside = inside
+    pods.order(WAITS, str(flag))
+
+    codes = []
+    for _ in range(3):
+        pod = pods.start()
+        until(flag.exists)
+        memory.write_text(little)
+        pod.send_signal(signal.SIGTERM)
+        pod.communicate(timeout=15)
+        codes.append(pod.returncode)
+        flag.unlink()
+        memory.write_text(much)
+    codes.append(pods.run()[0])
+
+    assert codes == [INFRASTRUCTURE_EXIT] * 3 + [FAILED_EXIT]
+    assert [pods.note(attempt).details["short_of"] for attempt in range(3)] == ["memory"] * 3
+    assert pods.outcome().cause == "evicted"
+    assert "ran out of memory" in pods.outcome().error["message"]
+    assert "ran out of memory" in pods.last_words.read_text()
+
+
 def test_a_pod_that_is_taken_away_while_its_store_is_out_of_reach_ends_in_time(
     cloud_pods: Pods, bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ class Outcome:
         attempt: Which attempt decided, from 0; -1 when none had begun.
         host: Which host of a slice spoke.
         cause: What decided: "value", "exception", "exit", "signal", "deadline", "runner", "serialization", "disk-full",
-            "lost", "cancelled".
+            "lost", "cancelled", "preempted", "evicted".
         phase: The runner's phase in which it happened.
         error: For a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
         body_length: Bytes of the pickle in front of the page; 0 when there is none.

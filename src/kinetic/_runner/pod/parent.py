@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kinetic._runner import afresh, judging, keeping, patience, sealing
 from kinetic._runner.judging import Ending
-from kinetic._runner.pod import claiming, deciding, preparing
+from kinetic._runner.pod import claiming, deciding, preparing, shortage
 from kinetic._runner.pod.lookout import Lookout, begin
 from kinetic._runner.pod.peers import Peers
 from kinetic._runner.pod.preparing import Place
@@ -59,6 +59,7 @@ class Parent:
         self.is_settled = False  # somebody else's verdict was seen
         self.started = time.time()
         self._lingers_since: float | None = None
+        self._always_short_of = shortage.of_this_machine(place.base)
         self._wake, self._waker = os.pipe()
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
@@ -90,7 +91,9 @@ class Parent:
         if page.hosts > 1:
             self.peers.begin(self.note)
         if page.most_attempts is not None and self.note.attempt >= page.most_attempts:
-            return self._give_up()
+            return self._give_up("preempted", _taken_too_often(page.most_attempts))
+        if lacking := shortage.that_lasts(self.store, self.note):
+            return self._give_up("evicted", shortage.in_words(lacking))
         task = preparing.work_of(page, self.place, self.note.attempt, self.store, self.environ)
         ending = self._keep(task)
         code = self._conclude(task, ending)
@@ -182,7 +185,16 @@ class Parent:
         return self.store.size(keys.result(self.page.job_id)) is not None
 
     def _is_unwanted(self) -> bool:
+        if self.told_to_end:
+            self._note_a_shortage()
         return self.told_to_end or self.lookout.found
+
+    def _note_a_shortage(self) -> None:
+        """Write down at once what this machine is short of: whoever is evicted has one second."""
+        lacking = [what for what in shortage.of_this_machine(self.place.base) if what not in self._always_short_of]
+        if self.place.host == 0 and lacking and shortage.SHORT_OF not in self.note.details:
+            self.note = replace(self.note, details={**self.note.details, shortage.SHORT_OF: lacking[0]})
+            begin(lambda: self._note_the_end(f"this machine ran out of {lacking[0]}"))
 
     def _others_are_over(self) -> bool:
         """Say whether the worker, which is done and may wait for its peers, need not wait any longer."""
@@ -208,11 +220,9 @@ class Parent:
             return False
         return bool(pages.read(self.store.get(place), place).get("resource_removed"))
 
-    def _give_up(self) -> int:
+    def _give_up(self, cause: str, message: str) -> int:
         """Fail a job that was cut short too often."""
-        most = self.page.most_attempts
-        message = f"its machine was taken away {most} times, and it may begin {most} times only"
-        verdict = _failed("preempted", message, self)
+        verdict = _failed(cause, message, self)
         self.key = preparing.key_of(self.page)
         sealing.seal(self.store, verdict, self.key, mark=self.page.mark)
         say(f"{podlog.VERDICT}: the job failed: {message}")
@@ -312,6 +322,10 @@ def _hear_ourselves(log: Path) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _taken_too_often(most: int) -> str:
+    return f"its machine was taken away {most} times, and it may begin {most} times only"
 
 
 def _failed(cause: str, message: str, parent: Parent) -> Outcome:
