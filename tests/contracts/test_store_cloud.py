@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from servers.faults import Fault
+from servers.faults import Fault, FaultyProxy
 
 import kinetic
 from kinetic._stores import addresses, opening, probing, transfer
@@ -231,6 +232,45 @@ def test_a_token_is_renewed_before_it_ends(guarded, gcs_server):
 
     assert store.get("a") == b"x"
     assert tokens_asked_for(gcs_server, before) == 2
+
+
+@pytest.fixture
+def metadata_proxy(guarded, gcs_server, monkeypatch):
+    """The metadata server alone, behind a proxy that injects faults."""
+    with contextlib.closing(FaultyProxy(gcs_server.url)) as proxy:
+        monkeypatch.setenv("GCE_METADATA_HOST", proxy.url.partition("://")[2])
+        yield proxy
+
+
+def test_a_pod_waits_for_a_metadata_server_that_starts_with_its_machine(guarded, metadata_proxy, monkeypatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    metadata_proxy.faults = [Fault("drop", times=5)]
+
+    assert PlainGcsStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
+
+
+def test_anywhere_else_a_metadata_server_that_does_not_answer_is_not_there(guarded, metadata_proxy, monkeypatch):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    metadata_proxy.faults = [Fault("drop", times=math.inf)]
+
+    with pytest.raises(CredentialsError):
+        PlainGcsStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x")
+    assert metadata_proxy.faults[0].met == 3
+
+
+def test_a_token_serves_to_its_end_while_nobody_gives_another(guarded, metadata_proxy):
+    now = [0.0]
+    store = PlainGcsStore(guarded, retry=QUICK)
+    store = PlainGcsStore(guarded, retry=QUICK, tokens=Tokens(store.address, QUICK, lambda: now[0]))
+    store.put("a", b"x")
+    metadata_proxy.faults = [Fault("drop", times=math.inf)]
+
+    now[0] = 3600 - 200
+    assert store.get("a") == b"x"
+
+    now[0] = 3600
+    with pytest.raises(CredentialsError):
+        store.get("a")
 
 
 def test_a_token_that_is_refused_is_replaced_once(guarded, gcs_server):

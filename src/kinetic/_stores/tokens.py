@@ -5,6 +5,7 @@ Key files of service accounts are signed with RSA, which the standard library ca
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ from kinetic.errors import CredentialsError
 
 EARLY_SECONDS = 225.0  # before a token ends: the metadata server gives a new one from four minutes before on
 PATIENCE_SECONDS = 5.0  # on a laptop nobody answers where the metadata server would be
+BRIEF_ATTEMPTS = 3  # for the same reason; in a pod of GKE it answers some seconds after the pod began, or its node
 METADATA_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 
@@ -59,20 +61,25 @@ class Tokens:
         """
         with self._lock:
             token = self._token
-            if token is None or token.ends - self._clock() < EARLY_SECONDS or token.text == instead_of:
+            if token is None or token.ends <= self._clock() or token.text == instead_of:
                 token = self._token = self._ask()
+            elif token.ends - self._clock() < EARLY_SECONDS:
+                with contextlib.suppress(CredentialsError):  # it is good for some minutes, in which we ask again
+                    token = self._token = self._ask(briefly=True)
             return token.text
 
-    def _ask(self) -> Token:
+    def _ask(self, *, briefly: bool = False) -> Token:
         page = _credentials_file(self._address)
         try:
-            return self._of_user(page) if page is not None else self._of_machine()
+            return self._of_user(page) if page is not None else self._of_machine(briefly)
         except NoAnswer as error:
             raise complaints.refused(self._address, f"no token: {error}") from error
 
-    def _of_machine(self) -> Token:
+    def _of_machine(self, briefly: bool) -> Token:
         host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_ROOT") or "metadata.google.internal"
-        caller = Caller(f"http://{host}", self._retry._replace(attempts=3), timeout=PATIENCE_SECONDS)
+        patient = not briefly and "KUBERNETES_SERVICE_HOST" in os.environ
+        retry = self._retry if patient else self._retry._replace(attempts=BRIEF_ATTEMPTS)
+        caller = Caller(f"http://{host}", retry, timeout=PATIENCE_SECONDS)
         reply = caller.call("GET", METADATA_PATH, headers={"Metadata-Flavor": "Google"})
         return self._read(reply.status, reply.body)
 
