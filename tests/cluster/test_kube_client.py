@@ -342,11 +342,14 @@ def test_a_verdict_fails_the_job_at_once(kube, ask, node, code: int, reason: str
     assert len(kube.list(kinds.POD, f"job-id={JOB_ID}").objects) == 1
 
 
-def test_trouble_around_a_job_starts_another_pod(kube, ask, node) -> None:
-    code = f"import os; os._exit({words.INFRASTRUCTURE_EXIT})"
-    name = start(kube, ask(command=("python", "-c", code), node_selector={"kubernetes.io/hostname": node}))
+@pytest.mark.parametrize(
+    ("code", "reason"), [(words.INFRASTRUCTURE_EXIT, "infrastructure"), (words.LOST_EXIT, "machine-restarted")]
+)
+def test_trouble_around_a_job_starts_another_pod(kube, ask, node, code: int, reason: str) -> None:
+    command = ("python", "-c", f"import os; os._exit({code})")
+    name = start(kube, ask(command=command, node_selector={"kubernetes.io/hostname": node}))
 
-    wait_for("the first pod's end", lambda: look(kube, name).code == "infrastructure")
+    wait_for("the first pod's end", lambda: look(kube, name).code == reason)
 
     assert look(kube, name).status is JobStatus.PENDING
 

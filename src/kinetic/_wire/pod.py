@@ -9,6 +9,7 @@ in a mounted Secret, as the two files that are named here.
 | 0 | the verdict is in the store | nothing: the Job is complete |
 | FAILED_EXIT | the verdict "failed" is in the store, or this pod can never carry out the job | fail the Job at once |
 | INFRASTRUCTURE_EXIT | no verdict: preempted, or the store is out of reach | start another pod |
+| LOST_EXIT | the machine was restarted under the container: said by its runtime, never by us | start another pod |
 | anything else | Python itself did not start, or was killed | fail the Job at once |
 """
 
@@ -20,7 +21,8 @@ from typing import Any
 from kinetic._wire import pages
 
 FAILED_EXIT = 82
-INFRASTRUCTURE_EXIT = 83  # the one code that a podFailurePolicy does not answer with FailJob
+INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
+LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went down and came up again by itself
 
 SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for their owner only (0400)
 KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other

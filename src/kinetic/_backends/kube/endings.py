@@ -9,7 +9,7 @@ from kinetic._backends.kube import reading
 from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.sayings import Meaning
 from kinetic._wire import podlog
-from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT
 
 _MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
 _MORE_DISK = 'write resources = { disk = "100Gi" } under [tool.kinetic] in pyproject.toml'
@@ -91,6 +91,9 @@ def _exit(ended: Object, said: str, job_id: str) -> Meaning:
         return Meaning("unknown", "it ended, and nothing says how", message, look, stuck=True)
     if code == INFRASTRUCTURE_EXIT:
         return Meaning("infrastructure", "something around it failed, and it is tried again", _tail(message), look)
+    if code == LOST_EXIT:
+        what = "its machine was restarted under it, and it is tried again"
+        return Meaning("machine-restarted", what, f"exit code {code}, {reason or 'Unknown'}", look)
     if code == FAILED_EXIT:
         return Meaning("failed", "it failed", _tail(message), look, stuck=True)
     if code == 137:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import names
 from kinetic._backends.kube.containers import CONTAINER, Manifest, metadata, pod_template
-from kinetic._wire.pod import INFRASTRUCTURE_EXIT
+from kinetic._wire.pod import INFRASTRUCTURE_EXIT, LOST_EXIT
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.request import JobRequest
@@ -41,11 +41,11 @@ def disruption(action: str) -> Manifest:
 
 
 def verdict() -> Manifest:
-    """Return the rule for everything that would end the same way again: all codes but the one for the infrastructure.
+    """Return the rule for everything that would end the same way again: all codes but those for the infrastructure.
 
     137 is among it: without a disruption it means that memory ran out, and would run out again.
     """
-    passing = [INFRASTRUCTURE_EXIT]
+    passing = [INFRASTRUCTURE_EXIT, LOST_EXIT]
     return {
         "action": "FailJob",
         "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": passing},

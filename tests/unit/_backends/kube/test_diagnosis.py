@@ -379,6 +379,8 @@ ROWS = [
     ),
     Row("infrastructure", scene(ended(words.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "tried again", f"kinetic jobs logs {JOB_ID}", WAIT),
+    Row("machine restarted", scene(ended(words.LOST_EXIT, "Unknown")), P, "machine-restarted",
+        "its machine was restarted under it", "", WAIT),
     Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
         "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
         "refused it at the last moment", "", WAIT),

@@ -105,7 +105,7 @@ def test_a_preemption_is_never_counted_and_comes_before_its_exit_code(ask) -> No
     assert second["onExitCodes"] == {
         "containerName": "kinetic-worker",
         "operator": "NotIn",
-        "values": [words.INFRASTRUCTURE_EXIT],
+        "values": [words.INFRASTRUCTURE_EXIT, words.LOST_EXIT],
     }
     assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (3, "Failed")
 
