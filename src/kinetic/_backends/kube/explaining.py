@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import names, reading
+from kinetic._backends.kube import names, reading, serving
 from kinetic._backends.kube.diagnosis import Scene
-from kinetic._backends.kube.kinds import EVENT, JOB, JOB_SET, POD, WORKLOAD
+from kinetic._backends.kube.kinds import EVENT, JOB, JOB_SET, POD
 from kinetic._backends.protocol import Diagnosis
 from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
@@ -69,6 +69,7 @@ def _events_named(client: Client, name: str, uid: str = "") -> list[Object]:
 
 def _workload(client: Client, job: Object) -> Object | None:
     with contextlib.suppress(KineticError):
-        found = client.list(WORKLOAD, f"{_KUEUE_UID}={job['metadata'].get('uid')}").objects
+        kind = serving.workload(client)
+        found = client.list(kind, f"{_KUEUE_UID}={job['metadata'].get('uid')}").objects if kind else []
         return found[0] if found else None
     return None

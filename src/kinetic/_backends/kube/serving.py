@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import facts, permissions
-from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, LOCAL_QUEUE, Kind
+from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, LOCAL_QUEUE, WORKLOAD, Kind
 from kinetic._backends.kube.permissions import Need
 from kinetic._backends.kube.refusals import page_of
 
@@ -41,11 +41,20 @@ def kind_for_slices(client: Client) -> Kind:
 
 
 def local_queue(client: Client) -> Kind | None:
-    """Return the kind of Kueue's queues in the version that the cluster prefers; None without Kueue."""
-    versions = groups(client).get(LOCAL_QUEUE.group, ())
+    """Return the kind of Kueue's queues in a version that the cluster serves; None without Kueue."""
+    return _served(client, LOCAL_QUEUE)
+
+
+def workload(client: Client) -> Kind | None:
+    """Return the kind of what Kueue knows of a job in a version that the cluster serves; None without Kueue."""
+    return _served(client, WORKLOAD)
+
+
+def _served(client: Client, kind: Kind) -> Kind | None:
+    versions = groups(client).get(kind.group, ())
     if not versions:
         return None
-    return LOCAL_QUEUE if LOCAL_QUEUE.version in versions else LOCAL_QUEUE._replace(version=versions[0])
+    return kind if kind.version in versions else kind._replace(version=versions[0])
 
 
 def _kind_for_slices(client: Client) -> Kind:
