@@ -20,7 +20,9 @@ from kinetic._backends.kube.sayings import Meaning
 from kinetic.job_status import JobStatus
 
 _INDEX = re.compile(r"-(\d+)-[a-z0-9]{5}$")  # of the name of an indexed pod
-_SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "FailedToScaleUp")
+_SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
+_SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
+_PAUSES = "in backoff after failed scale-up"
 
 
 class Finding(NamedTuple):
@@ -224,6 +226,9 @@ def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str,
     if condition.get("reason") == "SchedulingGated":
         return Meaning("queued", "a queue of the cluster holds it back", str(condition.get("message") or ""), "")
     scaling = [event for event in events if event.get("reason") in _SCALING]
+    failures = [event for event in scaling if event.get("reason") in _SCALING_FAILED]
+    if failures and _PAUSES in reading.said(scaling[-1]):  # it tells only that it failed, again and again
+        scaling.append(failures[-1])
     for event in reversed(scaling):
         found = sayings.meaning(sayings.SCALING, reading.said(event), context)
         if found is not None:

@@ -212,7 +212,7 @@ WAITING = (
     ),
     Saying(
         "image-denied",
-        r"(?:ErrImagePull|ImagePullBackOff).*(?:401|403|[Uu]nauthorized|[Ff]orbidden|denied|authorization failed)",
+        r"(?:ErrImagePull|ImagePullBackOff).*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|denied|authorization failed)",
         "the cluster may not pull the image {image}",
         "look at its spelling; give the nodes' service account Artifact Registry Reader, or name a pull secret",
         stuck=True,
@@ -226,7 +226,7 @@ WAITING = (
     ),
     Saying(
         "image-slow",
-        r"(?:ErrImagePull|ImagePullBackOff).*(?:toomanyrequests|429|rate limit|timeout|i/o timeout|no such host|EOF)",
+        r"(?:ErrImagePull|ImagePullBackOff).*(?:toomanyrequests|\b429\b|rate limit|timeout|no such host|EOF)",
         "the registry of {image} does not serve the cluster well: it is tried again",
         "wait; if it stays so, copy the image to a registry near the cluster",
     ),

@@ -269,6 +269,17 @@ ROWS = [
         P, "pool-full", "waits after a failure", "", WAIT,
     ),
     Row(
+        "out of stock, and the autoscaler pauses",
+        scene(
+            unschedulable(MISMATCH),
+            event("FailedScaleUp", "Node scale up in zones us-central1-a associated with this pod failed: GCE out of "
+                  "resources. Pod is at risk of not being scheduled.", when=2),
+            event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 node(s) didn't match Pod's node "
+                  "affinity/selector, 1 in backoff after failed scale-up", when=3),
+        ),
+        P, "out-of-stock", "Google has no gpu-l4x4 left", "wait", WAIT,
+    ),
+    Row(
         "gated",
         scene(pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked due to non-empty "
               "scheduling gates", holds=False)])),
@@ -300,6 +311,13 @@ ROWS = [
     Row(
         "registry is busy",
         scene(waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit.")),
+        P, "image-slow", "does not serve the cluster well", "registry near the cluster", WAIT,
+    ),
+    Row(
+        "registry busy, about an image whose digest has a 403 in it",
+        scene(waiting("ErrImagePull", "failed to copy: unexpected status code https://registry-1.docker.io/v2/library/"
+              "python/manifests/sha256:5f403ab: 429 Too Many Requests - Server message: toomanyrequests: You have "
+              "reached your unauthenticated pull rate limit.")),
         P, "image-slow", "does not serve the cluster well", "registry near the cluster", WAIT,
     ),
     Row(
