@@ -25,6 +25,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 PAGE = 500  # objects of one page of a list: some 5 MB at most
 MANAGER = "kinetic"
+_MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds together
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 _METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 # A field that the server does not know would be dropped without a word, and with it what it promised.
@@ -78,12 +79,15 @@ class Client:
         body = json.dumps(manifest).encode()
         query = {**_STRICT, **({"dryRun": "All"} if dry_run else {})}
         name = manifest["metadata"].get("name", "")
-        for _ in range(2):  # what was in the way may be gone when we look
+        for attempt in range(_MOST_CONFLICTS):
             reply = self.transport.send("POST", kind.path(self.namespace), query=query, body=body)
+            if refusals.is_conflict(reply):  # over a quota of the namespace: GKE has one in each
+                self.transport.pause(attempt)
+                continue
             if reply.status != 409 or not name:
                 return self._object(reply, self._asked("create", kind, name))
             found = self.get(kind, name)
-            if found is not None:
+            if found is not None:  # else what was in the way is gone
                 return self._ours(kind, manifest, found)
         raise self._refused(reply, self._asked("create", kind, name))
 

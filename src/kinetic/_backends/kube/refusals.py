@@ -70,6 +70,11 @@ def is_missing_kind(reply: Reply) -> bool:
     return reply.status == 404 and (not page or "could not find the requested resource" in str(page.get("message")))
 
 
+def is_conflict(reply: Reply) -> bool:
+    """Say whether a 409 means that somebody else was quicker, and not that a name is taken: the same again may do."""
+    return reply.status == 409 and page_of(reply.body).get("reason") == "Conflict"
+
+
 def refusal(asked: Asked, reply: Reply) -> KineticError:
     """Return the error for an answer that is no success."""
     said = message_of(reply.body)

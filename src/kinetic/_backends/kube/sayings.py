@@ -97,6 +97,12 @@ CREATION = (
         stuck=True,
     ),
     Saying(
+        "busy",
+        r"Operation cannot be fulfilled|etcdserver|time(?:d |)out|deadline exceeded|too many requests",
+        "the cluster is too busy to make its pod",
+        "nothing: it tries again by itself",
+    ),
+    Saying(
         "admission",
         r"is invalid:|maximum .* usage per|minimum .* usage per",
         "the cluster does not take the pod as it is written",

@@ -21,6 +21,7 @@ from kinetic._backends.kube.client import Client, is_same
 from kinetic._stores.retrying import Retry
 from kinetic.errors import (
     AccessDeniedError,
+    BackendError,
     BackendUnavailableError,
     CapacityError,
     CredentialsError,
@@ -103,6 +104,27 @@ def test_what_was_in_the_way_and_is_gone_is_made_after_all(connect) -> None:
 
     with Scripted(taken, gone, page(MADE, 201)) as server:
         assert connect(server).create(kinds.JOB, JOB) == MADE
+
+
+QUOTA = (
+    'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been modified; please apply '
+    "your changes to the latest version and try again"
+)
+
+
+def test_a_job_is_made_though_others_are_made_under_the_same_quota(connect, waited: list[float]) -> None:
+    with Scripted(*[refusal(409, QUOTA, "Conflict")] * 4, page(MADE, 201)) as server:
+        assert connect(server).create(kinds.JOB, JOB) == MADE
+
+    assert len(server.paths) == 5
+    assert waited == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_a_conflict_that_lasts_is_told(connect) -> None:
+    with Scripted(refusal(409, QUOTA, "Conflict")) as server, pytest.raises(BackendError) as caught:
+        connect(server).create(kinds.JOB, JOB)
+
+    assert "gke-resource-quotas" in caught.value.why
 
 
 def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(connect, waited: list[float]) -> None:

@@ -208,6 +208,11 @@ ROWS = [
         P, "no-node-matches", "the cluster has no machines", "node-pools", WAIT,
     ),
     Row(
+        "quota of the namespace being changed",
+        refused('Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been modified'),
+        P, "busy", "too busy to make its pod", "tries again", WAIT,
+    ),
+    Row(
         "scale-up running",
         scene(unschedulable(MISMATCH), event("TriggeredScaleUp", UP)),
         P, "scaling-up", "a machine with gpu-l4x4 is being made", "", WAIT,
