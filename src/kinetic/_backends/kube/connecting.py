@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -101,8 +102,22 @@ def _proxy(server: str) -> str | None:
 
     parts = urllib.parse.urlsplit(server)
     proxies = urllib.request.getproxies()
-    found = proxies.get(parts.scheme) or proxies.get("all")
-    return None if found is None or urllib.request.proxy_bypass(parts.hostname or "") else found
+    found, host = proxies.get(parts.scheme) or proxies.get("all"), parts.hostname or ""
+    past = found is None or urllib.request.proxy_bypass(host) or _is_within(host, proxies.get("no", ""))
+    return None if past else found
+
+
+def _is_within(host: str, networks: str) -> bool:
+    """Say whether an address lies in one of some networks, as in 10.0.0.0/8: kubectl knows them, and urllib not."""
+    import ipaddress
+
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        for written in (part.strip() for part in networks.split(",") if "/" in part):
+            with contextlib.suppress(ValueError):
+                if address in ipaddress.ip_network(written, strict=False):
+                    return True
+    return False
 
 
 def _keeping_alive() -> list[tuple[int, int, int]]:

@@ -336,10 +336,11 @@ def test_a_proxy_of_the_context_is_gone_through(connect, no_proxies) -> None:
     assert proxy.asked[0].headers["host"] == "k8s.example.com"
 
 
-def test_a_proxy_of_the_environment_is_gone_through_except_where_it_says_not_to(connect, no_proxies) -> None:
+@pytest.mark.parametrize("past", ["127.0.0.1", "10.0.0.0/8, 127.0.0.0/8", "nonsense/8,127.0.0.0/8"])
+def test_a_proxy_of_the_environment_is_gone_through_except_where_it_says_not_to(connect, no_proxies, past) -> None:
     with Scripted(page(MADE)) as proxy, Scripted(page(MADE)) as server:
         no_proxies.setenv("http_proxy", proxy.url)
-        no_proxies.setenv("no_proxy", "127.0.0.1")
+        no_proxies.setenv("no_proxy", past)
 
         connect("http://k8s.example.com").get(kinds.JOB, "a")
         connect(server).get(kinds.JOB, "a")
