@@ -24,8 +24,11 @@ CONTAINER = "kinetic-worker"  # as the original called it: people grep for it
 FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
 FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 # Autoscalers empty machines that are hardly used, and a job that is moved begins anew: they are asked to let it end.
-# GKE's is not asked about Spot, which goes anyway: Autopilot makes no Spot machine for a pod that may not be moved.
+# What an Autopilot cluster cannot keep on its machine gets none at all if it asks GKE's: Spot, a compute class of the
+# cluster's own, and hosts that want to be together. A slice's machines are never hardly used.
+# Source: cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods, "Limitations", read 2026-11.
 KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
+_CLASS_LABEL = "cloud.google.com/compute-class"
 _COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
 _OWNER_ONLY = 0o400
 _GROUP = 65_532  # may read the Secret as well: an image whose user is not root is in it, and nobody else is
@@ -83,7 +86,8 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
 def _pleas(request: JobRequest) -> dict[str, str]:
     """Return what pods ask of those who manage machines and volumes."""
     found = {KARPENTER_ANNOTATION: "true"}
-    if not request.placement.spot:
+    placement = request.placement
+    if placement.hosts == 1 and not placement.spot and _CLASS_LABEL not in node_selector(request):
         found[KEEP_ANNOTATION] = "false"
     return found | ({FUSE_ANNOTATION: "true"} if request.buckets else {})
 

@@ -177,19 +177,28 @@ def test_buckets_are_mounted_read_only_and_the_sidecar_is_asked_for(ask) -> None
     assert {"name": "bucket-1", "mountPath": "/data/all", "readOnly": True} in container(pod)["volumeMounts"]
 
 
-@pytest.mark.parametrize("make", [single.job, *MAKERS])
-def test_an_autoscaler_empties_no_machine_under_a_job(ask, make) -> None:
-    manifest = make(ask("cpu" if make is single.job else "tpu-v6e-4x4"))
-
-    asked = template_of(manifest)["metadata"]["annotations"]
-    assert asked["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    assert asked["karpenter.sh/do-not-disrupt"] == "true"
+def asked_of_autoscalers(manifest: dict) -> dict[str, str]:
+    found = template_of(manifest)["metadata"]["annotations"]
+    return {name: value for name, value in found.items() if "autoscaler" in name or "karpenter" in name}
 
 
-def test_autopilot_can_make_a_spot_machine_for_a_job(ask) -> None:
-    asked = template_of(single.job(ask("gpu-l4", spot=True)))["metadata"]["annotations"]
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu-l4", "tpu-v6e-1x1"])
+def test_an_autoscaler_empties_no_machine_under_a_job(ask, accelerator: str) -> None:
+    assert asked_of_autoscalers(single.job(ask(accelerator))) == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
 
-    assert "cluster-autoscaler.kubernetes.io/safe-to-evict" not in asked
+
+def test_autopilot_can_make_machines_for_what_it_cannot_keep_in_place(ask) -> None:
+    its_class = {"cloud.google.com/compute-class": "team"}
+
+    for manifest in (
+        single.job(ask("gpu-l4", spot=True)),
+        single.job(ask(node_selector=its_class)),
+        *(make(ask("tpu-v6e-4x4")) for make in MAKERS),
+    ):
+        assert asked_of_autoscalers(manifest) == {"karpenter.sh/do-not-disrupt": "true"}
 
 
 def test_a_queue_stands_on_the_job_and_not_on_its_pods(ask) -> None:
