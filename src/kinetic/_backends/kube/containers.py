@@ -26,7 +26,7 @@ FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 # Autoscalers empty machines that are hardly used, and a job that is moved begins anew: they are asked to let it end.
 # What an Autopilot cluster cannot keep on its machine gets none at all if it asks GKE's: Spot, a compute class of the
 # cluster's own, and hosts that want to be together. A slice's machines are never hardly used.
-# Source: cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods, "Limitations", read 2026-11.
+# Source: GKE's page "Extend the run time of Autopilot Pods", as manuals of other projects quote its limits, 2026-11.
 KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 _CLASS_LABEL = "cloud.google.com/compute-class"
 _COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
