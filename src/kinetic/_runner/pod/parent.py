@@ -91,9 +91,9 @@ class Parent:
         if page.hosts > 1:
             self.peers.begin(self.note)
         if page.most_attempts is not None and self.note.attempt >= page.most_attempts:
-            return self._give_up("preempted", _taken_too_often(page.most_attempts))
+            return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
         if lacking := shortage.that_lasts(self.store, self.note):
-            return self._give_up("evicted", shortage.in_words(lacking))
+            return self._give_up(_failed("evicted", shortage.in_words(lacking), self))
         task = preparing.work_of(page, self.place, self.note.attempt, self.store, self.environ)
         ending = self._keep(task)
         code = self._conclude(task, ending)
@@ -220,9 +220,9 @@ class Parent:
             return False
         return bool(pages.read(self.store.get(place), place).get("resource_removed"))
 
-    def _give_up(self, cause: str, message: str) -> int:
+    def _give_up(self, verdict: Outcome) -> int:
         """Fail a job that was cut short too often."""
-        verdict = _failed(cause, message, self)
+        message = verdict.error["message"]
         self.key = preparing.key_of(self.page)
         sealing.seal(self.store, verdict, self.key, mark=self.page.mark)
         say(f"{podlog.VERDICT}: the job failed: {message}")
