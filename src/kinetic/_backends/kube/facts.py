@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
 LASTING = 600.0  # seconds: permissions, a namespace, what the cluster serves
-BRIEF = 60.0  # seconds: that something is not there yet
+BRIEF = 60.0  # seconds: that something is not there yet, or what others may clear away
 
 T = TypeVar("T")
 

@@ -102,11 +102,12 @@ class Maker:
     def ensure_runner(self) -> str:
         """See to it that the ConfigMap with the runner is there; return its name.
 
-        That it was there is not believed for ever, and not of another cluster: a namespace may be made anew meanwhile.
+        That it was there is believed for a minute, and not of another cluster: somebody may clear it away, or make the
+        namespace anew, while this process lives, and pods would wait for it.
         """
         with self._lock:
             client = self._client
-            return facts.of(client).ask("runner", lambda: _ensure_runner(client))
+            return facts.of(client).ask("runner", lambda: _ensure_runner(client), lambda _: facts.BRIEF)
 
     # ------------------------------------------------------------------------------------------------ batches
 
