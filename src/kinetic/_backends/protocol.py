@@ -88,7 +88,7 @@ class DebugAddress(NamedTuple):
         pod: The pod, "" on this machine.
         roots: Pairs of folders: as the client knows one, and where it lies in the job. A cluster does not know them.
         state: "waiting" for a debugger, "attached", or "over": it waits for nobody any more, and takes whoever comes.
-            A cluster does not know it and says "": ``_jobs/debugging.address_of`` reads it and the roots in the store.
+            A cluster does not know it and says "": ``_jobs/attaching`` reads it, the port and the roots in the store.
     """
 
     port: int
@@ -229,12 +229,12 @@ class Backend(Protocol):
             follow: Whether it is read as it grows, rather than once.
         """
 
-    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
-        """Say where the debug server of a running job's newest attempt is, or None while there is none.
+    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+        """Say where the debug servers of a running job's newest attempt are; a host that has none is left out.
 
         Args:
             name: The job.
-            host: Of which host, from 0.
+            hosts: Of which hosts, from 0.
         """
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Link]:

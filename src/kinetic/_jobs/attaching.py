@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
@@ -23,27 +25,47 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
 _LOOK_FAR_SECONDS = 1.0  # a look is a few questions to the cluster and the store
+_AT_ONCE = 8  # pages that are read side by side
 _END_SECONDS = 5.0  # for what is being opened when the job ends
 _WORKSPACE = "${workspaceFolder}"  # what an editor puts in: the folder that is open in it
 
 
+def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+    """Say where a job's debug servers are and how they stand; a host that has none now is left out.
+
+    Args:
+        handle: The job.
+        hosts: Of which hosts, from 0.
+    """
+    found = places.backend_of(handle).debug_addresses(handle.job_id, hosts=hosts)
+    if all(each.state for each in found.values()):
+        return found
+    store = places.store_of(handle)  # a cluster knows the pods, and the pods told the store
+    attempt = logs.noted(store, handle.job_id)
+
+    def told(host: int) -> DebugPage | None:
+        try:
+            return DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
+        except (KeyMissingError, IntegrityError):
+            return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        pages = dict(zip(found, pool.map(told, found), strict=True))
+    return {
+        host: found[host]._replace(port=page.port, roots=page.roots, state=page.state)
+        for host, page in pages.items()
+        if page is not None
+    }
+
+
 def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:
-    """Say where a job's debug server is and how it stands, or None while there is none.
+    """Say where the debug server of one host of a job is and how it stands, or None while there is none.
 
     Args:
         handle: The job.
         host: Of which host, from 0.
     """
-    found = places.backend_of(handle).debug_address(handle.job_id, host=host)
-    if found is None or found.state:
-        return found
-    store = places.store_of(handle)  # a cluster knows the pod, and the pod told the store
-    try:
-        attempt = logs.noted(store, handle.job_id)
-        page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
-    except (KeyMissingError, IntegrityError):
-        return None
-    return found._replace(port=page.port, roots=page.roots, state=page.state)
+    return addresses_of(handle, [host]).get(host)
 
 
 def wait_for_server(

@@ -51,7 +51,7 @@ def wait(task: Work, order: Order, store: Store, function: Callable[..., Any]) -
     """
     _require(task)
     os.environ[_BREAKPOINT] = "debugpy.breakpoint"  # which does nothing while nobody is attached
-    port = _listen(debug.PORT if task.is_in_a_pod else 0)
+    port = _listen(task.is_in_a_pod)
     seconds = order.debug or 0.0
     roots = ((str(order.plan["root"]), str(task.folder)),) if order.tree and order.plan.get("root") else ()
     page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots)
@@ -167,11 +167,14 @@ def _require(task: Work) -> None:
         ) from error
 
 
-def _listen(port: int) -> int:
-    """Start the server and return its port."""
+def _listen(in_a_pod: bool) -> int:
+    """Start the server and return its port: in a pod the one that people expect, unless somebody else there has it."""
     os.environ[_NO_CHECKS] = "1"  # for the processes that the function starts, too
     try:
-        return int(importlib.import_module(_DEBUGPY).listen(("127.0.0.1", port))[1])
+        if in_a_pod:
+            with contextlib.suppress(RuntimeError):  # another container, or a machine whose network the pod shares
+                return _serve(debug.PORT)
+        return _serve(0)
     except (RuntimeError, OSError, ImportError) as error:
         raise RunnerError(
             "the debug server of this job does not start",
@@ -179,6 +182,10 @@ def _listen(port: int) -> int:
             next="submit the job again; without debug=True it needs no server",
             code="no-debugger",
         ) from error
+
+
+def _serve(port: int) -> int:
+    return int(importlib.import_module(_DEBUGPY).listen(("127.0.0.1", port))[1])
 
 
 def _say(words: str) -> None:

@@ -160,6 +160,20 @@ def machine(add_node: Any, namespace: str) -> str:
 
 
 @pytest.fixture
+def machines(add_node: Any, namespace: str) -> Callable[[int], list[str]]:
+    """Return a function that adds the machines of a slice of v4."""
+    made: list[str] = []
+
+    def add(hosts: int = 2) -> list[str]:
+        for _ in range(hosts):
+            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", "2x2x2", pool=f"pool-{namespace}")
+            made.append(add_node(spec))
+        return made
+
+    return add
+
+
+@pytest.fixture
 def kinetic(project: Any) -> Callable[..., Told]:
     """A function that runs a command in the project's folder to its end."""
 

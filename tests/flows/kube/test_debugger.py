@@ -7,9 +7,10 @@ import socket
 from typing import Any
 
 import pytest
+from cluster.plane import wait_for
 from servers.debugger import Debugger
 
-pytestmark = pytest.mark.usefixtures("machine")
+from kinetic._jobs.forwarding import free_port
 
 PROGRAM = """
     import kinetic
@@ -31,6 +32,7 @@ HELPER = """
 """
 
 
+@pytest.mark.usefixtures("machine")
 def test_a_breakpoint_of_an_editor_is_hit_in_a_pod(project: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
     project.write("helper.py", HELPER)
@@ -60,6 +62,7 @@ def test_a_breakpoint_of_an_editor_is_hit_in_a_pod(project: Any, site: Any, monk
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.usefixtures("machine")
 def test_a_pod_says_that_it_waits_and_goes_on_when_nobody_comes(
     project: Any, kinetic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +90,63 @@ def test_a_pod_says_that_it_waits_and_goes_on_when_nobody_comes(
     assert told["what"] == "it waits for a debugger"
     assert value.out == "41\n", value.err
     assert "no debugger came within 15 s; train begins without one" in log
+
+
+SLICE = """
+    import os
+    import kinetic
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2", debug=True)
+    def where():
+        host = os.environ["KINETIC_HOST_INDEX"]
+        print("this is host", host, flush=True)
+        return host
+
+    if __name__ == "__main__":
+        print(where.run_async().job_id)
+"""
+COMMAND = """
+    import runpy
+    runpy.run_module("kinetic", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_any_host_of_a_slice_is_debugged_while_the_others_wait_for_it(
+    project: Any, kinetic: Any, machines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines()
+    monkeypatch.setenv("KINETIC_DEBUG_WAIT_TIMEOUT", "120")
+    program = str(project.write("program.py", SLICE))
+    project.write("command.py", COMMAND)
+    job_id = project.run("program.py").stdout.strip()
+
+    def explained() -> str:
+        return str(json.loads(kinetic("jobs", "explain", job_id, "--json").out)["what"])
+
+    wait_for("both hosts", lambda: explained() == "hosts 0 and 1 of 2 wait for a debugger", 60)
+    command = project.start("command.py", "jobs", "debug", job_id, "--port", str(free_port()), "--host", "1")
+    configuration = read_configuration(command.stdout)
+    with Debugger(configuration["connect"]["port"], configuration["pathMappings"]) as debugger:
+        found = debugger.attach({program: [8]})
+        first = debugger.stopped()
+        attached = explained()
+        debugger.go_on(first)
+        hit = debugger.stopped()
+        host = debugger.evaluate("host", hit)
+        wait_for("host 0 to be done", lambda: "this is host 0" in kinetic("jobs", "logs", job_id).out, 30)
+        meanwhile = kinetic("jobs", "status", job_id).out
+        debugger.go_on(hit)
+        _, err = command.communicate(timeout=60)
+    value = kinetic("jobs", "result", job_id).out
+
+    assert found[program][0]["verified"]
+    assert (first["name"], first["source"]["path"], first["line"]) == ("where", program, 7)
+    assert attached == "a debugger is attached to host 1 of 2"
+    assert (hit["line"], host) == (8, "'1'")
+    assert "RUNNING" in meanwhile
+    assert (command.returncode, f"{job_id} has ended: SUCCEEDED" in err) == (0, True), err
+    assert value == "0\n"
 
 
 def read_configuration(stream: Any) -> dict[str, Any]:

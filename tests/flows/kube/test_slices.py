@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from cluster import nodes
 from cluster.plane import wait_for
 
 HOSTS = 2
@@ -47,20 +45,6 @@ def team(clients: Any) -> Any:
     """Clients that find ``team.py`` with jobs of two hosts."""
     clients.project.write("team.py", TEAM)
     return clients
-
-
-@pytest.fixture
-def machines(add_node: Any, namespace: str) -> Callable[[int], list[str]]:
-    """Return a function that adds the machines of a slice of v4."""
-    made: list[str] = []
-
-    def add(hosts: int = HOSTS) -> list[str]:
-        for _ in range(hosts):
-            spec = nodes.tpu(f"tpu-{len(made)}-{namespace}", "tpu-v4-podslice", "2x2x2", pool=f"pool-{namespace}")
-            made.append(add_node(spec))
-        return made
-
-    return add
 
 
 @pytest.fixture(params=["JobSet", "Indexed Job"])

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._backends.protocol import Diagnosis, Sighting
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Sighting
 from kinetic._cli.commands import explain
-from kinetic._jobs import finding, listing, places
+from kinetic._jobs import attaching, finding, listing, places, visiting
 from kinetic._jobs.looking import Look
 from kinetic.job_status import JobStatus
 
@@ -136,6 +136,36 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
     told = explain.explanation(handle, Look(JobStatus.RUNNING))
 
     assert told.what == f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
+
+
+@pytest.mark.parametrize(
+    ("states", "what", "next_"),
+    [
+        ("w", "it waits for a debugger", "kinetic jobs debug {}"),
+        ("a", "a debugger is attached to it", "kinetic jobs logs {} --follow"),
+        ("ww", "hosts 0 and 1 of 2 wait for a debugger", "kinetic jobs debug {}"),
+        (".w", "host 1 of 2 waits for a debugger", "kinetic jobs debug {} --host 1"),
+        ("oa", "a debugger is attached to host 1 of 2", "kinetic jobs logs {} --follow"),
+        ("ow.wwww.", "hosts 1 and 3 to 6 of 8 wait for a debugger", "kinetic jobs debug {} --host 1"),
+        ("www.....", "hosts 0, 1 and 2 of 8 wait for a debugger", "kinetic jobs debug {}"),
+        ("oo", "runs", ""),
+    ],
+)
+def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made_job, monkeypatch) -> None:
+    handle = finding.attach(made_job(""))
+    handle.debug = True
+    words = {"w": "waiting", "a": "attached", "o": "over"}
+    found = {host: DebugAddress(1, state=words[each]) for host, each in enumerate(states) if each != "."}
+    monkeypatch.setattr(visiting, "hosts_of", lambda _: len(states))
+    monkeypatch.setattr(
+        attaching, "addresses_of", lambda _, hosts: {host: found[host] for host in hosts if host in found}
+    )
+    backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
+    monkeypatch.setattr(places, "backend_of", lambda _: backend)
+
+    told = explain.explanation(handle, Look(JobStatus.RUNNING))
+
+    assert (told.what, told.next) == (what, next_.format(handle.job_id))
 
 
 def test_control_characters_of_a_log_do_not_reach_the_terminal(kinetic, made_job) -> None:

@@ -22,7 +22,6 @@ from kinetic._backends.kube import (
     live,
     names,
     observing,
-    reading,
     serving,
     stopping,
     together,
@@ -31,7 +30,6 @@ from kinetic._backends.kube import (
 from kinetic._backends.kube.feed import Feed, Feeds
 from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.making import KEPT_FILE, Maker
-from kinetic._backends.kube.tailing import is_running
 from kinetic._backends.kube.where import Where, client_of, pools_of
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
 from kinetic._settings import cluster as settings_
@@ -290,12 +288,10 @@ class KubeBackend:
             return live.follow(self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name))
         return live.snapshot(self.client, pods, host=host, attempt=attempt)
 
-    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
-        """Say which pod carries out a host of a job now; see the protocol."""
-        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
-        ours = [pod for pod in pods if reading.host(pod) == host and is_running(pod)]
-        newest = max(ours, key=lambda pod: (reading.made(pod), reading.name(pod)), default=None)
-        return None if newest is None else DebugAddress(debug.PORT, pod=reading.name(newest))
+    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+        """Say which pods carry out hosts of a job now; see the protocol."""
+        pods = visiting.pods_of(self.client, name)
+        return {host: DebugAddress(debug.PORT, pod=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
         """Open a connection to a port of a pod; see the protocol."""

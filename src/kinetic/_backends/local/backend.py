@@ -248,16 +248,16 @@ class LocalBackend:
         """Return the log as the worker writes it; see the protocol."""
         return FileLog.open(self.paths.log(name, attempt, host))
 
-    def debug_address(self, name: str, *, host: int) -> DebugAddress | None:
-        """Read what the debug server of a running job says of itself; see the protocol."""
+    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+        """Read what the debug servers of a running job say of themselves; see the protocol."""
         row = self.queue.jobs([name]).get(name)
-        if row is None or row.state != "running":
-            return None
-        try:
-            page = DebugPage.from_bytes(self.paths.debug(name, row.attempt, host).read_bytes())
-        except (OSError, IntegrityError):  # not there yet
-            return None
-        return DebugAddress(page.port, roots=page.roots, state=page.state)
+        found: dict[int, DebugAddress] = {}
+        if row is not None and row.state == "running":
+            for host in hosts:
+                with contextlib.suppress(OSError, IntegrityError):  # not there yet
+                    page = DebugPage.from_bytes(self.paths.debug(name, row.attempt, host).read_bytes())
+                    found[host] = DebugAddress(page.port, roots=page.roots, state=page.state)
+        return found
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[visiting.SocketLink]:
         """Open a connection to a port of this machine; see the protocol."""

@@ -9,11 +9,14 @@ import click
 from kinetic._cli import failures, options, tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
 
 _CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
 _INDENT = " " * len("phase: ")
+_LONG_ROW = 3  # hosts; of more, the first and the last are named
 _LINES = 10  # of the log of a job that failed
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
@@ -107,15 +110,34 @@ def _of_live(handle: JobHandle, seen: Look) -> Explanation:
 
 def _of_debugged(handle: JobHandle) -> Explanation | None:
     """Explain a job that waits for a debugger or has one; None for one that goes on without."""
-    from kinetic._jobs import attaching
+    from kinetic._jobs import attaching, visiting
 
-    address = attaching.address_of(handle, host=0)
-    if address is not None and address.state == "waiting":
-        why = "it was submitted with debug=True; its function begins when a debugger comes, or when the time is over"
-        return Explanation("it waits for a debugger", why, next=f"kinetic jobs debug {handle.job_id}")
-    if address is not None and address.state == "attached":
-        return Explanation("a debugger is attached to it", next=f"kinetic jobs logs {handle.job_id} --follow")
-    return None
+    count = visiting.hosts_of(handle)
+    addresses = attaching.addresses_of(handle, range(count))
+    attached = [host for host, address in addresses.items() if address.state == "attached"]
+    waiting = [host for host, address in addresses.items() if address.state == "waiting"]
+    if attached:
+        to = "it" if count == 1 else _named(attached, count)
+        return Explanation(f"a debugger is attached to {to}", next=f"kinetic jobs logs {handle.job_id} --follow")
+    if not waiting:
+        return None
+    who = "it waits" if count == 1 else f"{_named(waiting, count)} {'wait' if waiting[1:] else 'waits'}"
+    why = "it was submitted with debug=True; its function begins when a debugger comes, or when the time is over"
+    which = f" --host {waiting[0]}" if waiting[0] else ""
+    return Explanation(f"{who} for a debugger", why, next=f"kinetic jobs debug {handle.job_id}{which}")
+
+
+def _named(hosts: Sequence[int], count: int) -> str:
+    """Name hosts of a slice, those in a row by the first and the last of them."""
+    words: list[str] = []
+    left = list(hosts)
+    while left:
+        row = [host for at, host in enumerate(left) if host == left[0] + at]
+        words += [f"{row[0]} to {row[-1]}"] if len(row) > _LONG_ROW else map(str, row)
+        del left[: len(row)]
+    *most, last = words
+    some = f"hosts {', '.join(most)} and {last}" if most else f"{'hosts' if hosts[1:] else 'host'} {last}"
+    return f"{some} of {count}"
 
 
 def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
