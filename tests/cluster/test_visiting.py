@@ -41,6 +41,7 @@ from kinetic._stores import addresses
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.retrying import Retry
 from kinetic._wire import debug, digests, fingerprint, keys
+from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.pod import PodPage
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
@@ -386,6 +387,8 @@ def forwarder(plane, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         JOB_ID, "gke", "", "", "", stage.client.namespace, "jobs", "kinetic-x", "", "cpu", "stay", "stay",
         "2026-11-21T14:30:00Z", store=stage.store.url, context="test",
     )  # fmt: skip
+    for attempt in (0, 1):
+        stage.store.put(keys.debug(JOB_ID, attempt, 0), DebugPage(debug.PORT).to_bytes())
     port = forwarding.free_port()
     process = forwarding.start(handle, host=0, local_port=port)
     yield port

@@ -102,6 +102,11 @@ class Debugger:
             self._events.remove(found)
         return found
 
+    def ended(self) -> None:
+        """Wait until the other side has hung up."""
+        with self._news:
+            assert self._news.wait_for(lambda: self._is_over, _SECONDS), self._events
+
     def close(self) -> None:
         """Hang up, as an editor that is closed does."""
         self._socket.close()

@@ -43,19 +43,18 @@ def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddr
     store = places.store_of(handle)  # a cluster knows the pods, and the pods told the store
     attempt = logs.noted(store, handle.job_id)
 
-    def told(host: int) -> DebugPage | None:
+    def told(host: int) -> DebugAddress | None:
         try:
-            return DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
+            page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
         except (KeyMissingError, IntegrityError):
             return None
+        if page.is_of_an_older_pod(found[host].pod):
+            return None
+        return found[host]._replace(port=page.port, roots=page.roots, state=page.state)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        pages = dict(zip(found, pool.map(told, found), strict=True))
-    return {
-        host: found[host]._replace(port=page.port, roots=page.roots, state=page.state)
-        for host, page in pages.items()
-        if page is not None
-    }
+        addresses = zip(found, pool.map(told, found), strict=True)
+        return {host: address for host, address in addresses if address is not None}
 
 
 def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:

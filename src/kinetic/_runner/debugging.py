@@ -54,7 +54,8 @@ def wait(task: Work, order: Order, store: Store, function: Callable[..., Any]) -
     port = _listen(task.is_in_a_pod)
     seconds = order.debug or 0.0
     roots = ((str(order.plan["root"]), str(task.folder)),) if order.tree and order.plan.get("root") else ()
-    page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots)
+    pod = os.uname().nodename if task.is_in_a_pod else ""
+    page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots, pod=pod)
     watch = _Watch(task, store, page)
     until = time.strftime("%H:%M:%S UTC", time.gmtime(page.until))
     which = f" --host {task.host}" if task.host else ""

@@ -25,6 +25,7 @@ class DebugPage:
         until: Unix time at which it stops waiting.
         pid: The worker's process.
         roots: Pairs of folders: as the client knows one, and where it lies in the job.
+        pod: What a pod calls its machine; "" on this machine, and from older runners.
     """
 
     port: int
@@ -32,10 +33,18 @@ class DebugPage:
     until: float = 0.0
     pid: int = 0
     roots: tuple[tuple[str, str], ...] = ()
+    pod: str = ""
 
     def to_bytes(self) -> bytes:
         """Write the page."""
         return pages.write({"schema": pages.SCHEMA, **asdict(self)})
+
+    def is_of_an_older_pod(self, name: str) -> bool:
+        """Say whether the pod of this name has taken the place of the one that wrote the page.
+
+        The names of a job's pods differ in their last part. Those of a slice call their machine by their place in it.
+        """
+        return self.pod != name and self.pod.rpartition("-")[0] == name.rpartition("-")[0]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DebugPage:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
+import subprocess
+import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
+from cluster import images
 from cluster.plane import wait_for
 from servers.debugger import Debugger
 
@@ -147,6 +153,85 @@ def test_any_host_of_a_slice_is_debugged_while_the_others_wait_for_it(
     assert "RUNNING" in meanwhile
     assert (command.returncode, f"{job_id} has ended: SUCCEEDED" in err) == (0, True), err
     assert value == "0\n"
+
+
+@pytest.fixture(params=["uv is in the image", "pip alone is"])
+def with_uv(request: pytest.FixtureRequest, agent: Any, shared: Any) -> bool:
+    """Have an image with nothing but Python and one of two installers, and with our own way to the index."""
+    folder = shared / "image"
+    has_uv = bool(request.param == "uv is in the image")
+    subprocess.run([sys.executable, "-m", "venv", *(["--without-pip"] if has_uv else []), str(folder)], check=True)
+    bare = images.of_this_python(str(folder))
+    if has_uv:
+        shutil.copy2(
+            import_module("uv").find_uv_bin(), folder / "bin" / "uv"
+        )  # no link: where it leads is not in a pod
+    way = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_"))}
+    shown = (*bare.shown, str(shared))
+    agent.registry.add("python:*", bare._replace(environment=way, shown=shown))
+    return has_uv
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("machine")
+def test_an_image_without_debugpy_gets_it_when_the_job_begins(project: Any, kinetic: Any, with_uv: bool) -> None:
+    helper, program = str(project.write("helper.py", HELPER)), str(project.write("program.py", PROGRAM))
+    project.write("command.py", COMMAND)
+    project.write("detached.py", "import program\nprint(program.train.run_async(20).job_id)")
+    job_id = project.run("detached.py").stdout.strip()
+
+    command = project.start("command.py", "jobs", "debug", job_id, "--port", str(free_port()))
+    configuration = read_configuration(command.stdout)
+    with Debugger(configuration["connect"]["port"], configuration["pathMappings"]) as debugger:
+        debugger.attach({helper: [3]})
+        first = debugger.stopped()
+        debugger.go_on(first)
+        hit = debugger.stopped()
+        value = debugger.evaluate("value", hit)
+        came_from = debugger.evaluate("__import__('debugpy').__file__", hit)
+        debugger.go_on(hit)
+        _, err = command.communicate(timeout=60)
+    log = kinetic("jobs", "logs", job_id).out
+    result = kinetic("jobs", "result", job_id)
+
+    assert ("-m pip install" in log, "debugpy>=1.8" in log) == (not with_uv, True)
+    assert "/work.debugger/debugpy/" in came_from
+    assert (first["source"]["path"], hit["source"]["path"], hit["line"], value) == (program, helper, 3, "20")
+    assert (command.returncode, result.out) == (0, "41\n"), err + result.err
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("machine")
+def test_a_pod_that_is_replaced_while_it_is_debugged_is_attached_to_with_the_same_configuration(
+    project: Any, kinetic: Any, site: Any
+) -> None:
+    helper, program = str(project.write("helper.py", HELPER)), str(project.write("program.py", PROGRAM))
+    project.write("command.py", COMMAND)
+    project.write("detached.py", "import program\nprint(program.train.run_async(20).job_id)")
+    job_id = project.run("detached.py").stdout.strip()
+    command = project.start("command.py", "jobs", "debug", job_id, "--port", str(free_port()))
+    configuration = read_configuration(command.stdout)
+    port, mappings = configuration["connect"]["port"], configuration["pathMappings"]
+    with Debugger(port, mappings) as debugger:
+        debugger.attach({helper: [3]})
+        debugger.stopped()
+        (pod,) = site.pods_of(job_id)
+        site.api.delete(f"{site.core}/pods/{pod['metadata']['name']}")
+        debugger.ended()
+
+    site.running(job_id, but=pod["metadata"]["name"])
+    with Debugger(port, mappings) as debugger:  # as soon as there is a pod: its debug server is waited for
+        found = debugger.attach({helper: [3]})
+        first = debugger.stopped()
+        debugger.go_on(first)
+        hit = debugger.stopped()
+        debugger.go_on(hit)
+        _, err = command.communicate(timeout=60)
+
+    assert found[helper][0]["verified"]
+    assert (first["source"]["path"], hit["source"]["path"], hit["line"]) == (program, helper, 3)
+    assert command.returncode == 0, err
+    assert kinetic("jobs", "result", job_id).out == "41\n"
 
 
 def read_configuration(stream: Any) -> dict[str, Any]:

@@ -102,6 +102,20 @@ def test_the_page_of_a_server_comes_back_and_half_of_it_is_none() -> None:
         DebugPage.from_bytes(page.to_bytes()[:20])
 
 
+@pytest.mark.parametrize(
+    ("machine", "pod", "is_older"),
+    [
+        ("kinetic-train-abcde", "kinetic-train-abcde", False),
+        ("kinetic-train-abcde", "kinetic-train-fghij", True),
+        ("kinetic-slice-1", "kinetic-slice-1-abcde", False),  # a host of a slice
+        ("some-machine.example", "kinetic-train-abcde", False),  # whose network the pod shares
+        ("", "kinetic-train-abcde", False),  # of an older runner
+    ],
+)
+def test_the_page_of_a_pod_that_was_replaced_does_not_count(machine, pod, is_older) -> None:
+    assert DebugPage(5678, pod=machine).is_of_an_older_pod(pod) is is_older
+
+
 def test_the_launch_json_maps_what_exists_here_and_leaves_the_rest_to_the_editor(tmp_path) -> None:
     roots = ((str(tmp_path), "/job/work"), ("/not/on/this/machine", "/job/more"))
 

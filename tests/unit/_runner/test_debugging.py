@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +28,28 @@ def test_a_job_that_has_no_debugpy_and_cannot_install_it_says_what_to_do(tmp_pat
     assert raised.value.code == "no-debugger"
     assert "to the image" in raised.value.next
     assert "debugpy>=1.8" in capfd.readouterr().out
+
+
+TAKEN = """
+import socket
+from kinetic._runner import debugging
+from kinetic._wire import debug
+with socket.create_server(("127.0.0.1", 0)) as other:
+    debug.PORT = other.getsockname()[1]
+    found = debugging._listen(True)
+    socket.create_connection(("127.0.0.1", found)).close()
+    print(found != debug.PORT)
+"""
+
+
+def test_a_port_that_is_taken_in_the_pod_is_replaced_by_a_free_one() -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(debugging.__file__).parents[2])}
+
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.stdout == "True\n", done.stderr
 
 
 def plain(x):
