@@ -1244,6 +1244,21 @@ def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> No
     assert slices.value() == 0
 
 
+def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
+    pytest.importorskip("debugpy")
+    slices.page = replace(slices.page, hosts=2)
+    slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
+    slices.store.put(keys.debug_begun(JOB, 0), b"")
+    leader = slices.start(JOB_COMPLETION_INDEX="0")
+    until(lambda: slices.store.size(keys.host(JOB, 0, 0, "begun")) is not None)
+
+    other = slices.start(JOB_COMPLETION_INDEX="1")
+
+    assert ends_of([leader, other]) == [0, 0]
+    for host in (0, 1):
+        assert "no debugger came within 2 s; train begins without one" in slices.log(host=host)
+
+
 @pytest.mark.timeout(180)
 def test_the_processes_of_jax_find_and_wait_for_each_other(slices: Pods, tmp_path: Path) -> None:
     pytest.importorskip("jax")

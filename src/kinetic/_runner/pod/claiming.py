@@ -44,6 +44,7 @@ def _claim_together(store: Store, page: PodPage, place: Place) -> Note:
     if place.host == 0:
         if place.restarts is None:  # it may be the set's second life: what was told in the first must not count
             store.delete(keys.hosts(page.job_id, note.attempt))
+            store.delete(keys.debug_begun(page.job_id, note.attempt))
         store.put(keys.attempt(page.job_id, note.attempt), note.to_bytes(), if_absent=True)
     return note
 
