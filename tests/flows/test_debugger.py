@@ -242,6 +242,31 @@ def test_a_blocking_call_opens_the_way_and_closes_it_itself(theirs, monkeypatch)
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def test_ctrl_c_in_a_blocking_call_closes_the_way_and_the_job_waits_on(theirs, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
+    theirs.write("script.py", "import program\nprogram.train(20)\n")
+    script = theirs.start("script.py")
+    try:
+        port = read_configuration(script.stdout)["connect"]["port"]
+
+        script.send_signal(signal.SIGINT)
+        _, err = script.communicate(timeout=60)
+    finally:
+        script.kill()
+
+    (job,) = kinetic.list_jobs()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert f"debug:    kinetic jobs debug {job.job_id}" in err
+    assert f"KeyboardInterrupt: {job.job_id} goes on" in err
+    process, debugger, _ = attach(job, capsys)
+    with debugger:
+        debugger.attach()
+        debugger.go_on(debugger.stopped())
+        assert job.result() == 41
+    kinetic.debug.cleanup_port_forward(process)
+
+
 def read_configuration(stream) -> dict:
     """Read a launch.json from a stream on which more may come."""
     text = ""

@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._backends.protocol import DebugAddress
-from kinetic._jobs import forwarding, logs, looking, places
+from kinetic._jobs import forwarding, logs, looking, places, waiting
 from kinetic._wire import debug, keys
 from kinetic._wire.debug import DebugPage
-from kinetic.errors import DebugError, IntegrityError, JobTimeoutError, KeyMissingError, KineticError
+from kinetic.errors import (
+    BackendUnavailableError,
+    DebugError,
+    IntegrityError,
+    JobTimeoutError,
+    KeyMissingError,
+    KineticError,
+    StoreUnreachableError,
+)
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
 
 _LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
@@ -91,19 +100,51 @@ def wait_for_server(
         )
     _check_place(handle, host)
     given_up = given_up or threading.Event()
-    pause = _LOOK_SECONDS if places.backend_of(handle).is_here else _LOOK_FAR_SECONDS
-    limit = float("inf") if timeout is None else time.monotonic() + timeout
-    while not given_up.is_set():
-        seen = looking.look(handle)
-        if seen.status.is_final:
-            raise _ended(handle, seen.status)
-        if seen.status is JobStatus.RUNNING and (found := address_of(handle, host=host)) is not None:
-            return found
-        if time.monotonic() >= limit:
-            what = f"the debug server of {handle.job_id} was not there within {timeout:g} s"
-            raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {handle.job_id}")
-        given_up.wait(min(pause, max(0.0, limit - time.monotonic())))
+    limit = None if timeout is None else time.monotonic() + timeout
+    backend, eyes = places.backend_of(handle), waiting.Eyes(handle)
+    try:
+        while not given_up.is_set():
+            seen, looked = eyes.look(limit), time.monotonic()
+            if seen.status.is_final:
+                raise _ended(handle, seen.status)
+            is_running = seen.status is JobStatus.RUNNING
+            if is_running and (found := _now(handle, host)) is not None:
+                return found
+            if limit is not None and time.monotonic() >= limit:
+                what = f"the debug server of {handle.job_id} was not there within {timeout:g} s"
+                raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {handle.job_id}")
+            _pause(backend, handle, given_up, looked=None if is_running else looked, limit=limit)
+    finally:
+        backend.forget_watch(handle.job_id)
     raise DebugError(f"nobody waits for the debug server of {handle.job_id} any more")
+
+
+def _pause(
+    backend: Backend, handle: JobHandle, given_up: threading.Event, *, looked: float | None, limit: float | None
+) -> None:
+    """Wait for what a job does next: until there is news of it, or, if it runs, for a moment: nobody tells of a server.
+
+    Args:
+        backend: Its place.
+        handle: The job.
+        given_up: When it is set, nobody waits any more.
+        looked: When it was looked at; None for one that runs.
+        limit: When waiting is over; None for never.
+    """
+    pause = _LOOK_SECONDS if backend.is_here else _LOOK_FAR_SECONDS
+    if looked is None:
+        given_up.wait(pause if limit is None else min(pause, limit - time.monotonic()))
+    else:
+        while not given_up.is_set() and not waiting.has_news(backend, handle, pause=pause, looked=looked, limit=limit):
+            pass
+
+
+def _now(handle: JobHandle, host: int) -> DebugAddress | None:
+    """Say where the server is; a store or a cluster that does not answer now is asked again."""
+    try:
+        return address_of(handle, host=host)
+    except (StoreUnreachableError, BackendUnavailableError):
+        return None  # whoever looks at the job next learns how long that lasts
 
 
 def attach(

@@ -57,7 +57,7 @@ def wait(
     limit = None if timeout is None else time.monotonic() + timeout
     backend = places.backend_of(handle)
     shown = _Shown(handle, follow, progress)
-    eyes = _Eyes(handle)
+    eyes = Eyes(handle)
     told: JobStatus | None = None
     try:
         while True:
@@ -80,7 +80,7 @@ def wait(
         backend.forget_watch(handle.job_id)
 
 
-class _Eyes:
+class Eyes:
     """Looks at a job, again and again, through times in which store or cluster do not answer."""
 
     def __init__(self, handle: JobHandle) -> None:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import socket
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from kinetic._jobs import attaching, debugging
+from kinetic._backends.protocol import DebugAddress
+from kinetic._jobs import attaching, debugging, forwarding, looking, places, waiting
+from kinetic._jobs.looking import Look
 from kinetic._jobs.options import Options
+from kinetic._wire import debug
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
-from kinetic.errors import DebugError, IntegrityError, OptionError
+from kinetic.errors import (
+    BackendUnavailableError,
+    DebugError,
+    IntegrityError,
+    OptionError,
+    StoreUnreachableError,
+)
+from kinetic.job_status import JobStatus
 
 DEBUG = Options(accelerator="cpu", debug=True)
 NOTHING = Artifact.within(b"")
@@ -114,6 +125,91 @@ def test_the_page_of_a_server_comes_back_and_half_of_it_is_none() -> None:
 )
 def test_the_page_of_a_pod_that_was_replaced_does_not_count(machine, pod, is_older) -> None:
     assert DebugPage(5678, pod=machine).is_of_an_older_pod(pod) is is_older
+
+
+def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one_is_taken(monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(debug, "PORT", taken)
+
+        port = attaching._a_port()
+
+    assert port != taken
+    forwarding.check_port(port)
+
+
+class Place:
+    """A place in which a job begins to run, and its debug server comes, after so many looks each; looks may fail."""
+
+    is_here, look_seconds = False, 0.0
+
+    def __init__(self, *seen: object) -> None:
+        self.seen = list(seen)
+
+    def look(self, _: object) -> Look:
+        first = self.seen.pop(0)
+        if isinstance(first, Exception):
+            raise first
+        return Look(first)
+
+    def watch(self, _: str, *, seconds: float) -> None:
+        """Tell at once."""
+
+    def forget_watch(self, _: str) -> None:
+        """Be told that nobody watches any more."""
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """Return a function that waits for a server in a place."""
+
+    def run(place: Place, found: list[object], timeout: float | None = None) -> DebugAddress:
+        def addresses(_: object, hosts: object) -> dict[int, DebugAddress]:
+            first = found.pop(0)
+            if isinstance(first, Exception):
+                raise first
+            return {0: first} if first else {}
+
+        monkeypatch.setattr(looking, "look", place.look)
+        monkeypatch.setattr(places, "backend_of", lambda _: place)
+        monkeypatch.setattr(attaching, "addresses_of", addresses)
+        monkeypatch.setattr(attaching, "_check_place", lambda *_: None)
+        for module, name in ((attaching, "_LOOK_FAR_SECONDS"), (waiting, "_AGAIN_SECONDS")):
+            monkeypatch.setattr(module, name, 0.001)
+        return attaching.wait_for_server(SimpleNamespace(job_id="job", debug=True), timeout=timeout)
+
+    return run
+
+
+def test_a_store_and_a_cluster_that_do_not_answer_for_a_while_keep_nobody_from_attaching(waited) -> None:
+    place = Place(
+        JobStatus.PENDING,
+        StoreUnreachableError("the store"),
+        BackendUnavailableError("the cluster"),
+        *[JobStatus.RUNNING] * 4,
+    )
+    address = DebugAddress(5678, state="waiting")
+
+    found = waited(place, [None, StoreUnreachableError("the store"), None, address])
+
+    assert found is address
+
+
+def test_a_store_that_does_not_answer_at_first_is_told_at_once(waited) -> None:
+    with pytest.raises(StoreUnreachableError):
+        waited(Place(StoreUnreachableError("the store")), [])
+
+
+def test_a_server_that_does_not_come_in_time_is_a_time_out_and_the_job_goes_on(waited) -> None:
+    with pytest.raises(TimeoutError, match="was not there within"):
+        waited(Place(*[JobStatus.RUNNING] * 10_000), [None] * 10_000, timeout=0.05)
+
+
+def test_a_job_that_ends_before_its_server_is_there_cannot_be_attached_to(waited) -> None:
+    with pytest.raises(DebugError, match="has ended") as raised:
+        waited(Place(JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED), [None])
+
+    assert raised.value.code == "debug-over"
 
 
 def test_the_launch_json_maps_what_exists_here_and_leaves_the_rest_to_the_editor(tmp_path) -> None:
