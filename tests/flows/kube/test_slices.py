@@ -24,6 +24,13 @@ TEAM = """
         return {"host": host, "attempt": int(os.environ["KINETIC_ATTEMPT"])}
 
     @kinetic.run(accelerator="tpu-v4-2x2x2")
+    def talk(until):
+        print("before", flush=True)
+        while not os.path.exists(until):
+            time.sleep(0.02)
+        print("after")
+
+    @kinetic.run(accelerator="tpu-v4-2x2x2")
     def fall():
         if os.environ["KINETIC_HOST_INDEX"] == "1":
             raise ValueError("this host is unwell")
@@ -37,6 +44,11 @@ TEAM = """
         while attempt == 0:
             time.sleep(0.1)
         return attempt
+"""
+
+COMMAND = """
+    import runpy
+    runpy.run_module("kinetic", run_name="__main__", alter_sys=True)
 """
 
 
@@ -96,6 +108,24 @@ def test_every_hosts_log_is_kept_and_shown_with_its_prefix(team: Any, machines: 
     found = re.findall(r"^\[host (\d)\] I am host (\d) of 2$", everything, re.MULTILINE)
     assert found == [("0", "0"), ("1", "1")]
     assert second.splitlines() == ["I am host 1 of 2"]
+
+
+def test_every_hosts_log_is_followed_with_its_prefix_while_the_slice_runs(
+    team: Any, machines: Any, shared: Any
+) -> None:
+    machines()
+    job_id = team.run("from team import talk\ntell(talk.run_async(words[0]).job_id)", str(shared / "go"))
+    team.project.write("command.py", COMMAND)
+
+    follower = team.project.start("command.py", "jobs", "logs", job_id, "--follow", "--host", "all")
+    first = sorted(follower.stdout.readline() for _ in range(HOSTS))
+    is_live = follower.poll() is None
+    (shared / "go").touch()
+    rest, err = follower.communicate(timeout=60)
+
+    assert first == ["[host 0] before\n", "[host 1] before\n"]
+    assert is_live
+    assert (follower.returncode, sorted(rest.splitlines())) == (0, ["[host 0] after", "[host 1] after"]), err
 
 
 def test_a_host_that_fails_is_named_with_its_traceback(team: Any, machines: Any, kind: str) -> None:
@@ -162,6 +192,37 @@ def _take_away(agent: Any, site: Any, pod: dict[str, Any], how: str) -> None:
         agent.remove_node(pod["spec"]["nodeName"])
     else:
         agent.preempt(pod["spec"]["nodeName"], grace_seconds=15)
+
+
+@pytest.mark.timeout(180)
+def test_a_slice_goes_by_itself_however_it_ends_and_nobody_need_come_back(
+    team: Any, site: Any, machines: Any, kind: str, shared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines()
+    monkeypatch.setenv("KINETIC_TTL_HOURS", "0.0005")
+    ways = {
+        "report.run_async()": ["SUCCEEDED", "NoneType"],
+        "fall.run_async()": ["FAILED", "ValueError"],
+        f"again.with_options(deadline=2).run_async({str(shared)!r})": ["FAILED", "deadline"],
+    }
+    found = {}
+
+    for way in ways:
+        job_id = team.run(f"from team import *\ntell({way}.job_id)")
+        assert len(site.job_sets(job_id)) == (kind == "JobSet")
+        wait_for(f"the end of {way}", lambda: not (site.left(job_id) or site.pods_of(job_id)), 60)  # noqa: B023
+        found[way] = team.run(
+            """
+            job = kinetic.attach(words[0])
+            error = job.exception()
+            tell([job.status().value, getattr(error, "code", type(error).__name__)])
+            """,
+            job_id,
+        )
+
+    assert found == ways
+    services = site.api.get(f"{site.core}/services")["items"]
+    assert [each["metadata"]["name"] for each in services if each["metadata"]["name"] != "kubernetes"] == []
 
 
 def test_a_slice_that_waits_for_machines_says_so_and_is_cancelled(
