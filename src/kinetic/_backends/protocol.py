@@ -120,12 +120,14 @@ class Diagnosis:
         why: The place's own words.
         next: What to do.
         stuck: Whether waiting alone will not help.
+        waits: Whether it waits for something; False where there is only to say that it runs, or has ended.
     """
 
     what: str
     why: str = ""
     next: str = ""
     stuck: bool = False
+    waits: bool = True
 
 
 class Backend(Protocol):

@@ -221,12 +221,16 @@ class _Reasons:
             found = backend.explain(self._handle.job_id)
             if found is None:
                 return
+            if not found.waits:  # its pod runs, and the cluster has not counted it yet
+                self._reason = ""
+                return
             before, self._reason = self._reason, found.what.removeprefix(f"{self._handle.job_id}: ")
             lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
             if (found.stuck or lasts) and self._reason not in self._told:
                 self._told.add(self._reason)
                 why, next_ = (
-                    f"{name}:  {text}" if text else "" for name, text in (("why", found.why), ("next", found.next))
+                    f"{name + ':':<7}{text}" if text else ""
+                    for name, text in (("why", found.why), ("next", found.next))
                 )
                 output.warn("\n".join(filter(None, (found.what, why, next_))))
 

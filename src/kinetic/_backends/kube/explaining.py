@@ -51,7 +51,11 @@ def diagnosis(found: Finding, job_id: str) -> Diagnosis:
         }
         what = words.get(found.status, "waits")
         return Diagnosis(
-            f"{job_id} {what}", found.why, found.next or f"kinetic jobs logs {job_id} --follow", found.stuck
+            f"{job_id} {what}",
+            found.why,
+            found.next or f"kinetic jobs logs {job_id} --follow",
+            found.stuck,
+            waits=found.status not in words,
         )
     return Diagnosis(f"{job_id}: {found.what}", found.why, found.next, found.stuck)
 

@@ -241,7 +241,8 @@ class LocalBackend:
         if row is None or row.state == "ended":
             return None
         if row.state != "queued":
-            return Diagnosis(f"{name} runs on {os.uname().nodename}", next=f"kinetic jobs logs {name} --follow")
+            follow = f"kinetic jobs logs {name} --follow"
+            return Diagnosis(f"{name} runs on {os.uname().nodename}", next=follow, waits=False)
         return Diagnosis(f"{name} {self._waits_for(row)}", why=self._holders(row), next="kinetic jobs list")
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FileLog | None:  # noqa: ARG002
