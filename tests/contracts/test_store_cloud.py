@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_a_bucket_that_does_not_exist_is_told(make_store, kind):
         with pytest.raises(StoreError, match="no-such-bucket does not exist") as caught:
             verb()
         assert caught.value.code == "store-missing"
+        assert "Debug source" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("url", ["gs://", "gs:///a", "s3://a b/c", "gs://bucket/a//b", "gs://bucket/../b", "s3://-x"])

@@ -197,7 +197,7 @@ class _Ours:
             return
         ours = _translated(error, self._address, self._key)
         if ours is not None:
-            raise ours from error
+            raise ours from None  # its words are in ours, and its pages of debugging in __context__
 
 
 def _translated(error: BaseException, address: Address, key: str) -> KineticError | None:
@@ -213,7 +213,7 @@ def _translated(error: BaseException, address: Address, key: str) -> KineticErro
         return None
     status = status_of(error)
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
-    if refused or _TOKEN.search(complaints.short(error)):
+    if refused or _TOKEN.search(str(error).partition("\n")[0]):
         return complaints.refused(address, error)
     if status == 404 and names_no_bucket(error):
         return complaints.no_bucket(address, error)

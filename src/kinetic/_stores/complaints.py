@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
+import urllib.parse
 from pathlib import Path
 
 from kinetic._stores.addresses import Address
 from kinetic.errors import CredentialsError, KeyMissingError, StoreError, StoreUnreachableError
 
+# "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
+_OF_OBSTORE = re.compile(
+    r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
+    r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
+)
+_NOT_WELL = "Server returned non-2xx status code: "
+_CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services say what is wrong
 GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
 GOOGLE_NEXT = (
     "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
@@ -55,8 +64,15 @@ def unreachable(address: Address, key: str, why: object) -> StoreUnreachableErro
 
 
 def short(error: object) -> str:
-    """Return the first line: obstore's errors go on with pages of debugging."""
-    return str(error).partition("\n")[0][:500]
+    """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
+    line = str(error).partition("\n")[0]
+    found = _OF_OBSTORE.search(line)
+    if found is None:
+        return line[:500]
+    said, xml, _ = found["said"].removeprefix(_NOT_WELL).partition(": <")
+    code = _CODE.search(found["said"]) if xml else None
+    asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
+    return f"{asked}: {said}{f': {code[1]}' if code else ''}"[:500]
 
 
 def amazon_profile() -> str:

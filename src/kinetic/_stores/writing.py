@@ -161,7 +161,7 @@ class Writing:
                 if self._writer(key) == me:  # complete, and only the answer did not come
                     return
                 if not body.again or attempt == service.retry.attempts - 1:
-                    raise complaints.unreachable(service.address, key, error) from error
+                    raise complaints.unreachable(service.address, key, error) from None
             service.retry.pause(attempt)
 
     # ------------------------------------------------------------------------------------------------------------- age
