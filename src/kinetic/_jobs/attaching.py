@@ -91,13 +91,7 @@ def wait_for_server(
         DebugError: The job has no debug server, or has ended, or nobody waits any more.
         JobTimeoutError: The time is over.
     """
-    if not handle.debug:
-        raise DebugError(
-            f"{handle.job_id} has no debug server",
-            why="it was submitted without debug=True",
-            next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {handle.job_id}",
-            code="not-a-debug-job",
-        )
+    _check_is_debugged(handle)
     _check_place(handle, host)
     given_up = given_up or threading.Event()
     limit = None if timeout is None else time.monotonic() + timeout
@@ -151,8 +145,12 @@ def attach(
     handle: JobHandle, *, local_port: int = debug.PORT, working_dir: str | None = None, host: int = 0
 ) -> subprocess.Popen[bytes]:
     """Wait for the server, open the way to it and print what an editor needs; see ``JobHandle.debug_attach``."""
+    _check_is_debugged(handle)
+    status = looking.look(handle).status
+    if status.is_final:
+        raise _ended(handle, status)
     forwarding.check_port(local_port)  # before the job is waited for, which may take long
-    if looking.look(handle).status is JobStatus.PENDING:
+    if status is JobStatus.PENDING:
         output.say(f"{handle.job_id} is pending; its debug server is waited for")
     found = wait_for_server(handle, host=host)
     return _open(handle, found, local_port=local_port, working_dir=working_dir, host=host)
@@ -249,6 +247,17 @@ def _a_port() -> int:
 def _here(folder: str) -> str:
     """Return a folder as it is known here; the job may have been submitted on another machine."""
     return folder if os.path.isdir(folder) else _WORKSPACE
+
+
+def _check_is_debugged(handle: JobHandle) -> None:
+    if handle.debug:
+        return
+    raise DebugError(
+        f"{handle.job_id} has no debug server",
+        why="it was submitted without debug=True",
+        next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {handle.job_id}",
+        code="not-a-debug-job",
+    )
 
 
 def _check_place(handle: JobHandle, host: int) -> None:

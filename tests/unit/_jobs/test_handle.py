@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,6 +165,14 @@ def test_a_job_that_was_not_submitted_to_be_debugged_has_nothing_to_attach_to() 
 
     assert isinstance(raised.value, RuntimeError)
     assert raised.value.code == "not-a-debug-job"
+
+
+def test_a_port_that_is_taken_is_of_no_interest_where_there_is_nothing_to_attach_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(DebugError, match="has no debug server"):
+            handle().debug_attach(local_port=port)
 
 
 def test_a_debug_job_that_never_was_has_nothing_to_attach_to_either() -> None:
