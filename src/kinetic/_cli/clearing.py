@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import asking, durations, tables
 from kinetic._cli.tables import Column
 
@@ -60,7 +61,8 @@ def clear(
     """
     command = "kinetic jobs cleanup --all" + (f" --older-than {durations.written(older_than)}" if older_than else "")
     wishes.check(command)
-    found = _ended(place, older_than)
+    with output.phase("looking at the jobs", summary=False):
+        found = _ended(place, older_than)
     if found and not as_json:
         tables.show(COLUMNS, [_cells(job) for job in found])
         sys.stdout.flush()

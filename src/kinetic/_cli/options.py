@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import completing
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def on_a_job(function: Command) -> Command:
     @click.argument("job_id", metavar="JOB_ID", shell_complete=completing.jobs)
     @functools.wraps(function)
     def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
-        return function(find(job_id, project, zone, cluster), **others)
+        with output.phase("looking for the job", summary=False):
+            handle = find(job_id, project, zone, cluster)
+        return function(handle, **others)
 
     return found
 

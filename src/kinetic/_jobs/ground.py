@@ -63,16 +63,19 @@ def prepare(options: Options) -> Ground:
         multi_host=placement.hosts > 1,
     )
     strict = target.backend.source == "argument"
-    backend = places.backend_at(target, strict=strict)
-    target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-    wanted = None if backend.is_here else _settings_of(target)
-    backend.check_store(target.store.value)
-    notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
+    where = "looking at this machine" if target.backend.value == "local" else "asking the cluster"
+    with output.phase(where, summary=False):
+        backend = places.backend_at(target, strict=strict)
+        target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
+        wanted = None if backend.is_here else _settings_of(target)
+        backend.check_store(target.store.value)
+        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
     store = open_store(target.store.value)
-    probing.check(store)
+    with output.phase("asking the store", summary=False):
+        probing.check(store)
     scratch = getattr(store, "scratch", None)
     backend.sweep(scratch() if scratch is not None else None)
     return Ground(target, backend, store, placement, key_id, key, notes, wanted)

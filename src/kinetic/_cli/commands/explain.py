@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import failures, options, tables
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def explain(handle: JobHandle, as_json: bool) -> None:
     """
     from kinetic._jobs import looking
 
-    seen = looking.look(handle)
-    told = explanation(handle, seen)
+    with output.phase("looking at the job", summary=False):
+        seen = looking.look(handle)
+        told = explanation(handle, seen)
     if as_json:
         head = {"job_id": handle.job_id, "function": handle.func_name, "status": seen.status.value}
         tables.document(**head, **told._asdict())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import describing, durations, options, tables, tree
 from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
@@ -103,7 +104,8 @@ def list_(
     Example: kinetic jobs list --status failed --since 7d
     """
     filters = Filters(frozenset(statuses), function, since, older_than)
-    pages = _pages(place, filters, everything=everything, limit=limit)
+    with output.phase("looking at the jobs", summary=False):
+        pages = _pages(place, filters, everything=everything, limit=limit)
     if as_json:
         tables.document(jobs=pages)
         return
@@ -129,8 +131,9 @@ def show(handle: JobHandle, as_json: bool) -> None:
     """
     from kinetic._jobs import looking
 
-    seen = looking.look(handle)
-    page = describing.page_of(handle, seen) | describing.more(handle, seen)
+    with output.phase("looking at the job", summary=False):
+        seen = looking.look(handle)
+        page = describing.page_of(handle, seen) | describing.more(handle, seen)
     if as_json:
         tables.document(job=page)
         return
@@ -153,7 +156,8 @@ def status(handle: JobHandle, as_json: bool) -> None:
     """
     from kinetic._jobs import listing, looking
 
-    seen = looking.look(handle)
+    with output.phase("looking at the job", summary=False):
+        seen = looking.look(handle)
     page = describing.page_of(handle, seen)
     if as_json:
         tables.document(job=page)
