@@ -14,6 +14,7 @@ from kinetic import _settings as settings
 from kinetic._backends.local import session
 from kinetic._jobs import places
 from kinetic._settings import keyring
+from kinetic._settings.target import IN_CLUSTER
 from kinetic._stores import open_store, probing
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _settings_of(target: Target) -> ClusterSettings:
 
 
 def announce(ground: Ground, options: Options) -> None:
-    """Say once in a process that jobs run here, what is emulated, and what of the options has no meaning here.
+    """Say once in a process where jobs run, what is emulated, and what of the options has no meaning here.
 
     Only once the options are final: the project may have said what the decorator did not.
     """
@@ -99,5 +100,17 @@ def announce(ground: Ground, options: Options) -> None:
         output.once(f"jobs run on this machine{told}")
         if bound := session.bound_to(os.environ):
             output.once(bound)
+    else:
+        output.once(f"jobs run in {_place(ground.target)}")
     for note in ground.notes:
         output.once(note)
+
+
+def _place(target: Target) -> str:
+    """Say in which cluster jobs run, in the words of its errors: whoever meant another one sees it in time."""
+    context, cluster = target.context.value, target.cluster.value
+    if context:
+        where = "the cluster of this pod" if context == IN_CLUSTER else f"the context {context}"
+    else:
+        where = f"the cluster {cluster} of {target.project.value}"
+    return f"the namespace {target.namespace.value} of {where}"

@@ -32,6 +32,14 @@ def test_a_call_returns_the_value_and_prints_the_log(clients: Any) -> None:
     assert (done.returncode, done.stdout) == (0, "adding\n3\n"), done.stderr
 
 
+def test_the_first_line_says_in_which_cluster_and_namespace_jobs_run(clients: Any, namespace: str) -> None:
+    clients.project.write("call.py", "from one import add\nprint(add.run_async(1, 2).job_id)\n")
+
+    done = clients.project.run("call.py")
+
+    assert done.stderr.splitlines()[0] == f"kinetic: jobs run in the namespace {namespace} of the context test"
+
+
 def test_a_backend_and_a_context_are_enough_without_a_project(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETIC_PROJECT")
     monkeypatch.setenv("KINETIC_BACKEND", "gke")

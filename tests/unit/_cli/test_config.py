@@ -115,6 +115,16 @@ def test_config_and_config_show_are_the_same_table(kinetic, folder) -> None:
     assert ["context_size_warn_mb", "100", "default"] in lines
 
 
+def test_without_a_namespace_that_of_the_context_holds(kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_BACKEND", "gke")
+    monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "lab")
+    monkeypatch.setenv("KINETIC_STORE", "gs://jobs")
+
+    (line,) = (line for line in kinetic("config").stdout.splitlines() if line.startswith("namespace"))
+
+    assert "the context's own, or default" in line
+
+
 def test_what_is_written_for_nothing_is_told(kinetic, home) -> None:
     home.mkdir()
     team = {"backend": "local", "options": {"queue": "high"}}

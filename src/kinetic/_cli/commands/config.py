@@ -99,7 +99,8 @@ class _Look:
         target = settings.resolve()
         for name in _PLACE:
             found: settings.Setting = getattr(target, name)
-            yield Row("kube_context" if name == "context" else name, found.value or None, found.source)
+            otherwise = "the context's own, or default" if name == "namespace" else "none"
+            yield Row("kube_context" if name == "context" else name, found.value or None, found.source, otherwise)
 
     def _of_clusters(self) -> Iterator[Row]:
         from kinetic._settings import cluster
