@@ -9,6 +9,11 @@ from typing import Any
 _REPR_CHARACTERS = 20_000
 _MESSAGE_CHARACTERS = 4_000
 _TRACEBACK_CHARACTERS = 200_000
+_ADDRESSES = ("gs:/", "s3:/")  # also with one slash, which is what pathlib leaves of two
+_NO_PATH = (
+    "kinetic: this is an address in a bucket, as the output and checkpoint folders of a job on a cluster are. open() "
+    "and pathlib do not understand it; write through something that knows buckets (docs/clusters.md, Files of a job)"
+)
 
 
 @dataclass(frozen=True)
@@ -95,4 +100,7 @@ def repr_of(value: object) -> str:
 
 
 def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Failure:
+    name = getattr(raised, "filename", None)
+    if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
+        raised.add_note(_NO_PATH)
     return Failure(delivered, describe(raised, skip=1), cause)

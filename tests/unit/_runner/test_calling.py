@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 
 import pytest
@@ -96,6 +97,22 @@ def test_notes_and_causes_are_in_the_traceback() -> None:
     assert "KeyError: 'first'" in text
     assert "The above exception was the direct cause" in text
     assert "a hint" in text
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/outputs/a/x.txt", pathlib.Path("gs://bucket/outputs/a/x.txt")])
+def test_who_opens_an_address_as_if_it_were_a_path_is_told_what_it_is(path) -> None:
+    ended = calling.call(open, (path, "w"), {})
+
+    assert isinstance(ended, Failure)
+    assert isinstance(ended.exception, FileNotFoundError)
+    assert "this is an address in a bucket" in ended.error["traceback"]
+
+
+def test_who_opens_a_file_that_is_not_there_is_told_nothing_of_buckets(tmp_path) -> None:
+    ended = calling.call(open, (tmp_path / "gs:" / "x",), {})
+
+    assert isinstance(ended, Failure)
+    assert "bucket" not in ended.error["traceback"]
 
 
 def test_a_message_that_cannot_be_had_is_told_so() -> None:
