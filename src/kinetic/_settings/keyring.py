@@ -7,6 +7,7 @@ readable as long as its file is there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -27,10 +28,13 @@ def own_key(home: Path) -> tuple[str, bytes]:
     try:
         key_id = _named(folder, pointer)
     except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise SettingsError(
             f"the key that seals this home's results cannot be made or read in {folder}",
             why=f"{error.filename or folder}: {error.strerror or error}",
-            next="see to it that you may write there, or set KINETIC_HOME to a folder that you may write",
+            next="free some space there, or set KINETIC_HOME to a folder on another disk"
+            if full
+            else "see to it that you may write there, or set KINETIC_HOME to a folder that you may write",
         ) from error
     found = find(home, key_id)
     if found is None:
