@@ -16,7 +16,7 @@ SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 20, "flows": 1
 
 
 def pytest_configure() -> None:
-    """Take Ctrl-C, as a terminal would have us: a shell has what it starts in the background ignore it, children too."""
+    """Take Ctrl-C as a terminal would have us: a shell has what it starts in the background ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
