@@ -124,6 +124,10 @@ class Transport:
                     if self.moved():
                         continue
                 return None, f"{type(error).__name__}: {error}"
+            except RuntimeError:
+                if not http.is_closed:
+                    raise
+                continue  # another thread closed it this moment, for another certificate or another address
             if answer.status_code != 401 or once.refused:
                 return answer, ""
             once.refused = header or "a certificate"
@@ -148,11 +152,16 @@ class Transport:
         header = self.access.credential.header()
         request = self._request(http, "GET", path, query, None, None, header)
         request.extensions["timeout"] = httpx2.Timeout(connecting.CONNECT_SECONDS, read=silence_seconds).as_dict()
-        answer = http.send(request, stream=True)
-        if answer.status_code == 401:
-            answer.close()
-            request.headers["Authorization"] = self.access.credential.header(instead_of=header)
+        try:
             answer = http.send(request, stream=True)
+            if answer.status_code == 401:
+                answer.close()
+                request.headers["Authorization"] = self.access.credential.header(instead_of=header)
+                answer = http.send(request, stream=True)
+        except RuntimeError as error:
+            if not http.is_closed:
+                raise
+            raise httpx2.CloseError("another thread closed the connections this moment") from error
         try:
             yield answer
         finally:

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 from servers.http11 import Answer
-from servers.scripted import Scripted, page, refusal
+from servers.scripted import Scripted, lines, page, refusal
 
 from kinetic._backends.kube import kinds
 from kinetic._backends.kube.access import Access, Anonymous, Asked, Fixed
 from kinetic._backends.kube.client import Client, is_same
+from kinetic._backends.kube.watching import Watch
 from kinetic._stores.retrying import Retry
 from kinetic.errors import (
     AccessDeniedError,
@@ -273,6 +274,45 @@ def test_whether_we_may_is_asked_for_our_namespace(connect) -> None:
     assert (answer.allowed, answer.why) == (False, "RBAC: no role")
     wanted = json.loads(server.asked[0].body)["spec"]["resourceAttributes"]
     assert wanted == {"verb": "get", "group": "", "resource": "pods", "subresource": "log", "namespace": "research"}
+
+
+class Exchanged(Fixed):
+    """A credential for which another thread closes all connections, between two steps of this one."""
+
+    def __init__(self) -> None:
+        super().__init__("Bearer t")
+        self.others: list[Callable[[], None]] = []
+
+    def header(self, *, instead_of: str = "") -> str:
+        while self.others:
+            self.others.pop()()
+        return super().header(instead_of=instead_of)
+
+
+def test_connections_that_another_thread_closed_are_made_anew(connect) -> None:
+    credential = Exchanged()
+    with Scripted(page(MADE)) as server:
+        client = connect(server, credential=credential)
+        credential.others.append(client.close)
+
+        found = client.get(kinds.JOB, "kinetic-a")
+
+    assert found == MADE
+
+
+def test_a_watch_whose_connections_another_thread_closed_goes_on(connect) -> None:
+    credential = Exchanged()
+    listing = page({"metadata": {"resourceVersion": "7"}, "items": [MADE]})
+    changed = {"metadata": {**MADE["metadata"], "resourceVersion": "8"}}
+    with Scripted(listing, lines({"type": "MODIFIED", "object": changed})) as server:
+        client = connect(server, credential=credential)
+        events = Watch(client, kinds.JOB).events()
+        told = [next(events).kind, next(events).kind]
+        credential.others.append(client.close)
+
+        told.append(next(events).object["metadata"]["resourceVersion"])
+
+    assert told == ["here", "current", "8"]
 
 
 def test_a_cluster_that_moved_is_asked_for_once_and_found(connect) -> None:
