@@ -15,6 +15,7 @@ from kinetic._data.mounting import fuse_mount
 from kinetic._stores.addresses import PUBLIC_VARIABLES
 from kinetic._wire import debug, outputs
 from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER, PodPage
+from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Object
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Where GKE puts the driver's libraries; images made for CUDA know it, and Python's own do not.
 # Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
 _DRIVER = "/usr/local/nvidia/lib64"
+_LONGEST_WORD = 131_071  # bytes: MAX_ARG_STRLEN of Linux, less the zero at the end
 _SETTING_UP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
 
 
@@ -123,7 +125,24 @@ def manifest_of(
     if page.holds:  # nothing but the slice itself can end it
         path = kind.path(request.namespace, names.leader_worker_set(request.job_id, request.placement.hosts))
         page, request = replace(page, removes=path), replace(request, needs_token=True)
-    return _make(kind, replace(request, command=("python3", RUNNER_PATH, page.to_argument())))
+    return _make(kind, replace(request, command=("python3", RUNNER_PATH, _argument(page))))
+
+
+def _argument(page: PodPage) -> str:
+    """Return the launch page as a word of a command line.
+
+    Raises:
+        LaunchError: It is longer than Linux allows: every container of the job would fail to start.
+    """
+    word = page.to_argument()
+    if len(word) > _LONGEST_WORD:
+        named = f", {len(page.placed)} references to data among them" if page.placed else ""
+        raise LaunchError(
+            f"{page.job_id} has more to tell its pods than fits on a command line",
+            why=f"{len(word):,} bytes{named}; Linux takes {_LONGEST_WORD:,}",
+            next="put what the job reads into fewer folders, each one Data or volume",
+        )
+    return word
 
 
 def _make(kind: Kind, request: JobRequest) -> Object:

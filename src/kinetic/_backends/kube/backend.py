@@ -223,7 +223,7 @@ class KubeBackend:
         """Wait for a change of a job, told by a watch that all who wait share; see the protocol."""
         feed = self._feed_of(name)
         seen: dict[str, int] = self._seen.__dict__.setdefault("news", {})
-        if name not in seen:  # what changed before nobody told us: look once
+        if name not in seen or seen[name] > feed.news_of(name):  # what changed before, no such feed told: look once
             seen[name] = feed.news_of(name)
             return self.observe([name]).get(name)
         if not feed.is_alive:
@@ -246,7 +246,8 @@ class KubeBackend:
                 time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
             return
         ends: dict[str, int] = self._seen.__dict__.setdefault("ends", {})
-        feed.wait_for_an_end(ends.get(group, -1), seconds)
+        known = ends.get(group, -1)
+        feed.wait_for_an_end(known if known <= feed.ends else -1, seconds)  # a feed made anew counts from 0
         ends[group] = feed.ends
 
     def _feed_of(self, name: str) -> Feed:

@@ -14,6 +14,7 @@ from kinetic._settings.cluster import ClusterSettings
 from kinetic._wire.data import DataRef
 from kinetic._wire.order import Artifact, Child, Order
 from kinetic._wire.pod import PodPage
+from kinetic.errors import LaunchError
 
 NOTHING = Artifact.within(b"")
 
@@ -46,6 +47,14 @@ def page(found: Launch, kind: kinds.Kind = kinds.JOB, *, key_at: int = 0) -> Pod
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
     return PodPage.from_argument(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
+
+
+def test_what_no_command_line_can_carry_is_refused_before_anything_is_made() -> None:
+    one = DataRef("prefix", "gs://bucket/set/", "gs://bucket/set/", "set", is_dir=True, mount="/data")
+    rest = [replace(one, uri=f"gs://bucket/sets/{number}/", mount="") for number in range(1000)]
+
+    with pytest.raises(LaunchError, match="1001 references"):
+        page(launch(data=(one, *rest)))
 
 
 def test_a_debug_job_stays_two_hours_after_its_end_whatever_the_settings_say() -> None:

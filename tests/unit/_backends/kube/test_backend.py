@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,26 @@ def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, l
         open_ = len(backend._feeds.there())
 
     assert open_ <= 2
+
+
+def test_what_a_watch_made_anew_tells_first_is_news(tmp_path: Path) -> None:
+    done: list[Any] = []
+
+    def waits() -> None:
+        backend.watch("a", seconds=0)
+        (feed,) = backend._feeds.there()
+        for _ in range(5):
+            feed.tell("a")
+        backend.watch("a", seconds=0)
+        feed.end()
+        done.append(backend.watch("a", seconds=300))
+
+    with backend_with(tmp_path, job("a", **{"kinetic/owner": "ann"})) as backend:
+        waiting = threading.Thread(target=waits, daemon=True)
+        waiting.start()
+        waiting.join(10)
+
+        assert done
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads; just that is tried
