@@ -123,6 +123,12 @@ def _access(name: str, namespace: str, cluster: _Entry, user: _Entry) -> Access:
 
 def _credential(name: str, user: _Entry, cluster: Page) -> Credential:
     page = user.page
+    if page.get("as"):  # to go on would be to act with other rights than those that were chosen
+        raise CredentialsError(
+            f"the context {name} acts as {page['as']}, and kinetic acts as nobody but itself",
+            why="its user has the field as",
+            next=f"name a context with credentials of {page['as']}, or take the field out of the kubeconfig",
+        )
     if page.get("tokenFile"):
         return TokenFile(user.folder / str(page["tokenFile"]))
     if page.get("token"):

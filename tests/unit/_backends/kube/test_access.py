@@ -131,6 +131,13 @@ def test_the_old_way_to_log_in_is_named(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_context_that_acts_as_somebody_else_is_not_taken_for_us(tmp_path: Path) -> None:
+    path = config(tmp_path / "config", user={"token": "t", "as": "viewer"})
+
+    with pytest.raises(CredentialsError, match="acts as viewer"):
+        read(path)
+
+
 # ----------------------------------------------------------------------------------------------------------- plug-ins
 
 PLUGIN = """#!{python}
