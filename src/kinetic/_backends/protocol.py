@@ -88,13 +88,15 @@ class DebugAddress(NamedTuple):
         pod: The pod, "" on this machine.
         roots: Pairs of folders: as the client knows one, and where it lies in the job. A cluster does not know them.
         state: "waiting" for a debugger, "attached", or "over": it waits for nobody any more, and takes whoever comes.
-            A cluster does not know it and says "": ``_jobs/attaching`` reads it, the port and the roots in the store.
+            A cluster does not know it and says "": ``_jobs/addressing`` reads it and the rest in the store.
+        until: Unix time at which it stops waiting.
     """
 
     port: int
     pod: str = ""
     roots: tuple[tuple[str, str], ...] = ()
     state: str = ""
+    until: float = 0.0
 
 
 class Stacks(NamedTuple):

@@ -8,72 +8,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._backends.protocol import DebugAddress
-from kinetic._jobs import forwarding, logs, looking, places, waiting
-from kinetic._wire import debug, keys
-from kinetic._wire.debug import DebugPage
+from kinetic._jobs import addressing, forwarding, looking, places, waiting
+from kinetic._wire import debug
 from kinetic.errors import (
     BackendUnavailableError,
     DebugError,
-    IntegrityError,
     JobTimeoutError,
-    KeyMissingError,
     KineticError,
     StoreUnreachableError,
 )
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend
+    from kinetic._backends.protocol import Backend, DebugAddress
     from kinetic._jobs.handle import JobHandle
 
 _LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
 _LOOK_FAR_SECONDS = 1.0  # a look is a few questions to the cluster and the store
-_AT_ONCE = 8  # pages that are read side by side
 _END_SECONDS = 5.0  # for what is being opened when the job ends
 _WORKSPACE = "${workspaceFolder}"  # what an editor puts in: the folder that is open in it
-
-
-def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-    """Say where a job's debug servers are and how they stand; a host that has none now is left out.
-
-    Args:
-        handle: The job.
-        hosts: Of which hosts, from 0.
-    """
-    found = places.backend_of(handle).debug_addresses(handle.job_id, hosts=hosts)
-    if all(each.state for each in found.values()):
-        return found
-    store = places.store_of(handle)  # a cluster knows the pods, and the pods told the store
-    attempt = logs.noted(store, handle.job_id)
-
-    def told(host: int) -> DebugAddress | None:
-        try:
-            page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
-        except (KeyMissingError, IntegrityError):
-            return None
-        if page.is_of_an_older_pod(found[host].pod):
-            return None
-        return found[host]._replace(port=page.port, roots=page.roots, state=page.state)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        addresses = zip(found, pool.map(told, found), strict=True)
-        return {host: address for host, address in addresses if address is not None}
-
-
-def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:
-    """Say where the debug server of one host of a job is and how it stands, or None while there is none.
-
-    Args:
-        handle: The job.
-        host: Of which host, from 0.
-    """
-    return addresses_of(handle, [host]).get(host)
 
 
 def wait_for_server(
@@ -136,7 +92,7 @@ def _pause(
 def _now(handle: JobHandle, host: int) -> DebugAddress | None:
     """Say where the server is; a store or a cluster that does not answer now is asked again."""
     try:
-        return address_of(handle, host=host)
+        return addressing.address_of(handle, host=host)
     except (StoreUnreachableError, BackendUnavailableError):
         return None  # whoever looks at the job next learns how long that lasts
 

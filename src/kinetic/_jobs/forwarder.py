@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kinetic._jobs import attaching, places
+from kinetic._jobs import addressing, places
 from kinetic._jobs.forwarding import READY
 from kinetic._jobs.handle import JobHandle
 from kinetic.errors import KineticError
@@ -68,7 +68,7 @@ class Forwarder:
         limit = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                address = attaching.address_of(self._handle, host=self._host)
+                address = addressing.address_of(self._handle, host=self._host)
                 if address is not None:
                     return stack.enter_context(self._backend.dial(address))
                 failure: Exception = KineticError("the job has no debug server at the moment")

@@ -9,7 +9,7 @@ import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Sighting
 from kinetic._cli.commands import explain
-from kinetic._jobs import attaching, finding, listing, places, visiting
+from kinetic._jobs import addressing, finding, listing, places, visiting
 from kinetic._jobs.looking import Look
 from kinetic.job_status import JobStatus
 
@@ -155,10 +155,14 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
     handle = finding.attach(made_job(""))
     handle.debug = True
     words = {"w": "waiting", "a": "attached", "o": "over"}
-    found = {host: DebugAddress(1, state=words[each]) for host, each in enumerate(states) if each != "."}
+    found = {
+        host: DebugAddress(1, state=words[each], until=1_800_000_000.0 + host)
+        for host, each in enumerate(states)
+        if each != "."
+    }
     monkeypatch.setattr(visiting, "hosts_of", lambda _: len(states))
     monkeypatch.setattr(
-        attaching, "addresses_of", lambda _, hosts: {host: found[host] for host in hosts if host in found}
+        addressing, "addresses_of", lambda _, hosts: {host: found[host] for host in hosts if host in found}
     )
     backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
     monkeypatch.setattr(places, "backend_of", lambda _: backend)
@@ -166,6 +170,8 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
     told = explain.explanation(handle, Look(JobStatus.RUNNING))
 
     assert (told.what, told.next) == (what, next_.format(handle.job_id))
+    if "wait" in what:
+        assert told.why.endswith(f"or at 08:00:0{states.rindex('w')} UTC")
 
 
 def test_control_characters_of_a_log_do_not_reach_the_terminal(kinetic, made_job) -> None:

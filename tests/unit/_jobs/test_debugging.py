@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._backends.protocol import DebugAddress
-from kinetic._jobs import attaching, debugging, forwarding, looking, places, waiting
+from kinetic._jobs import addressing, attaching, debugging, forwarding, looking, places, waiting
 from kinetic._jobs.looking import Look
 from kinetic._jobs.options import Options
 from kinetic._wire import debug
@@ -172,7 +172,7 @@ def waited(monkeypatch):
 
         monkeypatch.setattr(looking, "look", place.look)
         monkeypatch.setattr(places, "backend_of", lambda _: place)
-        monkeypatch.setattr(attaching, "addresses_of", addresses)
+        monkeypatch.setattr(addressing, "addresses_of", addresses)
         monkeypatch.setattr(attaching, "_check_place", lambda *_: None)
         for module, name in ((attaching, "_LOOK_FAR_SECONDS"), (waiting, "_AGAIN_SECONDS")):
             monkeypatch.setattr(module, name, 0.001)

@@ -257,7 +257,7 @@ class LocalBackend:
             for host in hosts:
                 with contextlib.suppress(OSError, IntegrityError):  # not there yet
                     page = DebugPage.from_bytes(self.paths.debug(name, row.attempt, host).read_bytes())
-                    found[host] = DebugAddress(page.port, roots=page.roots, state=page.state)
+                    found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
         return found
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[visiting.SocketLink]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -112,10 +113,10 @@ def _of_live(handle: JobHandle, seen: Look) -> Explanation:
 
 def _of_debugged(handle: JobHandle) -> Explanation | None:
     """Explain a job that waits for a debugger or has one; None for one that goes on without."""
-    from kinetic._jobs import attaching, visiting
+    from kinetic._jobs import addressing, visiting
 
     count = visiting.hosts_of(handle)
-    addresses = attaching.addresses_of(handle, range(count))
+    addresses = addressing.addresses_of(handle, range(count))
     attached = [host for host, address in addresses.items() if address.state == "attached"]
     waiting = [host for host, address in addresses.items() if address.state == "waiting"]
     if attached:
@@ -124,7 +125,8 @@ def _of_debugged(handle: JobHandle) -> Explanation | None:
     if not waiting:
         return None
     who = "it waits" if count == 1 else f"{_named(waiting, count)} {'wait' if waiting[1:] else 'waits'}"
-    why = "it was submitted with debug=True; its function begins when a debugger comes, or when the time is over"
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(max(addresses[host].until for host in waiting)))
+    why = f"it was submitted with debug=True; its function begins when a debugger comes, or at {until}"
     which = f" --host {waiting[0]}" if waiting[0] else ""
     return Explanation(f"{who} for a debugger", why, next=f"kinetic jobs debug {handle.job_id}{which}")
 

@@ -1,0 +1,55 @@
+"""Where a job's debug servers are, and how they stand: its place knows the one, and of pods the store the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from kinetic._jobs import logs, places
+from kinetic._wire import keys
+from kinetic._wire.debug import DebugPage
+from kinetic.errors import IntegrityError, KeyMissingError
+
+if TYPE_CHECKING:
+    from kinetic._backends.protocol import DebugAddress
+    from kinetic._jobs.handle import JobHandle
+
+_AT_ONCE = 8  # pages that are read side by side
+
+
+def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+    """Say where a job's debug servers are and how they stand; a host that has none now is left out.
+
+    Args:
+        handle: The job.
+        hosts: Of which hosts, from 0.
+    """
+    found = places.backend_of(handle).debug_addresses(handle.job_id, hosts=hosts)
+    if all(each.state for each in found.values()):
+        return found
+    store = places.store_of(handle)  # a cluster knows the pods, and the pods told the store
+    attempt = logs.noted(store, handle.job_id)
+
+    def told(host: int) -> DebugAddress | None:
+        try:
+            page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
+        except (KeyMissingError, IntegrityError):
+            return None
+        if page.is_of_an_older_pod(found[host].pod):
+            return None
+        return found[host]._replace(port=page.port, roots=page.roots, state=page.state, until=page.until)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        addresses = zip(found, pool.map(told, found), strict=True)
+        return {host: address for host, address in addresses if address is not None}
+
+
+def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:
+    """Say where the debug server of one host of a job is and how it stands, or None while there is none.
+
+    Args:
+        handle: The job.
+        host: Of which host, from 0.
+    """
+    return addresses_of(handle, [host]).get(host)
