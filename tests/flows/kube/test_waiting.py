@@ -88,6 +88,17 @@ def test_a_machine_that_is_full_is_waited_for(
     assert found == [1, 3]
 
 
+def test_where_every_machine_is_too_small_no_other_job_is_waited_for(
+    submit: Any, kinetic: Any, add_node: Any, namespace: str
+) -> None:
+    add_node(nodes.cpu(f"tiny-{namespace}", cores=2, memory="1Gi"))
+    job_id = submit()
+
+    told = explained(kinetic, job_id, "no machine of this cluster is large enough: not enough memory")
+
+    assert "resources = { cpu = 0.5" in told
+
+
 def test_a_quota_that_is_used_up_is_named(submit: Any, kinetic: Any, machine: str, site: Any, clients: Any) -> None:
     site.put("resourcequotas", {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "0"}}})
     wait_for("the quota to hold", lambda: "hard" in site.api.get(f"{site.core}/resourcequotas/tight").get("status", {}))

@@ -176,6 +176,13 @@ SCHEDULING = (
         _DESCRIBE,
         stuck=True,
     ),
+    Saying(  # not even an idle one would do; GPUs and chips are left out: those of a new node appear late
+        "too-large",
+        r"Insufficient (?P<what>cpu|memory|ephemeral-storage)\b(?!.*No preemption victims).*Preemption is not helpful",
+        "no machine of this cluster is large enough: not enough {what}, even on an idle one",
+        'write resources = {{ cpu = 0.5, memory = "1Gi" }} under [tool.kinetic] in pyproject.toml, or add machines',
+        stuck=True,
+    ),
     Saying(
         "busy",
         r"Insufficient (?P<what>[\w./-]+)",

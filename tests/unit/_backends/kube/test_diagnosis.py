@@ -74,6 +74,14 @@ BUSY = (
     "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 3 No preemption "
     "victims found for incoming pod."
 )
+SMALL = (
+    "0/3 nodes are available: 1 Insufficient memory, 2 node(s) didn't match Pod's node affinity/selector. preemption: "
+    "0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+)
+NO_CHIPS_YET = (
+    "0/1 nodes are available: 1 Insufficient google.com/tpu. preemption: 0/1 nodes are available: 1 Preemption is not "
+    "helpful for scheduling."
+)
 MISMATCH = (
     "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector. preemption: 0/3 nodes are "
     "available: 3 Preemption is not helpful for scheduling."
@@ -191,6 +199,8 @@ ROWS = [
     ),
     Row("queued, nothing said", scene(None, job_=job(suspend=True, queue="team-a")), P, "queued", "in the queue", ""),
     # ---------------------------------------------------------------------------------------------------- no machine
+    Row("too large", scene(unschedulable(SMALL)), P, "too-large", "not enough memory, even on", "resources =", STUCK),
+    Row("late chips", scene(unschedulable(NO_CHIPS_YET)), P, "busy", "not enough google.com/tpu", "wait", WAIT),
     Row("busy", scene(unschedulable(BUSY)), P, "busy", "not enough nvidia.com/gpu", "wait for other jobs", WAIT),
     Row(
         "no node matches",
