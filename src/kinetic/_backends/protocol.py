@@ -217,8 +217,8 @@ class Backend(Protocol):
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Wait until some job of a batch may have ended, at most some seconds."""
 
-    def watch(self, name: str, *, seconds: float) -> Sighting | None:
-        """Wait until something about a job may have changed, at most some seconds; then look at it."""
+    def watch(self, name: str, *, seconds: float) -> bool:
+        """Wait until something about a job may have changed, at most some seconds; say whether to look at it now."""
 
     def explain(self, name: str) -> Diagnosis | None:
         """Say why a job is pending or how it died."""

@@ -65,7 +65,8 @@ def wait_for_server(
                 raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {handle.job_id}")
             _pause(backend, handle, given_up, looked=None if is_running else looked, limit=limit)
     finally:
-        backend.forget_watch(handle.job_id)
+        if not backend.is_here:
+            backend.forget_watch(handle.job_id)
     raise DebugError(f"nobody waits for the debug server of {handle.job_id} any more")
 
 
@@ -73,6 +74,8 @@ def _pause(
     backend: Backend, handle: JobHandle, given_up: threading.Event, *, looked: float | None, limit: float | None
 ) -> None:
     """Wait for what a job does next: until there is news of it, or, if it runs, for a moment: nobody tells of a server.
+
+    On this machine a job has one pulse for all threads of a client, and whoever follows its log listens to that.
 
     Args:
         backend: Its place.
@@ -82,7 +85,7 @@ def _pause(
         limit: When waiting is over; None for never.
     """
     pause = _LOOK_SECONDS if backend.is_here else _LOOK_FAR_SECONDS
-    if looked is None:
+    if looked is None or backend.is_here:
         given_up.wait(pause if limit is None else min(pause, limit - time.monotonic()))
     else:
         while not given_up.is_set() and not waiting.has_news(backend, handle, pause=pause, looked=looked, limit=limit):

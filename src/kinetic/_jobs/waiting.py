@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
-_WOKEN = 0.9  # of a pause: whoever comes back earlier was told something
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
 _AGAIN_SECONDS = 1.0
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
@@ -125,10 +124,9 @@ def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float
     left = pause if limit is None else min(pause, limit - begun)
     if left <= 0:
         return True
-    backend.watch(handle.job_id, seconds=left)
+    was_told = backend.watch(handle.job_id, seconds=left)
     now = time.monotonic()
-    was_woken = now - begun < _WOKEN * left
-    return backend.is_here or was_woken or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
+    return backend.is_here or was_told or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
 
 
 class _Shown:

@@ -88,6 +88,7 @@ def test_a_pod_says_that_it_waits_and_goes_on_when_nobody_comes(
     )
     done = project.run("detached.py")
     job_id = done.stdout.strip()
+    assert job_id, done.stderr
 
     told = json.loads(kinetic("jobs", "explain", job_id, "--json").out)
     value = kinetic("jobs", "result", job_id)

@@ -152,8 +152,9 @@ class Place:
             raise first
         return Look(first)
 
-    def watch(self, _: str, *, seconds: float) -> None:
+    def watch(self, _: str, *, seconds: float) -> bool:
         """Tell at once."""
+        return True
 
     def forget_watch(self, _: str) -> None:
         """Be told that nobody watches any more."""

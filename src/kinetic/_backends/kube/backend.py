@@ -49,6 +49,7 @@ _MOST_NAMED = 40  # jobs in one selector; more are found by listing all
 _LOOK_SECONDS = 30.0
 _LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
 _CURRENT_SECONDS = 10.0
+_BLIND_SECONDS = 1.0  # between two looks at a job that cannot be watched
 
 
 class KubeBackend:
@@ -219,19 +220,20 @@ class KubeBackend:
 
     # ------------------------------------------------------------------------------------------------ waiting
 
-    def watch(self, name: str, *, seconds: float) -> Sighting | None:
+    def watch(self, name: str, *, seconds: float) -> bool:
         """Wait for a change of a job, told by a watch that all who wait share; see the protocol."""
         feed = self._feed_of(name)
         seen: dict[str, int] = self._seen.__dict__.setdefault("news", {})
-        if name not in seen or seen[name] > feed.news_of(name):  # what changed before, no such feed told: look once
-            seen[name] = feed.news_of(name)
-            return self.observe([name]).get(name)
-        if not feed.is_alive:
-            time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
+        before, now = seen.get(name), feed.news_of(name)
+        if before is None or before > now:  # what changed before, no such feed told: look once
+            seen[name] = now
+            return True
+        if feed.is_alive:
+            feed.wait(name, before, seconds)
         else:
-            feed.wait(name, seen[name], seconds)
+            time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; whoever waits looks again
         seen[name] = feed.news_of(name)
-        return self.observe([name]).get(name)
+        return seen[name] != before or (seconds >= _BLIND_SECONDS and not feed.is_alive)
 
     def forget_watch(self, name: str) -> None:
         """Forget what this thread has seen of a job; see the protocol."""

@@ -215,8 +215,8 @@ class LocalBackend:
         row = self.queue.jobs([name]).get(name)  # the submission may have come to its end between our two looks
         return self._sighting(row) if row is not None else None
 
-    def watch(self, name: str, *, seconds: float) -> Sighting | None:
-        """Wait for a change, pushed by the job's pulse; see the protocol.
+    def watch(self, name: str, *, seconds: float) -> bool:
+        """Wait for a change, pushed by the job's pulse; see the protocol. Here a look costs nothing.
 
         The first call only opens the pulse: what changed before that is not told any more, so look once again.
         """
@@ -225,9 +225,11 @@ class LocalBackend:
             if beat is not None:
                 beat.close()
             self._pulses[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
-            return self._observe([name], at_once=beat is not None).get(name)
+            self._observe([name], at_once=beat is not None)
+            return True
         beat.wait(seconds)
-        return self._observe([name], at_once=not beat.listening).get(name)
+        self._observe([name], at_once=not beat.listening)
+        return True
 
     def forget_watch(self, name: str) -> None:
         """Close the pulse of a job that nobody here waits for any more."""

@@ -1,0 +1,23 @@
+"""Whether it is time to look at a job again."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._jobs import waiting
+
+
+@pytest.mark.parametrize("was_told", [True, False])
+def test_news_count_whenever_they_come_and_silence_does_not(was_told) -> None:
+    def watch(_: str, *, seconds: float) -> bool:
+        time.sleep(seconds)  # to the very end of the pause
+        return was_told
+
+    place = SimpleNamespace(is_here=False, look_seconds=30.0, watch=watch)
+
+    found = waiting.has_news(place, SimpleNamespace(job_id="job"), pause=0.01, looked=time.monotonic())
+
+    assert found is was_told
