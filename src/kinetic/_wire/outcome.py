@@ -18,6 +18,7 @@ from kinetic.errors import IntegrityError
 MAGIC = b"KINETIC1"
 FOOTER_BYTES = 16
 PURPOSE = "outcome"
+HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: nobody can put it in the place of the verdict
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
@@ -68,25 +69,26 @@ class Outcome:
         """Say whether there is a value."""
         return self.status == SUCCEEDED
 
-    def footer(self, key: bytes) -> bytes:
+    def footer(self, key: bytes, purpose: str = PURPOSE) -> bytes:
         """Return what follows the body: the sealed page, its length and the magic word."""
-        page = pages.write(seal.sealed({"schema": pages.SCHEMA, **asdict(self)}, key, PURPOSE))
+        page = pages.write(seal.sealed({"schema": pages.SCHEMA, **asdict(self)}, key, purpose))
         return page + len(page).to_bytes(8, "big") + MAGIC
 
 
-def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None) -> Outcome:
+def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, purpose: str = PURPOSE) -> Outcome:
     """Read and verify the page of an Outcome; the body is verified by whoever loads it.
 
     Args:
         size: Length of the whole object in bytes.
         read_range: Gives ``length`` bytes from ``start``.
         key: The job's key; None only when the user said to trust the store.
+        purpose: What it was sealed for.
 
     Raises:
         IntegrityError: The object is damaged, foreign, or its seal is not right.
     """
     fields = _page(size, read_range)
-    if key is not None and not seal.holds(fields, key, PURPOSE):
+    if key is not None and not seal.holds(fields, key, purpose):
         raise IntegrityError(
             f"the result of {fields.get('job_id')} carries a wrong seal; it was not opened",
             why="it was written or changed by somebody who does not hold this job's key",

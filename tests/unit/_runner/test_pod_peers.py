@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._jobs import reading
 from kinetic._runner.pod.peers import Peers, Roll
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
 from kinetic._wire.outcome import Outcome
+from kinetic.errors import IntegrityError
 
 KEY = b"k" * 32
 
@@ -116,3 +118,14 @@ def test_a_host_that_was_taken_away_is_named(store: MemoryStore) -> None:
     assert roll.preempted == [2]
     assert roll.trouble
     assert not roll.all_ended(4)
+
+
+def test_what_a_host_told_cannot_be_put_in_the_place_of_the_verdict(store: MemoryStore) -> None:
+    peers(store, 1).tell(ended(1, "succeeded"), KEY)
+    told = store.get(keys.host("job", 0, 1, "succeeded"))
+    store.put(keys.result("job"), told)
+
+    with pytest.raises(IntegrityError) as caught:
+        reading.page_of(store, "job", KEY)
+
+    assert caught.value.code == "seal"

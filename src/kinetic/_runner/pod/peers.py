@@ -20,7 +20,7 @@ from kinetic._runner.pod.deciding import PREEMPTED
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcome
 from kinetic._wire.note import Note
-from kinetic._wire.outcome import FAILED, SUCCEEDED, Outcome
+from kinetic._wire.outcome import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError
 
 _ENDS = (SUCCEEDED, FAILED, PREEMPTED)
@@ -89,14 +89,14 @@ class Peers:
         """Tell how this host ended; a body that is there goes along."""
         place = keys.host(self._job_id, self._attempt, self._host, ended.status)
         if not ended.body_length or body is None:
-            page = replace(ended, body_length=0, body_sha256="").footer(key)
+            page = replace(ended, body_length=0, body_sha256="").footer(key, HOST_PURPOSE)
             self._told.append((ended.status, page))
             self._store.put(place, page)
             return
         with body.open("r+b") as file:
             file.truncate(ended.body_length)
             file.seek(ended.body_length)
-            file.write(ended.footer(key))
+            file.write(ended.footer(key, HOST_PURPOSE))
         self._told.append((ended.status, body))
         self._store.put(place, body)
 
@@ -147,7 +147,11 @@ class Peers:
     def _read(self, host: int, key: bytes) -> Outcome:
         place = keys.host(self._job_id, self._attempt, host, FAILED)
         size = self._store.size(place) or 0
-        read = outcome.read(size, lambda start, length: self._store.get(place, start=start, length=length), key)
+
+        def read_range(start: int, length: int) -> bytes:
+            return self._store.get(place, start=start, length=length)
+
+        read = outcome.read(size, read_range, key, HOST_PURPOSE)
         if (read.job_id, read.attempt, read.host, read.status) != (self._job_id, self._attempt, host, FAILED):
             raise IntegrityError(f"what host {host} told is about something else")
         return read
