@@ -250,7 +250,7 @@ class Parent:
     def leave_to_the_verdict(self) -> int:
         say(f"{podlog.VERDICT}: somebody else's; the worker was ended")
         if not self._is_forgotten():
-            self.printing.finish(_LOG_SECONDS)
+            self.send_log()
         return 0
 
     def leave(self, why: str, more: Callable[[], object] | None = None) -> int:
@@ -278,7 +278,7 @@ class Parent:
 
     def deliver(self, verdict: Outcome, body: Path | None, spare: Path | None = None) -> int:
         """Bring the verdict into the store: the log first, so that whoever sees the verdict sees all of it."""
-        trouble = self.printing.finish(_HASTY_LOG_SECONDS if self.told_to_end else _LOG_SECONDS)
+        trouble = self.send_log()
         if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
             return self.leave("another attempt has taken its place")
 
@@ -289,11 +289,15 @@ class Parent:
         failed = ours and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
         say(f"{podlog.VERDICT}: {words if ours else 'another one was there first; it holds'}")
-        if trouble and (trouble := self.printing.finish(_LATE_LOG_SECONDS)):
+        if trouble and not self._is_forgotten() and (trouble := self.printing.finish(_LATE_LOG_SECONDS)):
             say(f"the end of the log is not in the store: {trouble}")
         if failed:
             last_words(self.page.last_words, words)
         return FAILED_EXIT if failed else 0
+
+    def send_log(self) -> str:
+        """Bring the log into the store, as far as there is time; return why its end is not there, or ""."""
+        return self.printing.finish(_HASTY_LOG_SECONDS if self.told_to_end else _LOG_SECONDS)
 
     def patiently(self, put: Callable[[], bool]) -> bool:
         """Bring something into the store that must not be lost, however long the store is out of reach."""

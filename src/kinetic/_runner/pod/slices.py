@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kinetic._runner.pod.parent import Parent
 
 _FOREVER = float("inf")
-_LOG_SECONDS = 5.0  # the rest of the log goes on being sent while this host stays
 _VERDICT_SECONDS = 120.0  # for the leader to come to its verdict, after a host has told that it failed
 
 
@@ -91,9 +90,11 @@ def follow(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: st
         parent.peers.tell(verdict, parent.key, None if verdict.succeeded else task.body)
         return True
 
+    if verdict.succeeded:  # the verdict may follow at once, and whoever sees it sees the logs of all hosts
+        parent.send_log()
     parent.patiently(tell)
     say(f"this host is done: {verdict.status}; it stays until the job has its verdict")
-    parent.printing.finish(_LOG_SECONDS)
+    parent.send_log()
     seconds = _FOREVER if verdict.succeeded else _VERDICT_SECONDS + parent.page.grace_seconds
     parent.wait_for(lambda: parent.is_settled or parent.told_to_end, seconds)
     if not parent.is_settled:

@@ -1,0 +1,62 @@
+"""What a host of a slice of pods does at its worker's end, and in which order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinetic._runner.judging import Ending
+from kinetic._runner.pod import slices
+from kinetic._wire.outcome import Outcome
+from kinetic._wire.pod import FAILED_EXIT
+
+
+class Host:
+    """A parent that only writes down what it was asked to do."""
+
+    is_settled = True
+    told_to_end = False
+    key = b"k" * 32
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.page = SimpleNamespace(grace_seconds=60.0)
+        self.peers = SimpleNamespace(tell=lambda *_: self.did.append("told"))
+
+    def send_log(self) -> str:
+        self.did.append("log")
+        return ""
+
+    def patiently(self, put: Any) -> bool:
+        return bool(put())
+
+    def wait_for(self, *_: object) -> bool:
+        self.did.append("waited")
+        return True
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def ends(host: Any, status: str) -> int:
+    task: Any = SimpleNamespace(body=None)
+    return slices.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
+
+
+def test_a_host_that_is_done_has_its_log_in_the_store_before_the_verdict_can_follow(host: Host) -> None:
+    code = ends(host, "succeeded")
+
+    assert host.did[:2] == ["log", "told"]
+    assert host.did[-1] == "waited"
+    assert code == 0
+
+
+def test_a_host_that_failed_tells_so_first_as_its_peers_wait_for_what_will_not_come(host: Host) -> None:
+    code = ends(host, "failed")
+
+    assert host.did == ["told", "log", "waited"]
+    assert code == FAILED_EXIT
