@@ -69,8 +69,7 @@ class LocalBackend:
         self.limits = limits_.limits(self.environ)
         self._strict = strict
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
-        self._pulses: dict[str, pulse.Pulse] = {}
-        self._group_pulses = threading.local()  # each thread that watches has pulses of its own
+        self._pulses, self._group_pulses = threading.local(), threading.local()  # each thread that watches has its own
         self._queue: Queue | None = None
         self._soils: dict[str, tuple[str, str]] = {}  # by interpreter
         self._advanced = 0.0
@@ -220,11 +219,12 @@ class LocalBackend:
 
         The first call only opens the pulse: what changed before that is not told any more, so look once again.
         """
-        beat = self._pulses.get(name)
+        beats: dict[str, pulse.Pulse] = self._pulses.__dict__
+        beat = beats.get(name)
         if beat is None or not beat.listening:
             if beat is not None:
                 beat.close()
-            self._pulses[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+            beats[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
             self._observe([name], at_once=beat is not None)
             return True
         beat.wait(seconds)
@@ -232,8 +232,8 @@ class LocalBackend:
         return True
 
     def forget_watch(self, name: str) -> None:
-        """Close the pulse of a job that nobody here waits for any more."""
-        beat = self._pulses.pop(name, None)
+        """Close the pulse of a job that this thread does not wait for any more."""
+        beat = self._pulses.__dict__.pop(name, None)
         if beat is not None:
             beat.close()
 

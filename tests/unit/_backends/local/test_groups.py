@@ -115,6 +115,33 @@ def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(bac
     assert sorted(told) == ["grp-00000001", "grp-00000002"]
 
 
+def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backend):
+    add(backend, "a")
+    heart = pulse.Heart(backend.paths.pulse("a"))
+    opened, forgotten = threading.Event(), threading.Event()
+    told = []
+
+    def watch():
+        backend.watch("a", seconds=0)
+        opened.set()
+        forgotten.wait(30)
+        backend.watch("a", seconds=60)
+        told.append("a")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    opened.wait(30)
+    backend.watch("a", seconds=0)
+    backend.forget_watch("a")
+    pulses = len(os.listdir("/dev/fd"))
+    forgotten.set()
+    heart.stop()
+    watcher.join(30)
+
+    assert told == ["a"]
+    assert len(os.listdir("/dev/fd")) < pulses  # the watcher had kept its own
+
+
 def test_pulses_are_let_go_with_the_thread_that_watched(backend):
     add(backend, *(f"job-{number}" for number in range(4)))
     before = len(os.listdir("/dev/fd"))
