@@ -73,9 +73,14 @@ def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
     noted = [entry.key for entry in store.entries(keys.attempts(job_id))]
     if noted and not elsewhere:
         with contextlib.suppress(KeyMissingError, IntegrityError):
-            machine = Note.from_bytes(store.get(noted[-1])).details.get("machine_id")
+            machine = Note.from_bytes(store.get(max(noted, key=_number))).details.get("machine_id")
             elsewhere = machine not in {None, "", places.machine()}
     return {"attempted": bool(noted), "elsewhere": elsewhere}
+
+
+def _number(key: str) -> int:
+    """Return which attempt a Note's key is about; 10 comes behind 9."""
+    return int(key.rpartition("/")[2])
 
 
 def _with_a_reason(backend: Backend, sighting: Sighting) -> Sighting:

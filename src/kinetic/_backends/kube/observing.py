@@ -66,7 +66,7 @@ def slim(found: Object) -> Object:
 
 
 def sightings(objects: Iterable[Object]) -> dict[str, Sighting]:
-    """Return what objects say of their jobs, by job id; what is on its way out and has not ended says nothing."""
+    """Return what objects say of their jobs, by job id."""
     seen = {}
     for found in objects:
         if not is_a_part(found) and job_id_of(found):
