@@ -1,4 +1,4 @@
-"""A bucket or a cluster that takes a connection and never answers: on a terminal stands what is waited for."""
+"""A bucket or a cluster that takes a connection and never answers: what is waited for is said, on a terminal or not."""
 
 from __future__ import annotations
 
@@ -101,3 +101,24 @@ def test_who_asks_for_a_job_sees_that_it_is_looked_for(project, cluster) -> None
     words = "kinetic: looking for the job, 2 s"
 
     assert words in shown_until(words, project, ["-m", "kinetic", "jobs", "status", "@last"])
+
+
+def test_without_a_terminal_who_waits_is_told_once_and_standard_output_stays_for_the_answer(project, cluster) -> None:
+    path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kinetic", "jobs", "list", "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=project.root,
+    )
+    try:
+        assert process.stderr is not None
+        told = process.stderr.readline()  # the test's own limit is for when it never comes
+    finally:
+        process.kill()
+        rest, _ = process.communicate()
+
+    assert told.decode() == "kinetic: still looking at the jobs after 5 s\n"
+    assert rest == b""

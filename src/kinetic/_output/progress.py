@@ -1,7 +1,8 @@
 """Naming the phase that takes long: live on a terminal, as plain lines elsewhere; nothing for what takes a moment.
 
 On a terminal a phase that goes on for more than a second is shown in a line that counts its seconds. Elsewhere one line
-says what is waited for. In both, a line at its end says how long it took. No colours are used anywhere here.
+says what is waited for, or after some seconds what goes on still. In both, a line at its end says how long it took. No
+colours are used anywhere here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from kinetic._output import lines, live
 from kinetic._wire import threads
 
 SLOW_SECONDS = 1.0
+LONG_SECONDS = 5.0  # without a terminal: what takes longer may look as if it hung
 _MINUTE, _HOUR = 60, 3600
 Clock = Callable[[], float]
 
@@ -69,6 +71,17 @@ class Progress:
             self._told = about
             lines.say(f"{self._phase}{about}")
 
+    def show_still(self, detail: str = "") -> None:
+        """Say once that the phase goes on, where no line counts its seconds.
+
+        Args:
+            detail: How far it is.
+        """
+        if self._phase and not self._is_live and not self._told:
+            about = f": {detail}" if detail else ""
+            self._told = f"still {self._phase} after {lasting(self._clock() - self._since)}{about}"
+            lines.say(self._told)
+
     def wrote(self, text: str) -> None:
         """Take note of text that others wrote to the terminal: the line is shown again only where a line begins."""
         if text:
@@ -92,11 +105,11 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
     Args:
         name: E.g. "packing".
         summary: Say at the end how long it took; False where the caller says it in better words.
-        detail: Says how far it is, each second; asked by another thread.
+        detail: Says how far it is, each second on a terminal, once elsewhere; asked by another thread.
     """
     progress = Progress()
     progress.enter(name)
-    stop = _keep_showing(progress, detail) if live.is_possible() else _nothing
+    stop = _keep_showing(progress, detail) if lines.wanted(lines.INFO) else _nothing
     try:
         yield
     finally:
@@ -126,7 +139,11 @@ def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Calla
         while not over.wait(SLOW_SECONDS):
             progress.show() if detail is None else progress.tell(detail())
 
-    thread = threads.begin(tick, "kinetic-progress")
+    def tell_once() -> None:
+        if not over.wait(LONG_SECONDS):
+            progress.show_still("" if detail is None else detail())
+
+    thread = threads.begin(tick if live.is_possible() else tell_once, "kinetic-progress")
 
     def stop() -> None:
         over.set()

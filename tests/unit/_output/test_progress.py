@@ -204,7 +204,34 @@ def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_no_thread_is_started_where_there_is_no_terminal(plain) -> None:
+def test_without_a_terminal_a_phase_that_goes_on_is_told_once(plain, monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(progress, "LONG_SECONDS", 0.01)
+
+    with output.phase("asking the store", summary=False):
+        clock.now += 5
+        _end_of_thread()
+    with output.phase("copying", detail=lambda: "1 of 3 files"):
+        clock.now += 7
+        _end_of_thread()
+
+    assert plain.getvalue() == (
+        "kinetic: still asking the store after 5 s\n"
+        "kinetic: still copying after 7 s: 1 of 3 files\n"
+        "kinetic: copying took 7 s\n"
+    )
+
+
+def _end_of_thread() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "kinetic-progress":
+            thread.join(10)
+
+
+def test_no_thread_is_started_where_nobody_wants_to_be_told(plain, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_LOG_LEVEL", "WARNING")
+
     with output.phase("packing"):
         assert [thread for thread in threading.enumerate() if thread.name == "kinetic-progress"] == []
 
