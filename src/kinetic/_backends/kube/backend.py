@@ -279,7 +279,8 @@ class KubeBackend:
         if found is None:
             return None
         hosts = int((found.get("spec") or {}).get("completions") or 1) if found.get("kind") == JOB.name else 1
-        scene = explaining.scene(self.client, found, hosts=max(hosts, _hosts_of(found)))
+        machines = self.where.command_for_pools or diagnosis.NODES
+        scene = explaining.scene(self.client, found, hosts=max(hosts, _hosts_of(found)), machines=machines)
         return explaining.diagnosis(diagnosis.find(scene), name)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:

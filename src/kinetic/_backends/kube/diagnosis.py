@@ -19,6 +19,7 @@ from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.sayings import Meaning
 from kinetic.job_status import JobStatus
 
+NODES = "kubectl get nodes --show-labels"
 _INDEX = re.compile(r"-(\d+)-[a-z0-9]{5}$")  # of the name of an indexed pod
 _SCALING_FAILED = ("FailedScaleUp", "FailedToScaleUp")
 _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
@@ -58,6 +59,7 @@ class Scene(NamedTuple):
         accelerator: As the user wrote it.
         hosts: How many the job has.
         parts: The Jobs that a JobSet has made.
+        machines: The command that lists the machines of this cluster.
     """
 
     job: Object
@@ -67,6 +69,7 @@ class Scene(NamedTuple):
     accelerator: str = ""
     hosts: int = 1
     parts: Sequence[Object] = ()
+    machines: str = NODES
 
     @property
     def job_id(self) -> str:
@@ -262,6 +265,7 @@ def _context(scene: Scene, pod: Object | None = None) -> dict[str, str]:
         "account": str(template.get("serviceAccountName") or "default"),
         "queue": str(labels.get(names.QUEUE_LABEL) or ""),
         "accelerator": scene.accelerator or "what the job asks for",
+        "machines": scene.machines,
     }
 
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import names, reading, serving
-from kinetic._backends.kube.diagnosis import Scene
+from kinetic._backends.kube.diagnosis import NODES, Scene
 from kinetic._backends.kube.kinds import EVENT, JOB, JOB_SET, POD
 from kinetic._backends.protocol import Diagnosis
 from kinetic.errors import KineticError
@@ -20,13 +20,14 @@ _MOST_PODS = 3  # whose events are asked for: the newest tell what goes on
 _KUEUE_UID = "kueue.x-k8s.io/job-uid"
 
 
-def scene(client: Client, job: Object, *, hosts: int = 1) -> Scene:
+def scene(client: Client, job: Object, *, hosts: int = 1, machines: str = NODES) -> Scene:
     """Ask for everything that is known about one job: four requests for most.
 
     Args:
         client: Of the cluster.
         job: Its Job, JobSet or LeaderWorkerSet.
         hosts: How many the job has.
+        machines: The command that lists the machines of this cluster.
     """
     accelerator = str(((job.get("metadata") or {}).get("annotations") or {}).get("kinetic/accelerator") or "")
     label = str(((job.get("metadata") or {}).get("labels") or {}).get(names.JOB_LABEL) or "")
@@ -38,7 +39,7 @@ def scene(client: Client, job: Object, *, hosts: int = 1) -> Scene:
     queue = (job["metadata"].get("labels") or {}).get(names.QUEUE_LABEL)
     held = queue and (job.get("spec") or {}).get("suspend")
     parts = client.list(JOB, f"{names.JOB_LABEL}={label}").objects if job.get("kind") == JOB_SET.name else []
-    return Scene(job, pods, events, _workload(client, job) if held else None, accelerator, hosts, parts)
+    return Scene(job, pods, events, _workload(client, job) if held else None, accelerator, hosts, parts, machines)
 
 
 def diagnosis(found: Finding, job_id: str) -> Diagnosis:

@@ -1,7 +1,7 @@
 """What clusters say, and what it means: tables over the very words of Kubernetes, GKE's autoscaler and Kueue.
 
 The first row that fits holds. ``what`` and ``next`` may use the pattern's groups and {namespace}, {pod}, {image},
-{account}, {queue} and {accelerator}. ``stuck`` means: waiting alone will not help.
+{account}, {queue}, {accelerator} and {machines}, a command. ``stuck`` means: waiting alone will not help.
 
 The words were read in Kubernetes 1.36 (scheduler, kubelet, controllers, admission), in Kueue 0.14, and in events of
 GKE's autoscaler as they stand in public issues; spec/gke.md sections 3 and 4.
@@ -43,7 +43,7 @@ class Meaning(NamedTuple):
 
 
 _DESCRIBE = "kubectl describe pod {pod} -n {namespace}"
-_POOLS = "gcloud container node-pools list shows what the cluster has; ask for another accelerator, or add a node pool"
+_MACHINES = "{machines} shows what the cluster has; ask for another accelerator, or add machines"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
 _ADMISSION = "change what the message names, use another namespace, or ask who runs the cluster"
 
@@ -162,7 +162,7 @@ SCALING = (
         "no-node-matches",
         r"pod didn't trigger scale-up",
         "no node pool of this cluster can provide {accelerator}",
-        _POOLS,
+        _MACHINES,
         stuck=True,
     ),
 )
@@ -193,17 +193,17 @@ SCHEDULING = (
         "no-node-matches",
         r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
         "no machine of this cluster takes the job: some are reserved by {taint}",
-        _POOLS,
+        _MACHINES,
         stuck=True,
     ),
     Saying(
         "no-node-matches",
         r"didn't match Pod's node affinity/selector|didn't match node selector|node\(s\) didn't match",
         "no machine of this cluster is what the job asks for: {accelerator}",
-        _POOLS,
+        _MACHINES,
         stuck=True,
     ),
-    Saying("no-node-matches", r"no nodes available", "the cluster has no machines", _POOLS),
+    Saying("no-node-matches", r"no nodes available", "the cluster has no machines", _MACHINES),
     Saying("waits", r".", "the scheduler has found no machine yet", _DESCRIBE),
 )
 

@@ -62,6 +62,14 @@ class Where(NamedTuple):
     namespace: str
     context: str
 
+    @property
+    def command_for_pools(self) -> str:
+        """The command that lists its node pools; "" for a cluster that is not found through Google."""
+        if self.context or not self.project:
+            return ""
+        where = f"--cluster {self.cluster} --location {self.zone} --project {self.project}"
+        return f"gcloud container node-pools list {where}"
+
 
 class _Slot:
     """The client of one place: made by the first thread that needs it, while the others wait."""

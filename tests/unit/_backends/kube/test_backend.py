@@ -57,9 +57,21 @@ class Jobs:
         return True
 
 
+class Full(Jobs):
+    """One whose machines take no pod."""
+
+    def answer(self, request: Request) -> Answer:
+        if request.path.endswith("/pods"):
+            said = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+            unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+            pod = {"metadata": {"name": "p", "uid": "p"}, "spec": {}, "status": {"conditions": [unplaced]}}
+            return page({"metadata": {}, "items": [pod]})
+        return page({"metadata": {}, "items": []}) if request.path.endswith("/events") else super().answer(request)
+
+
 @contextlib.contextmanager
-def backend_with(folder: Path, *jobs: dict[str, Any]) -> Iterator[KubeBackend]:
-    with Scripted(Jobs(*jobs).answer) as server:
+def backend_with(folder: Path, *jobs: dict[str, Any], kind: type[Jobs] = Jobs) -> Iterator[KubeBackend]:
+    with Scripted(kind(*jobs).answer) as server:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -129,3 +141,28 @@ def test_a_forked_child_submits_though_another_thread_was_submitting(tmp_path: P
             os._exit(0 if backend._made_maker()._lock.acquire(timeout=5) else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "command"),
+    [
+        (Where("", "", "", "research", "test"), "kubectl get nodes --show-labels"),
+        (Where("acme", "us-west4-a", "main", "research", "test"), "kubectl get nodes --show-labels"),
+        (
+            Where("acme", "us-west4-a", "main", "research", ""),
+            "gcloud container node-pools list --cluster main --location us-west4-a --project acme",
+        ),
+    ],
+    ids=["a context", "a context and a project", "a project"],
+)
+def test_where_no_machine_fits_the_command_that_lists_them_is_one_of_this_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Where, command: str
+) -> None:
+    with backend_with(tmp_path, job("a"), kind=Full) as backend:
+        client = backend.client
+        monkeypatch.setattr(KubeBackend, "client", client)
+
+        found = KubeBackend("gke", where, {}).explain("a")
+
+    assert found is not None
+    assert found.next.startswith(f"{command} shows what the cluster has")

@@ -205,17 +205,17 @@ ROWS = [
     Row(
         "no node matches",
         scene(unschedulable(MISMATCH)),
-        P, "no-node-matches", "what the job asks for: gpu-l4x4", "gcloud container node-pools list", STUCK,
+        P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
     ),
     Row(
         "taint",
         scene(unschedulable(TAINTED)),
-        P, "no-node-matches", "reserved by {google.com/tpu: present}", "node-pools list", STUCK,
+        P, "no-node-matches", "reserved by {google.com/tpu: present}", "kubectl get nodes", STUCK,
     ),
     Row(
         "no nodes at all",
         scene(unschedulable("no nodes available to schedule pods")),
-        P, "no-node-matches", "the cluster has no machines", "node-pools", WAIT,
+        P, "no-node-matches", "the cluster has no machines", "kubectl get nodes --show-labels", WAIT,
     ),
     Row(
         "quota of the namespace being changed",
@@ -269,7 +269,7 @@ ROWS = [
         "no pool can provide it",
         scene(unschedulable(MISMATCH), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 3 node(s) didn't match "
               "Pod's node affinity/selector")),
-        P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "add a node pool", STUCK,
+        P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "or add machines", STUCK,
     ),
     Row(
         "pool is full",
