@@ -197,10 +197,10 @@ class _Reasons:
         self._handle = handle
         self._next, self._pause = float("-inf"), _REASON_SECONDS
         self._reason = ""
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
 
     def phase(self, seen: Look) -> tuple[str, str]:
-        """Say in which phase a job is, and more about it where there is more."""
+        """Say in which phase a job is, and more about it where there is more that no warning has said."""
         if seen.status is JobStatus.RUNNING:
             return "running", ""
         reason = seen.sighting.reason if seen.sighting is not None else ""
@@ -212,7 +212,8 @@ class _Reasons:
             self._next = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_REASON_SECONDS)
             self._ask(backend)
-        return "waiting", self._reason or reason
+        detail = self._reason or reason
+        return "waiting", "" if detail in self._warned_of else detail
 
     def _ask(self, backend: Backend) -> None:
         with contextlib.suppress(KineticError):
@@ -224,8 +225,8 @@ class _Reasons:
                 return
             before, self._reason = self._reason, found.what.removeprefix(f"{self._handle.job_id}: ")
             lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
-            if (found.stuck or lasts) and self._reason not in self._told:
-                self._told.add(self._reason)
+            if (found.stuck or lasts) and self._reason not in self._warned_of:
+                self._warned_of.add(self._reason)
                 why, next_ = (
                     f"{name + ':':<7}{text}" if text else ""
                     for name, text in (("why", found.why), ("next", found.next))

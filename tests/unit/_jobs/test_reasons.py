@@ -51,9 +51,17 @@ def test_what_waiting_alone_does_not_help_is_told_once_with_what_to_do(ask, caps
 
     told = [ask(found) for _ in range(3)]
 
-    assert told == [("waiting", "there is no image x")] * 3
+    assert told == [("waiting", "")] * 3  # not once more in other words
     assert capsys.readouterr().err.splitlines() == [
         f"kinetic: warning: {JOB_ID}: there is no image x",
         "why:   404",
         "next:  look at its name",
     ]
+
+
+def test_what_a_job_waits_for_after_a_warning_is_told_again(ask, capsys) -> None:
+    ask(Finding(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True))
+
+    told = ask(Finding(JobStatus.PENDING, what="the machine pulls the image x"))
+
+    assert told == ("waiting", "the machine pulls the image x")
