@@ -261,9 +261,13 @@ def test_a_command_that_an_image_does_not_have_is_named(stage: Stage, capfd) -> 
     stage.launch()
     stage.wait_until_it_stays()
 
-    code, out, err = ran(stage.backend(), ["no-such-program"], capfd)
+    with pytest.raises(RunnerError, match="there is no no-such-program in the job's image") as caught:
+        ran(stage.backend(), ["no-such-program"], capfd)
 
-    assert (code, out, err) == (125, "", "there is no no-such-program in the job's image\n")
+    assert caught.value.code == "no-command"
+    assert "looked in /" in str(caught.value.why)
+    assert capfd.readouterr() == ("", "")
+    assert ran(stage.backend(), ["sh", "-c", "echo mine >&2; exit 125"], capfd) == (125, "", "mine\n")
 
 
 def test_a_job_without_a_pod_has_no_shell(stage: Stage) -> None:

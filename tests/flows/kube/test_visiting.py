@@ -47,6 +47,7 @@ def test_every_host_of_a_slice_answers_and_a_shell_opens_on_any(
     page = json.loads(kinetic("jobs", "stacks", job_id, "--host", "1", "--json").out)
     shells = [kinetic("jobs", "shell", job_id, "--host", host, "--", *ASK) for host in ("0", "1")]
     nobody = kinetic("jobs", "shell", job_id, "--host", "2", "--", "true")
+    nothing = kinetic("jobs", "shell", job_id, "--", "no-such-program")
     (shared / "go").touch()
     value = kinetic("jobs", "result", job_id)
 
@@ -62,6 +63,8 @@ def test_every_host_of_a_slice_answers_and_a_shell_opens_on_any(
         [f"1 of 2 {job_id}", "there"],
     ]
     assert (nobody.code, f"{job_id} has no host 2" in nobody.err) == (2, True)
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err.startswith("error: there is no no-such-program in the job's image [no-command]\n")
     assert value.out == "done\n", value.err
 
 

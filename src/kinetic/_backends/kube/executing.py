@@ -52,7 +52,28 @@ def capture(client: Client, pod: str, command: Sequence[str]) -> Said:
     return Said(code, bytes(out), bytes(err))
 
 
-def run(client: Client, pod: str, command: Sequence[str], *, tty: bool) -> int:
+class _Held:
+    """Hands on what a command writes, unless it begins with a mark: that is held back.
+
+    Args:
+        mark: What it begins with.
+        write: Takes everything else.
+    """
+
+    def __init__(self, mark: bytes, write: Write) -> None:
+        self._mark, self._write = mark, write
+        self._may_be_held = True
+        self.text = b""
+
+    def __call__(self, data: bytes) -> None:
+        self.text += data
+        self._may_be_held = self._may_be_held and self._mark.startswith(self.text[: len(self._mark)])
+        if not self._may_be_held:
+            text, self.text = self.text, b""
+            self._write(text)
+
+
+def run(client: Client, pod: str, command: Sequence[str], *, tty: bool, mark: bytes) -> Said:
     """Run a command with this process's input and output, and return its exit code.
 
     Args:
@@ -60,6 +81,7 @@ def run(client: Client, pod: str, command: Sequence[str], *, tty: bool) -> int:
         pod: Its name.
         command: Program and arguments.
         tty: Whether input and output are a terminal, and shall be one there.
+        mark: Where what it writes to standard error begins so, or to the terminal, it is returned in place of written.
 
     Raises:
         BackendError: It could not be run, or the connection broke.
@@ -68,10 +90,12 @@ def run(client: Client, pod: str, command: Sequence[str], *, tty: bool) -> int:
     with _opened(client, pod, command, stdin=True, tty=tty) as socket:
         ended, ending = os.pipe()
         keyboard = threading.Thread(target=_feed, args=(socket, ended, tty), name="kinetic-input", daemon=True)
+        held = _Held(mark, write_to(1 if tty else 2))
         try:
             with terminal.raw(lambda: os.write(ending, _RESIZED)) if tty else nullcontext():
                 keyboard.start()
-                return _carry(socket, _writer(1), _writer(2))
+                code = _carry(socket, held if tty else write_to(1), held)
+                return Said(code, b"", held.text)
         finally:
             os.write(ending, _OVER)
             keyboard.join()
@@ -158,7 +182,9 @@ def _code_of(data: bytes) -> int:
     raise BackendError("the command could not be run in the pod", why=str(page.get("message") or page))
 
 
-def _writer(descriptor: int) -> Write:
+def write_to(descriptor: int) -> Write:
+    """Return a function that writes all that it gets to a file of this process."""
+
     def write(data: bytes) -> None:
         while data:
             data = data[os.write(descriptor, data) :]

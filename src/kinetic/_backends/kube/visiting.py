@@ -14,6 +14,7 @@ from kinetic._backends.kube.kinds import POD
 from kinetic._backends.kube.request import RUNNER_PATH
 from kinetic._backends.kube.tailing import is_running
 from kinetic._backends.protocol import Stacks
+from kinetic._wire import visits
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(
     """Run a command beside the worker of a host; see ``run_in`` of the protocol.
 
     Raises:
-        RunnerError: The host has no pod.
+        RunnerError: The host has no pod, or its image no such command.
     """
     pod = pods_of(client, job_id).get(host)
     if pod is None:
@@ -82,4 +83,9 @@ def run(
             "the job does not run", why=f"host {host} has no pod whose container runs", code="not-running"
         )
     term = (environ.get("TERM") or "xterm") if tty else ""
-    return executing.run(client, pod, [*_COMMAND, "run", term, *command], tty=tty)
+    said = executing.run(client, pod, [*_COMMAND, "run", term, *command], tty=tty, mark=visits.MARK)
+    trouble = visits.read(said.err) if said.code == visits.TROUBLE else None
+    if trouble is not None:
+        raise trouble
+    executing.write_to(1 if tty else 2)(said.err)  # it was a command's own after all
+    return said.code

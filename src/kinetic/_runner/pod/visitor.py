@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, NoReturn
 
 from kinetic._runner import visiting
 from kinetic._runner.pod import preparing
+from kinetic._wire import visits
 from kinetic._wire.pod import PodPage
 from kinetic.errors import RunnerError
 
-_TROUBLE = 125  # its exit code when it did not get to see the worker
 _PACKAGES = "packages"  # see requiring.py
 
 
@@ -27,11 +28,15 @@ def main(words: list[str]) -> NoReturn:
             os._exit(0)
         _become(words[1], words[2:])
     except RunnerError as error:
-        sys.stderr.write(f"{error.what}: {error.why}\n" if error.why else f"{error.what}\n")
+        trouble = error
     except OSError as error:
-        sys.stderr.write(f"{error}\n")
+        trouble = RunnerError("the job could not be looked into", why=str(error))
+    if words[0] == "stacks":
+        sys.stderr.write(": ".join(filter(None, (trouble.what, trouble.why))))
+    else:
+        sys.stderr.write(visits.line(trouble).decode())
     sys.stderr.flush()
-    os._exit(_TROUBLE)
+    os._exit(visits.TROUBLE)
 
 
 def _find() -> Path:
@@ -45,7 +50,9 @@ def _find() -> Path:
             with contextlib.suppress(RunnerError):
                 if visiting.knock(path).pid == int(pid):  # not a child that was forked and has it, too
                     return path
-    raise RunnerError("no process of this container is a job's", why="it has not begun yet, or has ended")
+    raise RunnerError(
+        "no process of this container is a job's", why="it has not begun yet, or has ended", code="not-running"
+    )
 
 
 def _open_doors(pid: str) -> list[Path]:
@@ -68,13 +75,18 @@ def _become(term: str, command: list[str]) -> NoReturn:
     try:
         visiting.enter(door.pid, folder)
     except PermissionError as error:  # no right to step into its mounts: all but those is there
-        sys.stderr.write(f"kinetic: data that is mounted for the job only is not seen here: {error}\n")
-        sys.stderr.flush()
         os.chdir(folder or "/")
+        if shutil.which(words[0], path=environ.get("PATH", os.defpath)):  # else it is not the command that speaks next
+            sys.stderr.write(f"kinetic: data that is mounted for the job only is not seen here: {error}\n")
+            sys.stderr.flush()
     try:
         os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is the point
     except FileNotFoundError:
-        raise RunnerError(f"there is no {words[0]} in the job's image") from None
+        why = f"looked in {environ.get('PATH', os.defpath)}"
+        raise RunnerError(f"there is no {words[0]} in the job's image", why=why, code="no-command") from None
+    except OSError as error:
+        what = f"{words[0]} could not be started beside the job"
+        raise RunnerError(what, why=str(error), code="no-command") from error
 
 
 def _environment(door: visiting.Door) -> dict[str, str]:
