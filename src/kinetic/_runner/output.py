@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._runner import visiting
+from kinetic._runner import doors
 
 _BLOCK = 1 << 16
 _FLUSH_SECONDS = 0.1
@@ -60,7 +60,7 @@ def keep_flushing() -> None:
     _flushers.append(_Flusher())
     _flushers[-1].start()
     # Written by this thread, which runs the user's code afterwards: by then the descriptor may be the user's.
-    visiting.answer_in(_flushers[-1].native_id or 0)
+    doors.answer_in(_flushers[-1].native_id or 0)
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ class Work:
 
     @property
     def door(self) -> Path:
-        """The file into which the stacks of its threads are written for visitors; see ``visiting``."""
+        """The file into which the stacks of its threads are written for visitors; see ``doors``."""
         return self.log.with_name(f"{self.log.name}.stacks")
 
     @property

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._runner import calling, delivering, fetching, hosts, interpreter, output, visiting, workspace
+from kinetic._runner import calling, delivering, doors, fetching, hosts, interpreter, output, workspace
 from kinetic._runner.work import (
     DATA,
     DEBUGGER,
@@ -44,7 +44,7 @@ def work(task: Work, report: int) -> NoReturn:
         output.redirect(task.log)
         interpreter.apply_environment(task.environment, task.umask)
         interpreter.arm_stacks()
-        visiting.open_door(task)
+        doors.open_door(task)
         output.keep_flushing()
         step("worker:begun")
         code = _run(task, teller)

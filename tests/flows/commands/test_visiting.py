@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.visiting import ASK_SIGNAL
+from kinetic._runner.doors import ASK_SIGNAL
 
 linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
 

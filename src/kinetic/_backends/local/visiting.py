@@ -14,7 +14,7 @@ from kinetic._backends.local import launching
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Row
 from kinetic._backends.protocol import Stacks
-from kinetic._runner import visiting
+from kinetic._runner import asking, doors, entering
 from kinetic.errors import RunnerError
 
 _CONNECT_SECONDS = 10.0
@@ -30,7 +30,7 @@ def stacks(paths: Paths, row: Row | None, hosts: Sequence[int]) -> list[Stacks]:
 def _stacks_of(paths: Paths, row: Row | None, host: int) -> Stacks:
     try:
         running = _must_run(row)
-        return Stacks(host, visiting.stacks(paths.door(running.job_id, running.attempt, host)))
+        return Stacks(host, asking.stacks(paths.door(running.job_id, running.attempt, host)))
     except RunnerError as error:
         return Stacks(host, "", ": ".join(filter(None, (error.what, error.why))))
 
@@ -42,10 +42,10 @@ def run(paths: Paths, row: Row | None, command: Sequence[str], *, host: int, env
         RunnerError: The job does not run, or there is no such command.
     """
     running = _must_run(row)
-    door = visiting.knock(paths.door(running.job_id, running.attempt, host))
+    door = doors.knock(paths.door(running.job_id, running.attempt, host))
     variables = _environment(paths, running, host, environ)
-    words = list(command) or [visiting.shell_of(variables)]
-    folder = visiting.folder_of(door.pid) or str(paths.work(running.job_id, running.attempt, host))
+    words = list(command) or [entering.shell_of(variables)]
+    folder = entering.folder_of(door.pid) or str(paths.work(running.job_id, running.attempt, host))
     try:
         process = _start(words, variables, door.pid, folder)
     except FileNotFoundError:
@@ -63,11 +63,11 @@ def run(paths: Paths, row: Row | None, command: Sequence[str], *, host: int, env
 
 def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:
     """Start a command in a folder as a worker sees it."""
-    if not visiting.has_own_mounts(pid):
+    if not entering.has_own_mounts(pid):
         return subprocess.Popen(words, env=variables, cwd=folder)
     import ctypes  # noqa: F401 - in the forked child nothing should be imported any more
 
-    enter = partial(visiting.enter, pid, folder)
+    enter = partial(entering.enter, pid, folder)
     return subprocess.Popen(words, env=variables, preexec_fn=enter)  # noqa: PLW1509 - namespaces leave no other way
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._runner import visiting
+from kinetic._runner import asking, doors, entering, processes
 from kinetic._runner.pod import preparing
 from kinetic._wire import visits
 from kinetic._wire.pod import PodPage
@@ -23,7 +23,7 @@ def main(words: list[str]) -> NoReturn:
     """Be a visitor in the container of a job: ``stacks``, or ``run TERM COMMAND...``; never returns."""
     try:
         if words[0] == "stacks":
-            sys.stdout.write(visiting.stacks(_find()))
+            sys.stdout.write(asking.stacks(_find()))
             sys.stdout.flush()
             os._exit(0)
         _become(words[1], words[2:])
@@ -48,7 +48,7 @@ def _find() -> Path:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         for path in _open_doors(pid):
             with contextlib.suppress(RunnerError):
-                if visiting.knock(path).pid == int(pid):  # not a child that was forked and has it, too
+                if doors.knock(path).pid == int(pid):  # not a child that was forked and has it, too
                     return path
     raise RunnerError(
         "no process of this container is a job's", why="it has not begun yet, or has ended", code="not-running"
@@ -61,19 +61,19 @@ def _open_doors(pid: str) -> list[Path]:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"{folder}/{name}")
-                if path.endswith(visiting.DOOR) and stat.S_ISREG(os.stat(path).st_mode):
+                if path.endswith(doors.DOOR) and stat.S_ISREG(os.stat(path).st_mode):
                     found.append(Path(path))
     return found
 
 
 def _become(term: str, command: list[str]) -> NoReturn:
     """Turn into a command, or a shell, that stands where the worker stands and has its variables."""
-    door = visiting.knock(_find())
+    door = doors.knock(_find())
     environ = _environment(door) | ({"TERM": term} if term else {})
-    words = command or [visiting.shell_of(environ)]
-    folder = visiting.folder_of(door.pid)
+    words = command or [entering.shell_of(environ)]
+    folder = entering.folder_of(door.pid)
     try:
-        visiting.enter(door.pid, folder)
+        entering.enter(door.pid, folder)
     except PermissionError as error:  # no right to step into its mounts: all but those is there
         os.chdir(folder or "/")
         if shutil.which(words[0], path=environ.get("PATH", os.defpath)):  # else it is not the command that speaks next
@@ -89,9 +89,9 @@ def _become(term: str, command: list[str]) -> NoReturn:
         raise RunnerError(what, why=str(error), code="no-command") from error
 
 
-def _environment(door: visiting.Door) -> dict[str, str]:
+def _environment(door: doors.Door) -> dict[str, str]:
     """Return what the worker was started with: as its parent made it, who can be read in the parent's command line."""
-    words = os.fsdecode(Path(f"/proc/{visiting.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
+    words = os.fsdecode(Path(f"/proc/{processes.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
     page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
     page = Path(page[1:]).read_text() if page.startswith("@") else page
     base = door.path.parent
