@@ -341,7 +341,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing_and_says_so(crowd: Crow
     done = crowd.project.run("late.py", str(crowd.notes))
 
     assert done.stdout.split(None, 1) == ["SUCCEEDED", "['a', 1]\n"]
-    assert "had ended before it could be cancelled: SUCCEEDED" in done.stderr
+    assert "had ended before it could be cancelled: it is SUCCEEDED" in done.stderr
 
 
 def test_cleaning_up_a_running_job_ends_it_and_leaves_nothing_but_history(

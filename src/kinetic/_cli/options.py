@@ -82,9 +82,10 @@ def find(job_id: str, project: str | None, zone: str | None, cluster: str | None
     if newest is None:
         from kinetic.errors import JobNotFoundError
 
+        removed = finding.were_removed(project=project, zone=zone, cluster=cluster)
         raise JobNotFoundError(
-            "there is no job yet, so there is no newest one",
-            why="nothing is kept of any job; those that were removed are history",
+            f"there is no job {'any more' if removed else 'yet'}, so there is no newest one",
+            why="all of them were removed, and are history" if removed else "nothing is kept of any job",
             next="kinetic jobs list --all",
         )
     return newest

@@ -105,6 +105,18 @@ def newest(project: str | None = None, zone: str | None = None, cluster: str | N
     return max(of_one_second, key=_recorded, default=None)
 
 
+def were_removed(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
+    """Say whether there were jobs that are history now.
+
+    Args:
+        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
+        zone: Google Cloud zone.
+        cluster: GKE cluster.
+    """
+    target = settings.resolve(project=project, zone=zone, cluster=cluster)
+    return any(True for store in _stores(target) for _ in store.entries(keys.HISTORY))
+
+
 def known() -> Known:
     """List live jobs and the history of removed ones, both newest first."""
     target = settings.resolve()

@@ -247,7 +247,7 @@ class JobHandle:
         from kinetic import _output as output
 
         if not removing.cancel(self, wait=cleanup_timeout):
-            output.say(f"{self.job_id} had ended before it could be cancelled: {self.status().value}")
+            output.say(removing.why_not_cancelled(self))
 
     def cleanup(
         self,

@@ -108,6 +108,20 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
     return True
 
 
+def why_not_cancelled(handle: JobHandle) -> str:
+    """Say why there was nothing to cancel, once ``cancel`` has said that there was not."""
+    seen = looking.look(handle)
+    if seen.status is not JobStatus.NOT_FOUND:
+        return f"{handle.job_id} had ended before it could be cancelled: it is {seen.status.value}"
+    if seen.outcome is not None and seen.outcome.status == CANCELLED:
+        return f"{handle.job_id} was cancelled before"
+    if seen.outcome is not None:
+        ended = f"{handle.job_id} had ended before it could be cancelled"
+        return f"{ended}: it was {seen.outcome.status.upper()}, and was removed afterwards"
+    was_removed = tombstones.exists(places.store_of(handle), handle.job_id)
+    return f"{handle.job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
+
+
 def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
     """End the processes of a cancelled job and forget it; its artifacts stay."""
     store, backend = places.store_of(handle), places.backend_of(handle)

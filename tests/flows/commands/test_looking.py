@@ -70,7 +70,7 @@ def test_the_beginning_of_an_id_and_the_newest_mean_the_same_job(submit, kinetic
         ("logs", "started\n"),
         ("show", "reason            it was cancelled\n"),
         ("status", ": NOT_FOUND\n"),
-        ("cancel", "had ended before it could be cancelled"),
+        ("cancel", " was cancelled before\n"),
         ("cleanup", " is removed"),
     ],
 )

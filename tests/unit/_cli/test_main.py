@@ -162,5 +162,15 @@ def test_without_jobs_there_is_no_newest_one(newest, kinetic) -> None:
     assert told.stderr.startswith("error: there is no job yet")
 
 
+@pytest.mark.parametrize("newest", ["@last", "-"])
+def test_once_all_jobs_are_removed_there_is_no_newest_one_any_more(newest, kinetic, made_job) -> None:
+    kinetic("jobs", "cleanup", made_job())
+
+    told = kinetic("jobs", "status", newest)
+
+    assert told.exit_code == 1
+    assert told.stderr.startswith("error: there is no job any more")
+
+
 def test_what_cannot_be_an_id_is_a_mistake_on_the_command_line(kinetic) -> None:
     assert kinetic("jobs", "status", "Not/An/Id").exit_code == 2

@@ -27,8 +27,7 @@ def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: flo
     if removing.cancel(handle, wait=cleanup_timeout):
         click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
     else:
-        status = handle.status().value
-        click.echo(f"{handle.job_id} had ended before it could be cancelled: it is {status}", err=True)
+        click.echo(removing.why_not_cancelled(handle), err=True)
 
 
 @click.command
