@@ -125,6 +125,31 @@ def test_without_a_namespace_that_of_the_context_holds(kinetic, folder, monkeypa
     assert "the context's own, or default" in line
 
 
+def test_a_context_leads_to_the_cluster_and_no_default_zone_or_name_is_told(kinetic, settings, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_BACKEND", "gke")
+    monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "lab")
+    monkeypatch.setenv("KINETIC_STORE", "gs://jobs")
+
+    found = settings()
+    rows = {line.split()[0]: line for line in kinetic("config").stdout.splitlines()}
+
+    assert (found["zone"], found["cluster"]) == ((None, "default"), (None, "default"))
+    assert "the context's own" in rows["zone"]
+    assert "the context's own" in rows["cluster"]
+
+
+def test_beside_a_context_what_somebody_wrote_or_a_bucket_is_named_after_is_told(settings, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_PROJECT", "acme")
+    monkeypatch.setenv("KINETIC_KUBE_CONTEXT", "lab")
+    monkeypatch.setenv("KINETIC_ZONE", "us-west4-a")
+
+    found = settings()
+
+    assert found["zone"] == ("us-west4-a", "KINETIC_ZONE")
+    assert found["cluster"] == ("kinetic-cluster", "default")
+    assert found["store"] == ("gs://acme-kn-kinetic-cluster-jobs", "default")
+
+
 def test_what_is_written_for_nothing_is_told(kinetic, home) -> None:
     home.mkdir()
     team = {"backend": "local", "options": {"queue": "high"}}

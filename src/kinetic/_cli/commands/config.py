@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,9 +14,18 @@ from kinetic._cli import options, tables, values
 from kinetic._cli.tables import Column
 from kinetic.errors import KineticError
 
+if TYPE_CHECKING:
+    from kinetic import _settings as settings
+
 _COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
 _DEFAULT = "default"
 _PLACE = ("backend", "project", "zone", "cluster", "namespace", "store", "context", "home")
+
+_LEFT_TO_THE_CONTEXT = {
+    "zone": "the context's own",
+    "cluster": "the context's own",
+    "namespace": "the context's own, or default",
+}
 
 
 class Row(NamedTuple):
@@ -99,8 +108,9 @@ class _Look:
         target = settings.resolve()
         for name in _PLACE:
             found: settings.Setting = getattr(target, name)
-            otherwise = "the context's own, or default" if name == "namespace" else "none"
-            yield Row("kube_context" if name == "context" else name, found.value or None, found.source, otherwise)
+            value = None if _is_the_contexts(name, target) else found.value or None
+            otherwise = _LEFT_TO_THE_CONTEXT.get(name, "none")
+            yield Row("kube_context" if name == "context" else name, value, found.source, otherwise)
 
     def _of_clusters(self) -> Iterator[Row]:
         from kinetic._settings import cluster
@@ -161,6 +171,13 @@ class _Look:
             if os.environ.get("KINETIC_PACKAGE_ROOT"):
                 self._note_problem(error)
             return None
+
+
+def _is_the_contexts(name: str, target: settings.Target) -> bool:
+    """Say whether a default means nothing, since a kubeconfig context leads to the cluster."""
+    if not target.context.value or name not in {"zone", "cluster"} or getattr(target, name).source != _DEFAULT:
+        return False
+    return name == "zone" or target.store.source != _DEFAULT  # the name of a bucket is made of the cluster's
 
 
 def _others(told: set[str]) -> Iterator[Row]:
