@@ -34,12 +34,21 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes back. ``length`` stands in for the body's where none is sent, as to HEAD."""
+    """What goes back.
+
+    Attributes:
+        status: The code.
+        body: Whole, or its beginning where it stays open.
+        headers: Besides the length.
+        length: Stands in for the body's where none is sent, as to HEAD.
+        stays_open: Whether the body goes on, without another byte, until the server is closed.
+    """
 
     status: int
     body: bytes | memoryview = b""
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     length: int | None = None
+    stays_open: bool = False
 
 
 class Server:
@@ -65,15 +74,32 @@ class Server:
         self._loop.run_forever()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop)
+        """Close all connections."""
+        asyncio.run_coroutine_threadsafe(self._let_go(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _stop(self) -> None:
-        self._server.close()
+    def hang_up(self) -> None:
+        """End the answers that stay open."""
+        self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
         for connection in list(self._connections):
-            connection.transport.abort()
-        self._loop.call_soon(self._loop.stop)
+            if connection.stays_open:
+                connection.transport.close()
+
+    async def _let_go(self) -> None:
+        """Close everything, connections that are being taken this moment as well."""
+        for socket in self._server.sockets:  # a server that is closed loses what is being taken, and never closes it
+            self._loop.remove_reader(socket.fileno())
+        await asyncio.sleep(0)  # whatever was heard of in this very moment is being taken now
+        while (taking := asyncio.all_tasks() - {asyncio.current_task()}) or self._connections:
+            for connection in list(self._connections):
+                connection.transport.abort()
+            await asyncio.gather(*taking, return_exceptions=True)
+            await asyncio.sleep(0)
+        self._server.close()
 
 
 class _Connection(asyncio.Protocol):
@@ -87,6 +113,7 @@ class _Connection(asyncio.Protocol):
         self._missing = -1  # bytes of a body that have not come yet; -1: no head yet
         self._request: tuple[str, str, dict[str, str]] | None = None
         self._paused = False
+        self.stays_open = False
         self._out: memoryview | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -135,9 +162,11 @@ class _Connection(asyncio.Protocol):
         self._write(method, self._answer(Request(method, path, values, headers, body)))
 
     def _write(self, method: str, answer: Answer) -> None:
+        self.stays_open = answer.stays_open
         length = len(answer.body) if answer.length is None else answer.length
+        ends = "Connection: close" if answer.stays_open else f"Content-Length: {length}"
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-        head = f"HTTP/1.1 {answer.status} {_phrase(answer.status)}\r\nContent-Length: {length}\r\n{extra}\r\n"
+        head = f"HTTP/1.1 {answer.status} {_phrase(answer.status)}\r\n{ends}\r\n{extra}\r\n"
         if method == "HEAD" or not answer.body:
             self.transport.write(head.encode())
         elif len(answer.body) <= PIECE:

@@ -31,6 +31,10 @@ class Scripted:
     def __exit__(self, *_: object) -> None:
         self._server.close()
 
+    def hang_up(self) -> None:
+        """End the answers that stay open."""
+        self._server.hang_up()
+
     def _answer(self, request: Request) -> Answer:
         self.asked.append(request)
         given = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -63,3 +67,8 @@ def refusal(status: int, message: str = "no", reason: str = "", **headers: str) 
 def lines(*pages: Any) -> Answer:
     """Answer with one JSON object per line, as a watch does until the server ends it."""
     return Answer(200, b"".join(json.dumps(each).encode() + b"\n" for each in pages))
+
+
+def open_lines(*pages: Any) -> Answer:
+    """Answer with one JSON object per line, as a watch does that has no more to tell yet."""
+    return lines(*pages)._replace(stays_open=True)

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from servers.scripted import Scripted, lines, page, refusal
+from servers.feeding import let_go
+from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import kinds
 from kinetic._backends.kube.access import Access, Anonymous
@@ -38,11 +39,11 @@ def fed(*answers: object) -> Iterator[Feed]:
             try:
                 yield feed
             finally:
-                feed.end()
+                let_go(server, [feed])
 
 
 def test_what_the_first_list_had_is_found_without_a_request() -> None:
-    with fed(listing(job("a", "1", ready=1))) as feed:
+    with fed(listing(job("a", "1", ready=1)), open_lines()) as feed:
         feed.start()
 
         assert feed.wait_until_current(10)
@@ -54,7 +55,7 @@ def test_what_the_first_list_had_is_found_without_a_request() -> None:
 
 
 def test_whoever_waits_is_woken_by_news_of_the_job() -> None:
-    told = lines({"type": "MODIFIED", "object": ended("a", "11")})
+    told = open_lines({"type": "MODIFIED", "object": ended("a", "11")})
 
     with fed(listing(job("a", "1")), told) as feed:
         seen = feed.news_of("a")
@@ -67,7 +68,7 @@ def test_whoever_waits_is_woken_by_news_of_the_job() -> None:
 
 
 def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
-    told = lines(
+    told = open_lines(
         {"type": "MODIFIED", "object": ended("a", "11")},
         {"type": "MODIFIED", "object": ended("a", "12")},
         {"type": "DELETED", "object": job("b", "13")},
@@ -91,7 +92,7 @@ def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
 def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
     forgotten = lines({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
 
-    with fed(listing(), forgotten, listing(), lines()) as feed:
+    with fed(listing(), forgotten, listing(), open_lines()) as feed:
         feed.put(job("made", "5"))  # and somebody removed it while the watch was away
         feed.start()
 
@@ -102,7 +103,7 @@ def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
 
 
 def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> None:
-    with fed(listing(job("a", "9", ready=1))) as feed:
+    with fed(listing(job("a", "9", ready=1)), open_lines()) as feed:
         feed.start()
         feed.wait_until_current(10)
 
@@ -144,7 +145,7 @@ def test_a_feed_that_has_ended_is_made_anew() -> None:
 
             assert second is not first
             assert feeds.there() == [second]
-            second.end()
+            let_go(server, [second])
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])

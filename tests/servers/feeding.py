@@ -1,0 +1,22 @@
+"""Ending feeds so that nothing is left of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from servers.scripted import Scripted
+
+    from kinetic._backends.kube.feed import Feed
+
+
+def let_go(server: Scripted, feeds: Iterable[Feed]) -> None:
+    """End feeds, and wait for their threads: one that is left behind would leave a connection that it just opens."""
+    for feed in feeds:
+        feed.end()
+    for thread in threading.enumerate():
+        while thread.name.startswith("kinetic-watch") and thread.is_alive():
+            server.hang_up()  # again and again: it may be opening a stream this moment
+            thread.join(0.02)
