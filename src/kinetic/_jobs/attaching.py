@@ -75,7 +75,7 @@ def _pause(
 ) -> None:
     """Wait for what a job does next: until there is news of it, or, if it runs, for a moment: nobody tells of a server.
 
-    On this machine a job has one pulse for all threads of a client, and whoever follows its log listens to that.
+    On this machine a look costs no more than the question whether there is news, so it is simply repeated.
 
     Args:
         backend: Its place.
