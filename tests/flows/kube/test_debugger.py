@@ -173,13 +173,18 @@ def with_uv(request: pytest.FixtureRequest, agent: Any, shared: Any) -> bool:
     return has_uv
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.usefixtures("machine")
-def test_an_image_without_debugpy_gets_it_when_the_job_begins(project: Any, kinetic: Any, with_uv: bool) -> None:
+def detached(project: Any) -> tuple[str, str, str]:
+    """Submit a job that waits for a debugger; return its two files, and its id."""
     helper, program = str(project.write("helper.py", HELPER)), str(project.write("program.py", PROGRAM))
     project.write("command.py", COMMAND)
     project.write("detached.py", "import program\nprint(program.train.run_async(20).job_id)")
-    job_id = project.run("detached.py").stdout.strip()
+    return helper, program, project.run("detached.py").stdout.strip()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("machine")
+def test_an_image_without_debugpy_gets_it_when_the_job_begins(project: Any, kinetic: Any, with_uv: bool) -> None:
+    helper, program, job_id = detached(project)
 
     command = project.start("command.py", "jobs", "debug", job_id, "--port", str(free_port()))
     configuration = read_configuration(command.stdout)
@@ -206,10 +211,7 @@ def test_an_image_without_debugpy_gets_it_when_the_job_begins(project: Any, kine
 def test_a_pod_that_is_replaced_while_it_is_debugged_is_attached_to_with_the_same_configuration(
     project: Any, kinetic: Any, site: Any
 ) -> None:
-    helper, program = str(project.write("helper.py", HELPER)), str(project.write("program.py", PROGRAM))
-    project.write("command.py", COMMAND)
-    project.write("detached.py", "import program\nprint(program.train.run_async(20).job_id)")
-    job_id = project.run("detached.py").stdout.strip()
+    helper, program, job_id = detached(project)
     command = project.start("command.py", "jobs", "debug", job_id, "--port", str(free_port()))
     configuration = read_configuration(command.stdout)
     port, mappings = configuration["connect"]["port"], configuration["pathMappings"]
