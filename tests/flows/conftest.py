@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import terminal
 
 SOURCE = Path(__file__).parents[2] / "src"
 MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
@@ -126,6 +127,10 @@ class Project:
         done = self.run("script.py", *words, python=python)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def watch(self, *words: str, **how: Any) -> terminal.Seen:
+        """Run Python with some words on a terminal of its own, to its end, and return what stood on the screen."""
+        return terminal.run([sys.executable, *words], cwd=self.root, env=environment(), **how)
 
     def start(self, script: str, *words: str, python: str = sys.executable) -> subprocess.Popen[str]:
         """Start a script of the project and do not wait for it."""

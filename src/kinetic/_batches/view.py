@@ -75,14 +75,14 @@ class View:
             self._look(board, now)
         except Exception:  # noqa: BLE001 - telling how it goes must not harm how it goes
             self._silent = True
-            live.clear()
+            live.release(self)
         self._next = self._clock() + max(REDRAW_SECONDS, (self._clock() - now) * _LEISURE)
 
     def end(self, board: Board | Loose, *, whole: bool = True) -> None:
         """Take away what is shown; if it was shown and the waiting came to its end, sum up in a line."""
         if self._silent or not self._visible:
             return
-        live.clear()
+        live.release(self)
         if whole:
             with contextlib.suppress(Exception):  # as above
                 self._take_ends(board)
@@ -100,7 +100,7 @@ class View:
         self._name_failures(board)
         counts = self._counts(board)
         if self._is_live:
-            live.show_lines(self._picture(board, counts, now))
+            live.show_lines(self._picture(board, counts, now), owner=self)
         else:
             self._say(counts, now)
 

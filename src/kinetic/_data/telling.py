@@ -38,6 +38,7 @@ class Telling:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._progress = output.Progress()
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()
@@ -48,7 +49,7 @@ class Telling:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        output.clear()
+        self._progress.clear()
         took = time.monotonic() - self._begun
         if kind is None and took >= _SLOW_SECONDS:
             output.say(f"{self._doing} {self._what} took {took:.1f} s: {self.detail(took)}")
@@ -78,7 +79,7 @@ class Telling:
         return f"{', '.join(told)} ({self._what})"
 
     def _tick(self) -> None:
-        progress, is_live = output.Progress(), live.is_possible()
+        progress, is_live = self._progress, live.is_possible()
         doing = self._doing if is_live else f"{self._doing} {self._what}"
         progress.enter(doing)
         while not self._over.wait(_SLOW_SECONDS):

@@ -75,7 +75,6 @@ def wait(
                 raise _too_late(handle, timeout or 0.0, told)
     finally:
         shown.close()
-        output.clear()
         backend.forget_watch(handle.job_id)
 
 
@@ -185,7 +184,9 @@ class _Shown:
             self._own.end()
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Let go of the log, and take the line away that was drawn here."""
+        if self._progress is not None:
+            self._progress.clear()
         if self._follower is not None:
             self._follower.close()
 

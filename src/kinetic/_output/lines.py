@@ -40,8 +40,6 @@ def _write(text: str, level: int) -> None:
     if stream is None or not wanted(level):
         return
     try:
-        live.clear()
-        stream.write(f"{PREFIX}{text}\n")
-        stream.flush()
+        live.write_line(f"{PREFIX}{text}")
     except (OSError, ValueError):  # a closed terminal must not harm the job
         return

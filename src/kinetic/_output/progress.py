@@ -66,7 +66,7 @@ class Progress:
             text = f"{lines.PREFIX}{self._phase}, {lasting(seconds)}{about}"
             if text != self._told:
                 self._told = text
-                live.show(text)
+                live.show(text, owner=self)
         elif not self._is_live and about and not self._told:
             self._told = about
             lines.say(f"{self._phase}{about}")
@@ -90,12 +90,17 @@ class Progress:
 
     def end(self) -> None:
         """Say how long the phase took, if it was long."""
+        self.clear()
         seconds = self._clock() - self._since
         if self._phase and seconds >= SLOW_SECONDS:
             if self._mid_line and self._is_live:
                 live.end_line()
             lines.say(f"{self._phase} took {lasting(seconds)}")
         self._phase, self._mid_line = "", False
+
+    def clear(self) -> None:
+        """Take the line away that this drew, and none of somebody else's."""
+        live.release(self)
 
 
 @contextmanager
@@ -117,7 +122,7 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
         if summary:
             progress.end()
         else:
-            live.clear()
+            progress.clear()
 
 
 def lasting(seconds: float) -> str:

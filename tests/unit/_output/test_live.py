@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic import _output as output
+from kinetic._data.telling import Telling
 from kinetic._output import lines, live
 
 
@@ -92,3 +93,62 @@ def test_there_are_no_more_lines_than_the_terminal_has(terminal) -> None:
     live.show_lines([str(number) for number in range(20)])
 
     assert screen(terminal.getvalue()) == ["0", "1", "2", "3"]
+
+
+class Owner:
+    """Somebody who draws."""
+
+
+def test_only_who_drew_takes_it_away(terminal) -> None:
+    mine, other = Owner(), Owner()
+    live.show_lines(["one", "two"], owner=mine)
+
+    live.show("something else", owner=other)
+    live.release(other)
+
+    assert screen(terminal.getvalue()) == ["one", "two"]
+    live.release(mine)
+    assert screen(terminal.getvalue()) == [""]
+
+
+def test_what_is_said_stands_above_a_picture_that_has_an_owner_and_the_picture_stays(terminal) -> None:
+    mine = Owner()
+    live.show_lines(["one", "two"], owner=mine)
+
+    output.say("news")
+    output.say("more")
+
+    assert screen(terminal.getvalue()) == ["kinetic: news", "kinetic: more", "one", "two"]
+    live.release(mine)
+    assert screen(terminal.getvalue()) == ["kinetic: news", "kinetic: more", ""]
+
+
+def test_after_room_was_made_for_others_the_owner_draws_below_them(terminal) -> None:
+    mine = Owner()
+    live.show_lines(["one", "two"], owner=mine)
+
+    live.clear()
+    terminal.write("theirs\n")
+    live.show_lines(["one", "two"], owner=mine)
+
+    assert screen(terminal.getvalue()) == ["theirs", "one", "two"]
+
+
+def test_a_picture_whose_owner_is_gone_gives_way(terminal) -> None:
+    live.show_lines(["one", "two"], owner=Owner())
+
+    output.say("news")
+
+    assert screen(terminal.getvalue()) == ["kinetic: news", ""]
+
+
+@pytest.mark.parametrize("work", [lambda: output.phase("packing"), lambda: Telling("sending", "data", 1, 1)])
+def test_work_that_took_a_moment_takes_nobody_elses_picture_away(work, terminal) -> None:
+    mine = Owner()
+    live.show_lines(["one", "two"], owner=mine)
+
+    with work():
+        pass
+
+    assert screen(terminal.getvalue()) == ["one", "two"]
+    live.release(mine)

@@ -1,0 +1,60 @@
+"""What stands on the screen of a terminal while something is waited for, frame by frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+JOBS = """
+    import time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def wait(seconds):
+        time.sleep(seconds)
+        return seconds
+"""
+
+
+@pytest.mark.parametrize("collect", ["results()", "results(return_exceptions=True, cleanup=False)", "wait()"])
+def test_the_picture_of_a_batch_stands_as_long_as_it_is_collected(collect: str, project: Any) -> None:
+    project.write("jobs.py", JOBS)
+    script = f"from jobs import wait\nbatch = wait.run_async_map([0.2] * 24)\nbatch.{collect}\n"
+
+    seen = project.watch("-c", script)
+
+    assert seen.code == 0, seen.screen
+    assert seen.share(lambda frame: "of 24 ended" in frame and "running" in frame) > 0.9
+    assert "of 24 ended" not in seen.screen
+    assert "24 succeeded" in seen.screen
+
+
+def test_who_collects_another_job_meanwhile_does_not_take_the_line_of_a_running_one_away(project: Any) -> None:
+    project.write("jobs.py", JOBS)
+    script = """
+import threading
+from jobs import wait
+
+done, over = wait.run_async(0), threading.Event()
+done.wait()
+
+def collect_others():
+    while not over.wait(0.1):
+        done.exception()
+
+thread = threading.Thread(target=collect_others)
+thread.start()
+wait(4)
+over.set()
+thread.join()
+"""
+
+    seen = project.watch("-c", script)
+
+    assert seen.code == 0, seen.screen
+    running = [frame for frame in seen.frames if "running took" not in frame]
+    first = next(number for number, frame in enumerate(running) if "running, " in frame)
+    assert sum("running, " in frame for frame in running[first:]) / len(running[first:]) > 0.9
+    assert "running, " not in seen.screen
+    assert "running took" in seen.screen

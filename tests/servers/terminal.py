@@ -1,0 +1,109 @@
+"""A terminal, rendered: what stands on its screen while a program runs, a picture each tenth of a second."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyte
+
+_FRAME_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a program did on a terminal.
+
+    Attributes:
+        frames: The screen, each tenth of a second.
+        screen: The screen at the end.
+        raw: All bytes that it wrote.
+        code: Its exit code, negative for a signal.
+    """
+
+    frames: list[str]
+    screen: str
+    raw: bytes
+    code: int
+
+    def share(self, stands: Callable[[str], bool]) -> float:
+        """Return in which share of the frames something stood, from the first such frame to the last but two."""
+        first = next((number for number, frame in enumerate(self.frames) if stands(frame)), None)
+        assert first is not None, f"it was never seen in {len(self.frames)} frames; at the end:\n{self.screen}"
+        wanted = self.frames[first:-2]
+        return sum(map(stands, wanted)) / max(len(wanted), 1)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    rows: int = 40,
+    columns: int = 120,
+    press: tuple[str, bytes] | None = None,
+    seconds: float = 60,
+) -> Seen:
+    """Run a command as the leader of a session with a terminal of its own, and render what it writes.
+
+    Args:
+        command: What runs.
+        cwd: Where.
+        env: Its environment.
+        rows: Of the terminal.
+        columns: Of the terminal.
+        press: A text, and the keys that are pressed once it stands on the screen, e.g. Ctrl-C.
+        seconds: Afterwards it is killed.
+    """
+    pid, leader = pty.fork()
+    if pid == 0:  # the child: its standard streams are the terminal
+        with contextlib.suppress(BaseException):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.chdir(cwd)
+            os.execvpe(command[0], list(command), {**env, "TERM": "xterm-256color"})
+        os._exit(127)
+    screen = pyte.Screen(columns, rows)
+    stream = pyte.ByteStream(screen)
+    frames: list[str] = []
+    raw = b""
+    limit, due = time.monotonic() + seconds, time.monotonic() + _FRAME_SECONDS
+    try:
+        while time.monotonic() < limit:
+            ready, _, _ = select.select([leader], [], [], max(due - time.monotonic(), 0))
+            if not ready:
+                frames.append(_shown(screen))
+                due += _FRAME_SECONDS
+                continue
+            try:
+                data = os.read(leader, 1 << 16)
+            except OSError:  # EIO: nobody holds the other end any more
+                break
+            if not data:
+                break
+            raw += data
+            stream.feed(data)
+            if press is not None and press[0] in _shown(screen):
+                os.write(leader, press[1])
+                press = None
+    finally:
+        if time.monotonic() >= limit:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        os.close(leader)
+    code = os.waitstatus_to_exitcode(status)
+    return Seen(frames, _shown(screen), raw, code)
+
+
+def _shown(screen: pyte.Screen) -> str:
+    return "\n".join(line.rstrip() for line in screen.display).rstrip()
