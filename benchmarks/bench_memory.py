@@ -89,7 +89,7 @@ def _array(bench: Bench, ground: Ground, size: int) -> None:
     peaks: dict[str, list[float]] = {"job": [], "client": []}
     for _ in range(bench.runs):
         paths = {side: ground.folder / f"{side}.peak" for side in peaks}
-        with ground.session("array.py", ARRAY) as session:
+        with ground.session("large_array.py", ARRAY) as session:
             session.ask("collect", size, *map(str, paths.values()))
         ground.quiet()
         for side, path in paths.items():

@@ -65,9 +65,12 @@ def __getattr__(name: str) -> object:
     """Import what is touched for the first time."""
     if name not in _HOME and name not in _DOORS:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
-    from importlib import import_module
+    from kinetic._wire import standard_library  # first: no import of ours may take a user's file for Python's module
 
-    module = import_module(f"kinetic.{_HOME.get(name, name)}")
+    with standard_library.naming_what_hides():
+        from importlib import import_module
+
+        module = import_module(f"kinetic.{_HOME.get(name, name)}")
     found = globals()[name] = module if name in _DOORS else getattr(module, name)
     return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._jobs import debugging, ground
+from kinetic._wire import standard_library
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -22,9 +23,10 @@ def submit(
     Raises:
         CallableError: The arguments do not fit the function's signature; nothing was submitted.
     """
-    there = ground.prepare(options)
-    from kinetic._jobs import referring, submitting  # 40 ms on first use, beside the keeper's own start
-    from kinetic._packing.call import Call, check_arguments
+    with standard_library.naming_what_hides():
+        there = ground.prepare(options)
+        from kinetic._jobs import referring, submitting  # 40 ms on first use, beside the keeper's own start
+        from kinetic._packing.call import Call, check_arguments
 
     check_arguments(function, args, kwargs, name)
     kwargs = referring.with_defaults(function, args, kwargs)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from kinetic._remote import checking
-from kinetic._wire import references
+from kinetic._wire import references, standard_library
 from kinetic._wire.numbers import RETRIES
 from kinetic.errors import CallableError
 
@@ -73,7 +73,8 @@ class RemoteCallable(Generic[P, R]):
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
             return self._here(args, kwargs)
-        from kinetic._jobs import blocking  # the client's rooms load with the first job
+        with standard_library.naming_what_hides():
+            from kinetic._jobs import blocking  # the client's rooms load with the first job
 
         return blocking.call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
@@ -99,7 +100,8 @@ class RemoteCallable(Generic[P, R]):
             CallableError: Inside a job: a job cannot submit another one.
         """
         self._refuse_inside_a_job()
-        from kinetic._jobs import blocking
+        with standard_library.naming_what_hides():
+            from kinetic._jobs import blocking
 
         return blocking.submit(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
@@ -141,7 +143,8 @@ class RemoteCallable(Generic[P, R]):
             CallableError: Inside a job: a job cannot submit others.
         """
         self._refuse_inside_a_job()
-        from kinetic._batches import asking, mapping  # the client's rooms load with the first job
+        with standard_library.naming_what_hides():
+            from kinetic._batches import asking, mapping  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}
         wish = asking.wish_of(
