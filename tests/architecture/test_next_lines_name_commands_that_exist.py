@@ -124,7 +124,9 @@ def test_a_command_that_cannot_be_typed_is_noticed(text: str, expected: str) -> 
     assert [complaint(words) for words in commands(text)] == [expected]
 
 
-@pytest.mark.parametrize("text", ["pip install --upgrade kinetic", "use the newer version of kinetic on both sides"])
+@pytest.mark.parametrize(
+    "text", ["pip install --upgrade kinetic-jobs", "use the newer version of kinetic on both sides"]
+)
 def test_a_sentence_about_kinetic_is_no_command(text: str) -> None:
     assert list(commands(text)) == []
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,62 @@ def test_hashes_hold_beside_packages_that_have_none(cache):
 
     with pytest.raises(ImageBuildError, match="Hash mismatch"):
         ready(cache, [wrong], base=["six==1.16.0"])
+
+
+def wheel(folder, name, *requires, files=None):
+    """Build a package by hand, and return its file."""
+    stem = f"{name.replace('-', '_')}-1"
+    path = folder / f"{stem}-py3-none-any.whl"
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    with zipfile.ZipFile(path, "w") as file:
+        for inside, text in (files or {f"{name.replace('-', '_')}.py": ""}).items():
+            file.writestr(inside, text)
+        file.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{needs}")
+        file.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{stem}.dist-info/RECORD", "")
+    return path
+
+
+def test_a_stranger_of_our_name_is_not_installed_even_where_another_package_wants_it(cache, tmp_path):
+    wheel(tmp_path, "kinetic", files={"kinetic/__init__.py": "raise SystemExit('not ours')"})
+    wheel(tmp_path, "kinetic-jobs", files={"kinetic/__init__.py": ""})
+    theirs = wheel(tmp_path, "theirs", "kinetic>=1", "kinetic_jobs[gke]")
+
+    python = ready(cache, ["--no-index", f"--find-links {tmp_path}", str(theirs)])
+
+    done = run_in(python, "import theirs, importlib.util as u; print(u.find_spec('kinetic'))")
+    assert (done.stdout, done.stderr) == ("None\n", "")
+
+
+def test_a_lock_keeps_its_hashes_and_a_file_that_is_another_one_is_not_installed(cache, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "ours"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["roman==5.0"]\n'
+    )
+    subprocess.run([*uv.command(), "lock", "--quiet"], cwd=project, check=True)
+    text = (project / "uv.lock").read_text()
+
+    lines = dependencies.find(Plan(project, "", None, ("",)), export=uv.export).lines
+    (project / "uv.lock").write_text(re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", text))
+    changed = dependencies.find(Plan(project, "", None, ("",)), export=uv.export).lines
+
+    assert all(f"--hash=sha256:{digest}" in lines[0] for digest in re.findall(r"sha256:([0-9a-f]{64})", text))
+    with pytest.raises(ImageBuildError, match="Hash mismatch"):
+        ready(cache, changed, base=["six==1.16.0"])
+
+
+def test_a_file_called_uv_in_the_project_is_never_run(tmp_path, monkeypatch):
+    (tmp_path / "uv.py").write_text("open('was-run', 'w')")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "ours"\nversion = "1"\ndependencies = []\n')
+    real = uv.command()
+    subprocess.run([*real, "lock", "--quiet"], cwd=tmp_path, check=True)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert uv.export(tmp_path, []) == []
+    assert not (tmp_path / "was-run").exists()
 
 
 def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants(tmp_path, monkeypatch):

@@ -32,11 +32,13 @@ from kinetic._stores import addresses, open_store
 from kinetic._stores.files import FileStore
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, fingerprint, keys, outcome, pages, podlog
+from kinetic._wire import digests, fingerprint, installer, keys, outcome, pages, podlog
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
+
+SOURCE = Path(__file__).parents[2] / "src"
 
 KEY = bytes(range(32))
 JOB = "cpu-train-20261121-120000-abcdef0"
@@ -1301,13 +1303,14 @@ def test_a_host_that_does_not_know_which_one_it_is_says_so(slices: Pods) -> None
 # ---------------------------------------------------------------------------------------------------- requirements
 
 
-def wheel(folder: Path, name: str, code: str) -> Path:
+def wheel(folder: Path, name: str, code: str, *requires: str) -> Path:
     """Build a package by hand, as small as one can be."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     about = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{name}.py", code)
-        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
         file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{about}/RECORD", "")
     return path
@@ -1389,3 +1392,72 @@ def test_other_requirements_than_the_submitted_ones_are_not_installed(image: Pod
 
     assert code == FAILED_EXIT
     assert (image.outcome().phase, image.outcome().error["code"]) == ("dependency install", "integrity")
+
+
+def test_a_stranger_of_our_name_is_not_installed_into_a_pod_either(image: Pods, tmp_path: Path) -> None:
+    wheel(tmp_path, "kinetic", "raise SystemExit('not ours')")
+    file = wheel(tmp_path, "theirs", "ANSWER = 42", "kinetic>=1")
+    lines = f"--no-index\n--find-links {tmp_path}\n{file}\n"
+    requiring(image, lines).order("def ask():\n    import theirs\n    return theirs.ANSWER")
+
+    code, out = image.run()
+
+    assert code == 0, out
+    assert image.value() == 42
+    assert not list((tmp_path / "image").rglob("kinetic*"))
+
+
+def test_a_stranger_of_our_name_in_the_image_is_named_and_not_imported(image: Pods, tmp_path: Path) -> None:
+    packages = next((tmp_path / "image").rglob("site-packages"))
+    with zipfile.ZipFile(wheel(tmp_path, "kinetic", "raise SystemExit('not ours')")) as file:
+        file.extractall(packages)
+    image.order("def ask():\n    import kinetic\n    return kinetic.__version__")
+
+    code, out = image.run()
+
+    assert code == 0, out
+    assert f"another package named kinetic (kinetic 1.0 in {packages})" in out
+
+
+INSTALLING = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+from kinetic._runner.pod import requiring
+print(requiring.uv(Path(sys.argv[2])))
+"""
+
+
+def test_an_image_without_uv_gets_exactly_the_one_that_was_tried_and_nothing_of_the_project_runs(
+    tmp_path: Path,
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
+    project, base = tmp_path / "project", tmp_path / "base"
+    base.mkdir()
+    for name in ("uv", "pip"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__main__.py").write_text("raise SystemExit('the project was run')")
+        (project / name / "__init__.py").write_text("")
+    words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(base)]
+    environ = {**os.environ, "PATH": str(tmp_path / "image" / "bin"), "PYTHONPATH": str(project)}
+
+    done = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, check=False)
+    said = subprocess.run([str(base / "uv" / "bin" / "uv"), "--version"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"kinetic: fetching uv=={installer.VERSIONS['uv']}" in done.stdout
+    assert said.stdout.split()[1] == installer.VERSIONS["uv"]
+
+
+def test_another_file_than_the_one_that_was_tried_is_not_installed(tmp_path: Path) -> None:
+    file = wheel(tmp_path, "uv", "")
+    forged = file.rename(tmp_path / f"uv-{installer.VERSIONS['uv']}-py3-none-any.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
+    words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(tmp_path)]
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(forged.parent), "PATH": "/nonexistent"}
+
+    done = subprocess.run(words, env={**os.environ, **index}, capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert not list(tmp_path.glob("uv/bin/uv"))

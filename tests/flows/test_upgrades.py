@@ -271,7 +271,7 @@ def test_an_older_version_refuses_a_newer_schema_plainly_and_the_newer_one_still
     assert refused[0] == "schema"
     assert f"the record of {of_new} was written by another version of kinetic" in refused[1]
     assert f"its schema is {pages.SCHEMA + 1}; this version reads {pages.SCHEMA - 1} and {pages.SCHEMA}" in refused[1]
-    assert "pip install --upgrade kinetic" in refused[1]
+    assert "pip install --upgrade kinetic-jobs" in refused[1]
     assert listed == [of_old]
     assert of_new in warned
     assert [value["version"] for value in values] == [NEW, OLD]
@@ -313,7 +313,7 @@ def test_a_queue_of_a_newer_version_is_refused_and_what_runs_and_waits_is_not_lo
     for text in (refused.stderr, submitting):
         assert "the queue of this machine cannot be used" in text
         assert "a newer kinetic wrote it: version 99, this one knows 1" in text
-        assert "pip install --upgrade kinetic" in text
+        assert "pip install --upgrade kinetic-jobs" in text
     assert rows == [(runs,), (waits,)]
     assert sorted(path.name for path in (site.home / "store").glob("cpu-*")) == sorted([runs, waits])
     assert [value["version"] for value in values] == [OLD, OLD]
@@ -384,4 +384,4 @@ def test_every_page_of_the_version_before_is_read_and_of_the_one_after_refused(
         read[this + 1]()
 
     assert caught.value.code == "schema"
-    assert caught.value.next == "pip install --upgrade kinetic"
+    assert caught.value.next == "pip install --upgrade kinetic-jobs"

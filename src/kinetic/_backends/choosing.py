@@ -84,7 +84,7 @@ def _on_a_cluster(name: str, address: Address) -> Backend:
         raise BackendUnavailableError(
             f"the {name} backend needs a library that is not installed here",
             why="it speaks to clusters over httpx2, which comes with the extra gke",
-            next='pip install "kinetic[gke]"     or backend="local" to run on this machine',
+            next='pip install "kinetic-jobs[gke]"     or backend="local" to run on this machine',
             code="extra-missing",
         )
     from kinetic._backends.kube.backend import KubeBackend

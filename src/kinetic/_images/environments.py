@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from kinetic._images import uv
-from kinetic._wire import digests, pages
+from kinetic._wire import digests, distribution, pages
 from kinetic.errors import ImageBuildError, OptionError
 
 VARIABLE = "KINETIC_LOCAL_ENV"
@@ -114,7 +114,7 @@ def _digest(lines: Sequence[str], base: Sequence[str], python: str) -> str:
         "python": python.split(".")[:2],
         "interpreter": _interpreter(),  # two builds of the same X.Y need not be alike
         "platform": [sysconfig.get_platform(), sys.implementation.cache_tag, sys.abiflags],
-        "schema": 1,
+        "schema": 2,
     }
     return digests.of_bytes(pages.write(page))[:24]
 
@@ -186,8 +186,10 @@ def _install(build: Path, lines: Sequence[str], say: Say, source: Path | None) -
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # an index address may hold a password
     with open(descriptor, "w", encoding="utf-8") as writing:
         writing.write("".join(f"{line}\n" for line in lines))
+    (build / "overrides.txt").write_text(distribution.OVERRIDES)
     python = str(build / "bin" / "python")
-    done = uv.run(["pip", "install", "--python", python, "--requirement", file.name], build, say)
+    words = ["pip", "install", "--python", python, "--requirement", file.name]
+    done = uv.run(words, build, say, overrides="overrides.txt")
     if done.status:
         raise ImageBuildError(
             f"the isolated environment{f' for {source}' if source else ''} could not be built",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._wire import distribution, installer
 from kinetic.errors import ImageBuildError
 
 _LAST = 60  # lines that are kept to explain a failure
@@ -51,34 +52,30 @@ def command() -> list[str]:
     Raises:
         ImageBuildError: There is no uv here.
     """
-    import importlib.util
-    import shutil  # 3 ms; only where environments are built
-
-    found = shutil.which("uv")
+    found = installer.find()
     if found:
         return [found]
-    if importlib.util.find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv"]
     raise ImageBuildError(
         "an isolated environment needs uv, and it is not installed",
-        why=f"there is no uv on PATH, and {sys.executable} has no module of that name",
+        why=f"there is no uv on PATH, and none was installed for {sys.executable}",
         next="pip install uv",
     )
 
 
-def run(words: Sequence[str], folder: Path, say: Callable[[str], None]) -> Ran:
+def run(words: Sequence[str], folder: Path, say: Callable[[str], None], *, overrides: str = "") -> Ran:
     """Run uv to its end, and pass on what it writes while it writes it.
 
     Args:
         words: What follows ``uv``.
         folder: Where it runs; it reads the settings of projects around this folder.
         say: Takes a line.
+        overrides: A file in the folder that overrides requirements, or "".
     """
     last: deque[str] = deque(maxlen=_LAST)
     with subprocess.Popen(
         [*command(), *words],
         cwd=folder,
-        env=_environment(),
+        env=distribution.overriding(_environment(), overrides) if overrides else _environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -100,8 +97,8 @@ def export(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project, as lines of a requirements file.
 
     ``uv export --frozen`` takes the lock as it stands, so it needs neither the network nor an interpreter, and the
-    versions are those that the project was tested with; ``uv pip compile`` would resolve anew. Hashes stay behind: the
-    base packages have none, and an index may hold further wheels of the same version.
+    versions and the files are those that the project was tested with; ``uv pip compile`` would resolve anew. The
+    hashes are checked where a line has some; the base packages have none, and need none.
 
     Args:
         folder: Where uv.lock and pyproject.toml lie.
@@ -110,7 +107,7 @@ def export(folder: Path, extras: Sequence[str]) -> list[str]:
     Raises:
         ImageBuildError: uv is missing, or cannot read the lock.
     """
-    flags = "--frozen --offline --no-emit-project --no-default-groups --no-hashes --no-header --no-annotate".split()
+    flags = "--frozen --offline --no-emit-project --no-default-groups --no-header --no-annotate".split()
     wanted = [word for extra in extras for word in ("--extra", extra)]
     done = subprocess.run(
         [*command(), "export", *flags, *wanted],

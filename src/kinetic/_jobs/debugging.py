@@ -61,7 +61,7 @@ def check(options: Options, ground: Ground, interpreter: str) -> None:
         raise DebugError(
             "debug=True needs debugpy, which is not installed here",
             why="the job would run in this environment",
-            next='pip install "kinetic[debug]"',
+            next='pip install "kinetic-jobs[debug]"',
             code="extra-missing",
         )
     if options.debug and options.deadline is not None:

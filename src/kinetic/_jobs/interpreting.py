@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._jobs import places
 from kinetic._settings import project_file
-from kinetic._wire import fingerprint
+from kinetic._wire import distribution, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
     from kinetic._images import environments
 
     if not ground.backend.is_here or environments.wanted(os.environ) == "same":
+        _warn_of_a_stranger()
         return ""
     from kinetic._images import uv
     from kinetic._packing import dependencies, root
@@ -55,3 +58,15 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
             source=found.source,
         )
     return str(built)
+
+
+@functools.cache
+def _warn_of_a_stranger() -> None:
+    """Warn of another company's package that writes its files over ours."""
+    folders = [folder for folder in sys.path if folder.endswith("-packages")]
+    if found := distribution.stranger(folders):
+        output.warn(
+            f"this environment has another package whose import name is kinetic, too: {found}; the two overwrite each "
+            f"other's files. Repair it: pip uninstall {distribution.STRANGER}; pip install --force-reinstall "
+            f"{distribution.NAME}"
+        )

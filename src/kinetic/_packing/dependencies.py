@@ -197,6 +197,10 @@ def _older(named: Sequence[Entry], entries: Sequence[Entry], lock: Path) -> list
 def _finished(
     source: Path, kind: Kind, found: Sequence[Entry], notes: Sequence[str], requires_python: str | None = None
 ) -> Dependencies:
+    found, ours = requirements.without_ourselves(found)
+    if ours:
+        named = ", ".join(dict.fromkeys(entry.text for entry in ours))
+        notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
     requirements.refuse_local(found, source)
     kept, brought = requirements.without_base(found)
     filtered = tuple(entry.text for entry in brought)

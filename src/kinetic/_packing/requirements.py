@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from kinetic._wire import distribution
 from kinetic.errors import OptionError
 
 # The accelerator decides which build of these is right, so the base environment brings them.
@@ -20,6 +21,10 @@ _REMOTE = re.compile(  # an address, or a variable that holds one
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _KEEP = re.compile(r"#\s*kn:keep\b")
 _FILE_URL = re.compile(r"(?:\A|[\s=@+\"'])file:", re.IGNORECASE)
+_EXTRAS = re.compile(rf"\A{_NAME}\s*\[([^\]]*)\]")
+_MARKER = re.compile(r"\s*;.*\Z")
+_EGG = re.compile(rf"[#&]egg=({_NAME})")
+_FROM_A_REPOSITORY = re.compile(r"(?:git|hg|bzr|svn)\+", re.IGNORECASE)
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 _INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
@@ -83,6 +88,25 @@ def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     return [entry for entry in found if entry not in brought], brought
 
 
+def without_ourselves(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Part what is to be installed from what names kinetic itself: a job brings its own copy.
+
+    What an extra of ours brings for jobs stays, in the place of the line.
+    """
+    kept, ours = list[Entry](), list[Entry]()
+    for entry in found:
+        if not _names_us(entry):
+            kept.append(entry)
+            continue
+        ours.append(entry)
+        extras = _EXTRAS.search(entry.text)
+        wanted = {normalised(name.strip()) for name in extras[1].split(",")} if extras else set[str]()
+        marker = _MARKER.search(entry.text)
+        for extra in sorted(wanted & distribution.EXTRAS_OF_JOBS.keys()):
+            kept.append(Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + (marker[0] if marker else "")))
+    return kept, ours
+
+
 def refuse_local(found: Sequence[Entry], source: object) -> None:
     """Refuse the first entry that names something which only this machine has.
 
@@ -103,6 +127,30 @@ def refuse_local(found: Sequence[Entry], source: object) -> None:
                 next=advice,
                 code="dependency",
             )
+
+
+def _names_us(entry: Entry) -> bool:
+    """Say whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
+    if entry.name:
+        return entry.name in distribution.NAMES
+    words = entry.text.split()
+    if words[0].startswith("-"):
+        words = [value for option, value in _options(entry.text) if option == "--editable"]
+    if not words:
+        return False
+    egg = _EGG.search(words[0])
+    if egg:
+        return normalised(egg[1]) in distribution.NAMES
+    path = re.split(r"[?#]", words[0])[0].rstrip("/")
+    name = path.rpartition("/")[2]
+    if name.lower().endswith(".whl"):
+        stem = name.partition("-")[0]
+    elif name.lower().endswith(_ARCHIVES):
+        stem = name.rpartition("-")[0]
+        stem = stem or path.partition("/archive/")[0].rpartition("/")[2]
+    else:
+        stem = name.partition("@")[0].removesuffix(".git") if _FROM_A_REPOSITORY.match(path) else ""
+    return normalised(stem) in distribution.NAMES
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:

@@ -59,7 +59,7 @@ def contents() -> list[tuple[str, Path]]:
     found = list(_package("kinetic", Path(__file__).parents[1]))
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
-        raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic")
+        raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")
     return sorted([*found, *_package("cloudpickle", Path(spec.origin).parent)])
 
 

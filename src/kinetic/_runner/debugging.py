@@ -158,7 +158,7 @@ def _require(task: Work) -> None:
 
     beside = task.folder.with_name(f"{task.folder.name}.debugger")  # this host's own; swept with the working folder
     try:
-        requiring.install_beside(beside, task.folder.parent, debug.REQUIREMENT)
+        requiring.install_beside(beside, task.folder.parent, _DEBUGPY)
     except (RunnerError, OSError) as error:
         raise RunnerError(
             "there is no debugpy in this job, and it could not be installed",

@@ -10,7 +10,6 @@ PORT = 5678  # in a pod, and debugpy's own default; on a machine each server tak
 EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
 WAIT_SECONDS = 600.0  # that a job waits for a debugger, unless KINETIC_DEBUG_WAIT_TIMEOUT says something else
 
-REQUIREMENT = "debugpy>=1.8"  # what a job installs whose environment lacks it
 
 WAITING, ATTACHED, OVER = "waiting", "attached", "over"
 

@@ -32,7 +32,7 @@ def read(data: bytes | str, what: str) -> dict[str, Any]:
         raise IntegrityError(
             f"{what} was written by another version of kinetic",
             why=f"its schema is {version!r}; this version reads {SCHEMA - 1} and {SCHEMA}",
-            next="pip install --upgrade kinetic",
+            next="pip install --upgrade kinetic-jobs",
             code="schema",
         )
     return fields

@@ -235,7 +235,7 @@ def _foreign(what: str, version: object) -> StoreError:
     return StoreError(
         f"{what} was written by another version of kinetic",
         why=f"it has format {version!r}, this version reads format {VERSION}",
-        next="use the newer version of kinetic on both sides: pip install --upgrade kinetic",
+        next="use the newer version of kinetic on both sides: pip install --upgrade kinetic-jobs",
         code="pack-version",
     )
 

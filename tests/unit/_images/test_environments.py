@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._images import environments, uv
+from kinetic._wire import installer
 from kinetic.errors import ImageBuildError, OptionError
 
 DAY = 24 * 3600.0
@@ -324,24 +325,22 @@ def test_a_cache_that_cannot_be_written_is_told(fake, cache):
 # ----------------------------------------------------------------------------------------------------------- finding uv
 
 
-def test_uv_may_be_a_module_of_this_interpreter(monkeypatch, tmp_path):
-    (tmp_path / "uv.py").write_text("")
+def test_uv_may_be_a_package_of_this_interpreter(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.syspath_prepend(tmp_path)
 
-    assert uv.command() == [sys.executable, "-m", "uv"]
+    assert uv.command() == [str(Path(sys.executable).with_name("uv"))]
 
 
 def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
     said = []
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(installer, "_candidates", lambda: iter(()))
 
     error = refused(lambda: ready(cache, say=said.append))
 
     assert str(error).splitlines() == [
         "an isolated environment needs uv, and it is not installed [image-build]",
-        f"why:   there is no uv on PATH, and {sys.executable} has no module of that name",
+        f"why:   there is no uv on PATH, and none was installed for {sys.executable}",
         "next:  pip install uv",
     ]
     assert said == []

@@ -58,7 +58,7 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
     with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
         debugging.check(DEBUG, ground(here=True), "")
 
-    assert raised.value.next == 'pip install "kinetic[debug]"'
+    assert raised.value.next == 'pip install "kinetic-jobs[debug]"'
 
 
 def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:

@@ -22,7 +22,7 @@ from kinetic._settings import profiles
 from kinetic._settings.cluster import ClusterSettings
 from kinetic._stores.files import FileStore
 from kinetic._version import __version__
-from kinetic._wire import digests, keys
+from kinetic._wire import digests, installer, keys
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ImageBuildError, OptionError, SettingsError
 
@@ -361,8 +361,7 @@ def test_the_versions_of_a_lock_are_installed(project):
 def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, monkeypatch):
     project.write("pyproject.toml", LOCKED)
     project.write("uv.lock", LOCK)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(installer, "find", lambda: None)
 
     with pytest.raises(ImageBuildError) as caught:
         project.wishes()

@@ -743,3 +743,87 @@ def test_a_refusal_can_be_caught_as_the_documents_say(tree):
 
     with pytest.raises(ValueError, match=r"line 1 cannot be carried out"):
         tree.find()
+
+
+# ------------------------------------------------------------------------------------------------- our own distribution
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kinetic",
+        "kinetic-jobs==0.1",
+        "Kinetic_Jobs[gke]>=0.1 ; python_version > '3'",
+        "kinetic.jobs",
+        "kinetic [gke]",
+        "kinetic==1 --hash=sha256:ab",
+        "kinetic @ https://host/x.whl",
+        "kinetic-jobs @ file:///home/me/kinetic",  # as pip freeze writes what came from a clone
+        "-e git+https://host/fork.git@1#egg=kinetic_jobs",
+        "--editable=git+ssh://git@host/kinetic.git",
+        "git+https://host/me/kinetic",
+        "git+https://host/me/Kinetic.git@v1",
+        "https://host/kinetic_jobs-0.1.0-py3-none-any.whl",
+        "https://host/kinetic-0.1.0.tar.gz#sha256=ab",
+        "https://host/me/kinetic/archive/main.zip",
+        "/home/me/dist/kinetic_jobs-0.1.0-py3-none-any.whl",
+    ],
+)
+def test_our_own_name_is_never_installed(tree, line):
+    file = tree.write("requirements.txt", f"six\n{line}\n")
+
+    found = tree.find()
+
+    assert found.lines == ("six",)
+    assert found.notes[-1] == f"not installed from {file}, because every job brings its own kinetic: {line}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kinetic-utils",
+        "kineticjobs",
+        "my-kinetic==1",
+        "git+https://host/kinetic/other.git",
+        "https://host/kinetic_utils-1-py3-none-any.whl",
+        "https://host/kinetic-utils-1.tar.gz",
+        "other @ git+https://host/me/kinetic",
+    ],
+)
+def test_a_name_that_only_resembles_ours_stays(tree, line):
+    tree.write("requirements.txt", f"{line}\n")
+
+    assert tree.find().lines == (line,)
+
+
+def test_what_our_extras_bring_for_jobs_is_installed_without_us(tree):
+    tree.write("requirements.txt", "kinetic-jobs[gke, HF]>=0.1 ; python_version > '3'\n")
+
+    assert tree.find().lines == ("datasets>=3 ; python_version > '3'",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "p"\nversion = "1"\ndependencies = ["kinetic[gke]", "six"]\n'),
+        ("script.py", '# /// script\n# dependencies = ["kinetic[gke]", "six"]\n# ///\n'),
+    ],
+)
+def test_our_own_name_is_taken_off_every_kind_of_list(tree, name, text):
+    file = tree.write(name, text)
+
+    found = tree.find(script=str(file) if name == "script.py" else None)
+
+    assert found.lines == ("six",)
+    assert f"not installed from {file}, because every job brings its own kinetic: kinetic[gke]" in found.notes
+
+
+def test_our_own_name_is_taken_off_a_lock(tree):
+    tree.write("pyproject.toml", '[project]\ndependencies = ["kinetic-jobs", "six"]\n')
+    tree.write("uv.lock", "")
+
+    found = tree.find(
+        export=lambda *_: ["kinetic-jobs==0.1 \\", "    --hash=sha256:ab", "six==1 \\", "    --hash=sha256:cd"]
+    )
+
+    assert found.lines == ("six==1 --hash=sha256:cd",)

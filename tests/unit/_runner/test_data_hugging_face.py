@@ -109,7 +109,7 @@ def test_without_the_library_the_error_says_how_to_get_it(tmp_path, rows):
         provide(tmp_path, ref(f"hf://{rows}"), workspace=installed)  # what is below the workspace is not looked at
 
     assert caught.value.phase == "data download"
-    assert "pip install 'kinetic[hf]'" in caught.value.next
+    assert 'pip install "kinetic-jobs[hf]"' in caught.value.next
     assert "dependency file" in caught.value.next
 
 

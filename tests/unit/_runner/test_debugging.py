@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._runner import debugging
+from kinetic._wire import installer
 from kinetic.errors import RunnerError
 
 
@@ -27,7 +28,7 @@ def test_a_job_that_has_no_debugpy_and_cannot_install_it_says_what_to_do(tmp_pat
 
     assert raised.value.code == "no-debugger"
     assert "to the image" in raised.value.next
-    assert "debugpy>=1.8" in capfd.readouterr().out
+    assert f"fetching debugpy=={installer.VERSIONS['debugpy']}" in capfd.readouterr().out
 
 
 TAKEN = """

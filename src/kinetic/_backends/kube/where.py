@@ -219,7 +219,7 @@ def _need(library: str, what: str) -> None:
     raise BackendUnavailableError(
         f"this installation of kinetic cannot speak to {what}",
         why=f"the library {library} is not installed",
-        next="pip install 'kinetic[gke]'",
+        next='pip install "kinetic-jobs[gke]"',
     )
 
 

@@ -324,7 +324,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     if version > _SCHEMA:
         db.close()
         why = f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}"
-        raise _unusable(path, why, next="pip install --upgrade kinetic")
+        raise _unusable(path, why, next="pip install --upgrade kinetic-jobs")
     return db
 
 

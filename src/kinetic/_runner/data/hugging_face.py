@@ -186,7 +186,7 @@ def _raise(ref: DataRef, said: dict[str, str]) -> None:
             f"{ref.uri} needs the library 'datasets', which this job's environment does not have",
             phase=DATA,
             why=said["text"],
-            next="pip install 'kinetic[hf]', or add datasets to the dependency file of the project",
+            next='add datasets to the dependency file of the project; on this machine: pip install "kinetic-jobs[hf]"',
             code="hf-missing",
         )
     if said["kind"] == "missing":

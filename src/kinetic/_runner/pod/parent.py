@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import signal
+import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ from kinetic._runner.pod.spool import Spool
 from kinetic._runner.pod.telling import last_words, say, through
 from kinetic._runner.work import ORDER, Work
 from kinetic._stores import open_store
-from kinetic._wire import keys, pages, podlog
+from kinetic._wire import distribution, keys, pages, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
 from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
@@ -78,6 +79,8 @@ class Parent:
     def _run(self) -> int:
         page, host = self.page, self.place.host
         say(f"job {page.job_id}" + (f", host {host} of {page.hosts}" if page.hosts > 1 else ""))
+        if found := distribution.stranger(map(sysconfig.get_path, ("purelib", "platlib"))):
+            say(f"this image has another package named kinetic ({found}); the job imports ours, which it brings along")
         self.store = open_store(page.store_url)
         if self._looked_patiently():
             say(f"{podlog.VERDICT} already; nothing is left to do")

@@ -33,10 +33,18 @@ def see_to_a_client(requirement: str, base: Path) -> None:
     folder = base / "clients"
     say(f"this image cannot open the job's store: installing {requirement}")
     try:
-        command, more = requiring.uv(base)
-        words = [*command, "pip", "install", "--python", sys.executable, "--target", str(folder), requirement]
+        words = [
+            *requiring.uv(base),
+            "pip",
+            "install",
+            "--python",
+            sys.executable,
+            "--target",
+            str(folder),
+            requirement,
+        ]
         done = subprocess.run(
-            words, env={**os.environ, "UV_NO_PROGRESS": "1", **more}, check=False, capture_output=True, text=True
+            words, env={**os.environ, "UV_NO_PROGRESS": "1"}, check=False, capture_output=True, text=True
         )
     except (KineticError, OSError) as error:
         raise _failed(requirement, str(error)) from error

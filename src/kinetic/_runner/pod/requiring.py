@@ -7,9 +7,7 @@ folder of the container's own. An image without uv gets one from pip, into a fol
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-import shutil
 import site
 import subprocess
 import sys
@@ -19,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests
+from kinetic._wire import digests, distribution, installer
 from kinetic._wire.order import Artifact
 from kinetic.errors import RunnerError
+
+_UV = {"UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy"}
 
 
 def install(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
@@ -47,27 +47,37 @@ def install(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
     else:
         folder = base / "packages"
         words += ["--target", str(folder)]
-    command, more = uv(base)
-    _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
+    overrides = base / "overrides.txt"
+    overrides.write_text(distribution.OVERRIDES)
+    _run([*uv(base), *words], distribution.overriding({**os.environ, **_UV}, str(overrides)))
     show(folder)
 
 
-def install_beside(folder: Path, base: Path, *lines: str) -> None:
+def install_beside(folder: Path, base: Path, name: str) -> None:
     """Install what is no dependency of the user's into a folder of its own, searched last.
 
     Args:
         folder: Where it goes.
         base: A folder of this job's own, for uv where there is none.
-        lines: What to install, as in a requirements file.
+        name: A package whose version and files are pinned.
 
     Raises:
         RunnerError: It did not work; the log has the installer's words.
     """
-    command, more = uv(base)
-    words = ["pip", "install", "--python", sys.executable, "--target", str(folder), *lines]
-    _run([*command, *words], {**os.environ, "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy", **more})
+    file = _pinned(base, name)
+    words = ["pip", "install", "--python", sys.executable, "--target", str(folder)]
+    # In a folder of ours: the project, in which this process may be by now, has no say in what we fetch.
+    _run([*uv(base), *words, "--require-hashes", "--requirements", file], {**os.environ, **_UV}, folder=base)
     sys.path.append(str(folder))
     importlib.invalidate_caches()
+
+
+def _pinned(base: Path, name: str) -> str:
+    """Write the file that stands for one version of a package, and say which in the log."""
+    file = base / f"{name}.txt"
+    file.write_text(installer.pinned(name))
+    sys.stdout.write(f"kinetic: fetching {name}=={installer.VERSIONS[name]}\n")
+    return str(file)
 
 
 def _verified(store: Store, artifact: Artifact) -> bytes:
@@ -84,23 +94,24 @@ def _asks_for_something(file: Path) -> bool:
     return any(line and not line.startswith("#") for line in lines)
 
 
-def uv(base: Path) -> tuple[list[str], dict[str, str]]:
-    """Return how uv is called, and what it needs in its environment; an image without one gets it from pip."""
-    found = shutil.which("uv")
+def uv(base: Path) -> list[str]:
+    """Return how uv is called; an image without one gets it from pip."""
+    found = installer.find()
     if found:
-        return [found], {}
-    if importlib.util.find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv"], {}
+        return [found]
     own = base / "uv"
-    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(own), "uv"]
-    _run([sys.executable, *words], dict(os.environ))
-    return [str(own / "bin" / "uv")], {}
+    if not (own / "bin" / "uv").exists():
+        # -I: neither the folder that we are in nor PYTHONPATH may bring a pip of its own.
+        words = ["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(own)]
+        exactly = ["--only-binary", ":all:", "--no-deps", "--require-hashes", "--requirement", _pinned(base, "uv")]
+        _run([sys.executable, *words, *exactly], dict(os.environ))
+    return [str(own / "bin" / "uv")]
 
 
-def _run(words: list[str], environ: dict[str, str]) -> None:
+def _run(words: list[str], environ: dict[str, str], folder: Path | None = None) -> None:
     sys.stdout.write(f"kinetic: {' '.join(words)}\n")
     sys.stdout.flush()
-    code = subprocess.run(words, env=environ, check=False).returncode
+    code = subprocess.run(words, env=environ, cwd=folder, check=False).returncode
     if code != 0:
         raise RunnerError(
             "the requirements of this job could not be installed",

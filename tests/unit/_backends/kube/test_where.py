@@ -146,7 +146,7 @@ def test_a_library_that_is_not_installed_comes_with_the_command(
         connect(asked, {"KUBECONFIG": str(kubeconfig)})
 
     assert library in caught.value.why
-    assert caught.value.next == "pip install 'kinetic[gke]'"
+    assert caught.value.next == 'pip install "kinetic-jobs[gke]"'
 
 
 # --------------------------------------------------------------------------------------------------------------- GKE
