@@ -29,7 +29,7 @@ from kinetic._backends.local import (
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.log import FileLog
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import NEW_SOIL, Brief, Queue, Row
+from kinetic._backends.local.queue import NEW_SOIL, Brief, Limits, Queue, Row
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
 from kinetic._packing import runner
 from kinetic._stores import open_store, transfer
@@ -141,7 +141,7 @@ class LocalBackend:
             for _ in transfer.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
                 pass
         rows = [(launch.order.job_id, launch.group, self._devices(launch.placement)) for launch in launches]
-        self.queue.add(rows, name, recipe)
+        self.queue.add(rows, name, recipe, self.limits)
         step("client:queued")
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
@@ -374,16 +374,34 @@ class LocalBackend:
         )
 
     def _waits_for(self, row: Row) -> str:
-        before = len(self.queue.look("state = 'queued' AND seq < ? AND (gpus > 0) = ?", (row.seq, row.gpus > 0)))
-        what = f"{row.gpus} of {len(self.limits.gpus)} GPUs" if row.gpus else f"one of {self.limits.slots} slots"
+        """Say what a queued job needs, by the limits that it was submitted with, and its place."""
+        limits = row.limits(self.limits)
+        what = f"{row.gpus} of {len(limits.gpus)} GPUs" if row.gpus else f"one of {limits.slots} slots"
+        before = self.queue.before(row, self.limits)
         line = {0: "it is the next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")
         return f"waits for {what}; {line}"
 
     def _holders(self, row: Row) -> str:
-        held = self.queue.look("state IN ('claimed', 'running') AND (gpus > 0) = ?", (row.gpus > 0,))
-        if not held:
-            return "nothing runs: it starts in a moment"
-        return "running: " + ", ".join(other.job_id for other in held[:5])
+        """Say who holds what a queued job needs, and which limit of its submission this client does not have."""
+        if self.queue.may_start(row, self.limits):
+            return "what it needs is free: it starts in a moment"
+        limits = row.limits(self.limits)
+        held = [
+            other for other in self.queue.look("state IN ('claimed', 'running')") if _is_in_the_way(other, row, limits)
+        ]
+        said = ["running: " + ", ".join(other.job_id for other in held[:5])] if held else []
+        if row.gpus and limits.gpus != self.limits.gpus:
+            said.append(f"KINETIC_LOCAL_GPUS was {','.join(limits.gpus)} when it was submitted")
+        elif not row.gpus and limits.slots != self.limits.slots:
+            said.append(f"{limits.slots} slots were set when it was submitted (KINETIC_LOCAL_SLOTS)")
+        return "; ".join(said) or "jobs that were submitted earlier start first"
+
+
+def _is_in_the_way(other: Row, row: Row, limits: Limits) -> bool:
+    """Say whether a running job holds a slot, or a device, that a queued one could use."""
+    if not row.gpus:
+        return not other.gpus
+    return bool(set(other.devices.split(",")) & set(limits.gpus))
 
 
 def _brief(row: Brief) -> Sighting:

@@ -1,4 +1,7 @@
-"""How much may run here at once: the cores this process may use, and the GPUs that are there."""
+"""How much may run here at once: the cores this process may use, and the GPUs that are there.
+
+A client reads this when it submits, and the queue keeps it with the job: whoever starts the job later goes by that.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def _gpus(setting: str) -> tuple[str, ...]:
     if setting == "none":
         return ()
     if setting:
-        return tuple(word.strip() for word in setting.split(",") if word.strip())
+        return tuple(dict.fromkeys(word.strip() for word in setting.split(",") if word.strip()))
     devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
     return tuple(sorted((name for name in devices if name.isdigit()), key=int))
 

@@ -2,7 +2,8 @@
 
 Rows go queued -> claimed -> running -> ended. Every change is one BEGIN IMMEDIATE transaction, so that two clients and
 any number of keepers see one order. First in, first out for each class: "cpu" jobs share the slots, "gpu" jobs share
-the devices.
+the devices. How many slots and which devices there are is written in each row by the client that submitted it, so that
+it never depends on the environment in which a keeper or an observer happened to be started.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     submitted REAL NOT NULL,
     started REAL,
     ended REAL,
-    verdict TEXT NOT NULL DEFAULT ''
+    verdict TEXT NOT NULL DEFAULT ''{added}
 );
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
 CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id, state, seq);
@@ -56,10 +57,17 @@ CREATE TABLE IF NOT EXISTS soils (
     recipe TEXT NOT NULL
 );
 """
+# Columns that older queues lack. They have defaults, so that an older kinetic still works beside a newer one.
+_ADDED = {"slots": "INTEGER NOT NULL DEFAULT 0", "allowed": "TEXT NOT NULL DEFAULT ''"}
 
 
 class Row(NamedTuple):
-    """One job as the queue knows it. ``soil`` names the kind of keeper it needs; see ``soil.py``."""
+    """One job as the queue knows it. ``soil`` names the kind of keeper it needs; see ``soil.py``.
+
+    ``slots`` and ``allowed``, device names with commas, are the limits that its client had: a "cpu" job starts while
+    fewer than ``slots`` of them run, a "gpu" job takes ``gpus`` devices of ``allowed``. 0 slots: an older kinetic wrote
+    the row, which did not say.
+    """
 
     seq: int
     job_id: str
@@ -77,6 +85,12 @@ class Row(NamedTuple):
     started: float | None
     ended: float | None
     verdict: str
+    slots: int = 0
+    allowed: str = ""
+
+    def limits(self, otherwise: Limits) -> Limits:
+        """Return the limits that this job was submitted with, or others where the row does not say."""
+        return Limits(self.slots, _words(self.allowed)) if self.slots else otherwise
 
 
 class Brief(NamedTuple):
@@ -114,6 +128,9 @@ _BRIEF = (
 )
 _ACTIVE = "SELECT job_id FROM jobs WHERE group_id = ? AND state {} ORDER BY seq LIMIT ?"
 _QUEUED = f"{_JOBS} WHERE state = 'queued'"
+_QUEUED_BEFORE = "SELECT allowed, count(*) FROM jobs WHERE state = 'queued' AND seq < ?"
+_DEVICE_SETS = "SELECT DISTINCT allowed FROM jobs WHERE"
+_HELD = "SELECT devices FROM jobs WHERE state IN ('claimed', 'running') AND devices != ''"
 KEEPERS = f"SELECT {', '.join(Keeper._fields)} FROM keepers"  # noqa: S608 - our own words
 NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(Keeper._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
 NEW_SOIL = "INSERT OR IGNORE INTO soils (soil, recipe) VALUES (?, ?)"
@@ -167,6 +184,21 @@ class Queue:
         waiting = self._read(_ACTIVE.format("= 'queued'"), (group, max(0, limit - len(running))))
         return [name for (name,) in (*running, *waiting)]
 
+    def before(self, row: Row, limits: Limits) -> int:
+        """Count the queued jobs that start before another one: of its class, and for the same devices."""
+        question = f"{_QUEUED_BEFORE} AND gpus {'> 0' if row.gpus else '= 0'} GROUP BY allowed"
+        mine = set(row.limits(limits).gpus)
+        return sum(
+            count
+            for allowed, count in self._read(question, (row.seq,))
+            if not row.gpus or mine & set(_words(allowed) or limits.gpus)
+        )
+
+    def may_start(self, row: Row, limits: Limits) -> bool:
+        """Say whether a queued job would be given to a keeper that asked now."""
+        with self.change() as db:
+            return any(other.seq == row.seq for other in startable(db, limits))
+
     def keepers(self) -> list[Keeper]:
         """Return the keepers that are starting, idle or busy, as far as the rows say."""
         return [Keeper(*row) for row in self._read(f"{KEEPERS} ORDER BY since")]
@@ -176,28 +208,29 @@ class Queue:
         found = self._read("SELECT recipe FROM soils WHERE soil = ?", (soil,))
         return dict(json.loads(found[0][0])) if found else {}
 
-    def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str) -> None:
-        """Append jobs (job id, group id, GPUs); one that is there already stays as it is."""
+    def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str, limits: Limits | None = None) -> None:
+        """Append jobs (job id, group id, GPUs) with the limits of their client; one that is there stays as it is."""
         now = time.time()
+        slots, devices = (limits.slots, ",".join(limits.gpus)) if limits is not None else (0, "")
         with self.change() as db:
             db.execute(NEW_SOIL, (soil, recipe))
             db.executemany(
-                "INSERT OR IGNORE INTO jobs (job_id, group_id, soil, gpus, submitted) VALUES (?, ?, ?, ?, ?)",
-                [(job_id, group, soil, gpus, now) for job_id, group, gpus in jobs],
+                "INSERT OR IGNORE INTO jobs (job_id, group_id, soil, gpus, submitted, slots, allowed)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(job_id, group, soil, gpus, now, slots, devices if gpus else "") for job_id, group, gpus in jobs],
             )
 
     def claim(self, keeper: str, soil: str, limits: Limits) -> Row | None:
-        """Give the oldest job that may start now to a keeper of its kind."""
+        """Give the oldest job that may start now to a keeper of its kind; the limits are for rows that name none."""
         with self.change() as db:
             for row in startable(db, limits):
                 if row.soil == soil:
-                    devices = ",".join(free_devices(db, limits)[: row.gpus])
                     db.execute(
                         "UPDATE jobs SET state = 'claimed', keeper = ?, devices = ?, started = ? WHERE seq = ?",
-                        (keeper, devices, time.time(), row.seq),
+                        (keeper, row.devices, time.time(), row.seq),
                     )
                     db.execute("UPDATE keepers SET state = 'busy' WHERE keeper = ?", (keeper,))
-                    return row._replace(state="claimed", keeper=keeper, devices=devices)
+                    return row._replace(state="claimed", keeper=keeper)
             db.execute("UPDATE keepers SET state = 'idle' WHERE keeper = ?", (keeper,))
         return None
 
@@ -287,26 +320,47 @@ _left_alone: list[sqlite3.Connection] = []
 
 
 def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:
-    """Return the queued rows that may start now, oldest first: the head of each class, as long as there is room."""
+    """Return the queued rows that may start now, oldest first, with the devices that each would get.
+
+    Each row by the limits of its own client, strictly in order within its class: a small job does not overtake a large
+    one, nor a job with many slots one that wants to run alone. A GPU job that has to wait holds back the devices that
+    it may use, and no others.
+
+    Args:
+        db: The queue.
+        limits: For rows that name none.
+    """
     busy = db.execute("SELECT count(*) FROM jobs WHERE state IN ('claimed', 'running') AND gpus = 0").fetchone()[0]
-    free = max(0, limits.slots - busy)
-    found = [Row(*row) for row in db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq LIMIT ?", (free,))]
-    devices = len(free_devices(db, limits))
-    for raw in db.execute(f"{_QUEUED} AND gpus > 0 ORDER BY seq LIMIT ?", (devices,)):
-        row = Row(*raw)
-        devices -= row.gpus
-        if devices < 0:
-            break  # strictly in order: a small job does not overtake a large one
-        found.append(row)
-    return sorted(found)
+    found: list[Row] = []
+    with contextlib.closing(db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq")) as waiting:
+        for row in map(Row._make, waiting):
+            if busy + len(found) >= row.limits(limits).slots:
+                break
+            found.append(row)
+    return sorted([*found, *_startable_on_gpus(db, limits)])
 
 
-def free_devices(db: sqlite3.Connection, limits: Limits) -> list[str]:
-    """Return the GPUs that no job holds."""
-    held: set[str] = set()
-    for (devices,) in db.execute("SELECT devices FROM jobs WHERE state IN ('claimed', 'running') AND devices != ''"):
-        held.update(devices.split(","))
-    return [device for device in limits.gpus if device not in held]
+def _startable_on_gpus(db: sqlite3.Connection, limits: Limits) -> Iterator[Row]:
+    sets = [devices for (devices,) in db.execute(f"{_DEVICE_SETS} state = 'queued' AND gpus > 0")]
+    if not sets:
+        return
+    named = {device for devices in sets for device in _words(devices)} | set(limits.gpus)
+    taken = {device for (devices,) in db.execute(_HELD) for device in _words(devices)}
+    with contextlib.closing(db.execute(f"{_QUEUED} AND gpus > 0 ORDER BY seq")) as waiting:
+        for row in map(Row._make, waiting):
+            if named <= taken:
+                break
+            allowed = row.limits(limits).gpus
+            free = [device for device in allowed if device not in taken]
+            if len(free) >= row.gpus:
+                taken.update(free[: row.gpus])
+                yield row._replace(devices=",".join(free[: row.gpus]))
+            else:
+                taken.update(allowed)
+
+
+def _words(devices: str) -> tuple[str, ...]:
+    return tuple(devices.split(",")) if devices else ()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -334,7 +388,24 @@ def _prepared(db: sqlite3.Connection, path: Path) -> int:
     limit = time.monotonic() + _BUSY_SECONDS
     while (version := _version(db)) == 0:
         _create(db, path, limit)
+    if version == _SCHEMA:
+        _add_columns(db)
     return version
+
+
+def _add_columns(db: sqlite3.Connection) -> None:
+    """Give the queue of an older kinetic the columns that it lacks."""
+    if not _missing_columns(db):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    for name in _missing_columns(db):  # of several that open it at once, one is first
+        db.execute(f"ALTER TABLE jobs ADD COLUMN {name} {_ADDED[name]}")
+    db.execute("COMMIT")
+
+
+def _missing_columns(db: sqlite3.Connection) -> list[str]:
+    there = {column[1] for column in db.execute("PRAGMA table_info(jobs)")}
+    return [name for name in _ADDED if name not in there]
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -351,7 +422,8 @@ def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
             raise
         time.sleep(0.005)  # changing the journal does not wait for others as everything else does
         return
-    for statement in _TABLES.split(";"):
+    added = "".join(f",\n    {name} {kind}" for name, kind in _ADDED.items())
+    for statement in _TABLES.replace("{added}", added).split(";"):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {_SCHEMA}")
     db.execute("COMMIT")

@@ -244,3 +244,27 @@ def test_a_file_that_is_no_queue_is_refused(tmp_path):
 
     with pytest.raises(BackendUnavailableError, match="KINETIC_RUNTIME_DIR"):
         Queue(tmp_path / "queue.db")
+
+
+def test_the_queue_of_an_older_kinetic_gets_the_columns_that_it_lacks_and_keeps_its_rows(tmp_path):
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "old")
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
+        db.execute("ALTER TABLE jobs DROP COLUMN slots")
+        db.execute("ALTER TABLE jobs DROP COLUMN allowed")
+
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        queue.add([("new", "", 0)], "earth", RECIPE, Limits(7, ()))
+
+        assert [(row.job_id, row.slots) for row in queue.look()] == [("old", 0), ("new", 7)]
+        assert claimed(queue, "k", Limits(1, ())) == "old"
+        assert claimed(queue, "k2", Limits(1, ())) == "new"
+
+
+def test_a_gpu_job_that_waits_holds_back_the_devices_it_may_use_and_no_others(queue):
+    for name, gpus, devices in [("a", 1, "0"), ("b", 1, "0"), ("c", 1, "01"), ("d", 2, "12"), ("e", 1, "3")]:
+        queue.add([(name, "", gpus)], "earth", RECIPE, Limits(1, tuple(devices)))
+
+    started = [queue.claim(f"k{number}", "earth", ONE) for number in range(4)]
+
+    assert [(row.job_id, row.devices) for row in started if row] == [("a", "0"), ("c", "1"), ("e", "3")]
