@@ -13,7 +13,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from cluster.containers import Container
     from cluster.logs import Log
 
-KUBELET_PORT = 10250
+# A real kubelet listens on the first, perhaps on all addresses; then agents take the next that nobody has.
+KUBELET_PORTS = (10250, 20250, 30250)
 # GKE gives user pods 15 of the 30 seconds that follow the notice.
 SPOT_GRACE_SECONDS = 15
 T = TypeVar("T")
@@ -41,6 +42,8 @@ class Agent:
 
     Attributes:
         registry: The images that exist; add your own.
+        address: Where it listens for the API server.
+        port: On which port.
     """
 
     def __init__(
@@ -51,8 +54,8 @@ class Agent:
         self._endpoint = endpoint
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._socket, self._block = _claim_block()
-        self.address = f"127.{self._block}.0.1"
+        self._socket, self._block = claim_block()
+        self.address, self.port = self._socket.getsockname()
         self._pair: Pair = authority.issue("nodes", folder=folder, hosts=(self.address,))
         self._authority = str(authority.certificate)
         self._numbers = itertools.count()
@@ -109,7 +112,7 @@ class Agent:
         """Register a node; return its name. The scheduler uses it as soon as the server has heard from it."""
 
         async def add() -> str:
-            node = self._nodes[spec.name] = Node(spec, self.address, KUBELET_PORT, self.calls)
+            node = self._nodes[spec.name] = Node(spec, self.address, self.port, self.calls)
             await node.register()
             return spec.name
 
@@ -347,16 +350,27 @@ def _key(pod: dict[str, Any]) -> tuple[str, str]:
     return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
-def _claim_block() -> tuple[socket.socket, int]:
-    """Find addresses 127.X.*.* that no other agent on this machine uses, by listening where it would."""
-    for attempt in range(240):
-        block = 10 + (os.getpid() + attempt) % 240
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((f"127.{block}.0.1", KUBELET_PORT))
-        except OSError:
-            sock.close()
-            continue
-        return sock, block
-    raise RuntimeError("no loopback block is free: 240 node agents run on this machine")
+class NoBlockError(Exception):
+    """Every port that an agent could listen on is taken; the words are for whoever runs the tests."""
+
+
+def claim_block(ports: Sequence[int] = KUBELET_PORTS) -> tuple[socket.socket, int]:
+    """Find addresses 127.X.*.* that no other agent on this machine uses, by listening where it would.
+
+    Raises:
+        NoBlockError: All of these ports are taken on all of these addresses.
+    """
+    for port in ports:
+        for attempt in range(240):
+            block = 10 + (os.getpid() + attempt) % 240
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((f"127.{block}.0.1", port))
+                sock.listen()  # two may bind the same address, and only one of them may listen there
+            except OSError:
+                sock.close()
+                continue
+            return sock, block
+    named = ", ".join(map(str, ports))
+    raise NoBlockError(f"the ports {named} are taken on all addresses 127.10.0.1 to 127.249.0.1: is that a kubelet?")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from cluster import binaries, nodes
-from cluster.agent import Agent
+from cluster.agent import Agent, NoBlockError
 from cluster.plane import Plane
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Cluster(NamedTuple):
     agent: Agent
 
 
-_STARTED = pytest.StashKey[Cluster]()
+_STARTED = pytest.StashKey[Cluster | str]()
 
 
 def why_not() -> str:
@@ -46,8 +46,14 @@ def session_cluster(config: pytest.Config) -> Cluster:
     if reason := why_not():
         pytest.skip(reason)
     if _STARTED not in config.stash:
-        config.stash[_STARTED] = start(config)
-    return config.stash[_STARTED]
+        try:
+            config.stash[_STARTED] = start(config)
+        except NoBlockError as error:
+            config.stash[_STARTED] = f"the node agent finds no place on this machine: {error}"
+    started = config.stash[_STARTED]
+    if isinstance(started, str):
+        pytest.skip(started)
+    return started
 
 
 def start(config: pytest.Config) -> Cluster:

@@ -604,7 +604,7 @@ def test_a_followed_log_ends_without_a_word_when_the_power_goes(agent, add_node,
 
 def test_the_agent_lets_nobody_in_without_a_certificate(agent):
     with httpx2.Client(verify=False, trust_env=False) as http, pytest.raises(httpx2.HTTPError):
-        http.get(f"https://{agent.address}:10250/containerLogs/a/b/c")
+        http.get(f"https://{agent.address}:{agent.port}/containerLogs/a/b/c")
 
 
 def test_a_client_error_names_the_status(client, namespace):

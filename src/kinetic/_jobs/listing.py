@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from kinetic._jobs import looking, places, reading, record, tombstones, verdicts
 from kinetic._jobs.looking import Look
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
-from kinetic.errors import KineticError
+from kinetic.errors import KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
 
 def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:
     if found is None and sighting is not None and not sighting.status.is_final:
+        with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
+            sighting = looking.with_its_claim(places.backend_of(handle), places.store_of(handle), sighting)
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     if found is None:
         found = _verdict(handle)  # the second look: the verdict may have come in between

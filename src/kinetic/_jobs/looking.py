@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def look(handle: JobHandle) -> Look:
     elsewhere = bool(handle.host) and handle.host != places.machine()
     sighting = None if elsewhere else backend.observe([handle.job_id]).get(handle.job_id)
     if sighting is not None and not sighting.status.is_final:
+        sighting = with_its_claim(backend, store, sighting)
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
     if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
@@ -62,6 +64,25 @@ def look(handle: JobHandle) -> Look:
     return Look(status, outcome, sighting)
 
 
+def with_its_claim(backend: Backend, store: Store, sighting: Sighting) -> Sighting:
+    """Say that a job runs whose attempt is claimed: a cluster counts the pods that are ready a second later.
+
+    A claim outlives a machine that lost its power, so the pod that claimed must still be there.
+    """
+    if backend.is_here or sighting.status is not JobStatus.PENDING:
+        return sighting
+    note = _newest_note(store, sighting.name)
+    if note is None or "ended" in note.details:
+        return sighting
+    try:
+        pod = backend.debug_addresses(sighting.name, hosts=[0]).get(0)
+    except KineticError:  # we may not look at pods
+        return sighting
+    # The note has the pod's hostname; Kubernetes appends six characters to it in the names of indexed pods.
+    runs = pod is not None and pod.pod.startswith(str(note.details.get("pod") or note.machine))
+    return replace(sighting, status=JobStatus.RUNNING, reason="", started=note.started) if runs else sighting
+
+
 def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
     """Say whether a job began, and whether it did so on another machine than this: its last Note knows.
 
@@ -70,12 +91,24 @@ def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
         job_id: The job.
         elsewhere: Whether it was launched on another machine; a batch's child may have been launched on both.
     """
-    noted = [entry.key for entry in store.entries(keys.attempts(job_id))]
-    if noted and not elsewhere:
-        with contextlib.suppress(KeyMissingError, IntegrityError):
-            machine = Note.from_bytes(store.get(max(noted, key=_number))).details.get("machine_id")
-            elsewhere = machine not in {None, "", places.machine()}
+    noted = _notes(store, job_id)
+    if noted and not elsewhere and (note := _newest_note(store, job_id, noted)) is not None:
+        elsewhere = note.details.get("machine_id") not in {None, "", places.machine()}
     return {"attempted": bool(noted), "elsewhere": elsewhere}
+
+
+def _notes(store: Store, job_id: str) -> list[str]:
+    return [entry.key for entry in store.entries(keys.attempts(job_id))]
+
+
+def _newest_note(store: Store, job_id: str, noted: Sequence[str] | None = None) -> Note | None:
+    """Return the Note of the last attempt; None where there is none, or none that can be read."""
+    noted = _notes(store, job_id) if noted is None else noted
+    if not noted:
+        return None
+    with contextlib.suppress(KeyMissingError, IntegrityError):
+        return Note.from_bytes(store.get(max(noted, key=_number)))
+    return None
 
 
 def _number(key: str) -> int:

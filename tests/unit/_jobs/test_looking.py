@@ -1,0 +1,95 @@
+"""A claim in the store is a witness: a job whose attempt has begun runs, however late a cluster counts its pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from kinetic._backends.protocol import DebugAddress, Sighting
+from kinetic._jobs import looking
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic._wire.note import Note
+from kinetic.errors import AccessDeniedError
+from kinetic.job_status import JobStatus
+
+JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
+SAYS_PENDING = Sighting(JOB_ID, JobStatus.PENDING, attempt=None, reason="nothing is ready")
+
+
+@dataclass
+class Cluster:
+    """A cluster as far as it is asked here: which pod runs host 0."""
+
+    pod: str = ""
+    is_here: bool = False
+    asked: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    def debug_addresses(self, name: str, *, hosts: list[int]) -> dict[int, DebugAddress]:
+        self.asked.append(name)
+        if self.error:
+            raise self.error
+        return {host: DebugAddress(5678, pod=self.pod) for host in hosts if self.pod}
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(request.node.name)
+
+
+def claim(store: MemoryStore, attempt: int, pod: str, **details: object) -> None:
+    note = Note(JOB_ID, attempt, pod, 1_790_000_000.0, details={"pod": pod, "host": 0, **details})
+    store.put(keys.attempt(JOB_ID, attempt), note.to_bytes())
+
+
+def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(store: MemoryStore) -> None:
+    claim(store, 0, "train-x-abcde")
+
+    seen = looking.with_its_claim(Cluster("train-x-abcde"), store, SAYS_PENDING)
+
+    assert (seen.status, seen.reason, seen.started) == (JobStatus.RUNNING, "", 1_790_000_000.0)
+
+
+def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(store: MemoryStore) -> None:
+    claim(store, 0, "train-x-s-0-0")
+
+    assert looking.with_its_claim(Cluster("train-x-s-0-0-fghij"), store, SAYS_PENDING).status is JobStatus.RUNNING
+
+
+def test_a_job_that_nobody_has_claimed_waits_and_the_cluster_is_not_asked_again(store: MemoryStore) -> None:
+    cluster = Cluster("train-x-abcde")
+
+    assert looking.with_its_claim(cluster, store, SAYS_PENDING) is SAYS_PENDING
+    assert cluster.asked == []
+
+
+def test_an_attempt_that_has_ended_runs_no_more(store: MemoryStore) -> None:
+    claim(store, 0, "train-x-abcde", ended=1_790_000_050.0, why="taken away")
+
+    assert looking.with_its_claim(Cluster("train-x-abcde"), store, SAYS_PENDING) is SAYS_PENDING
+
+
+def test_the_claim_of_a_machine_that_lost_its_power_counts_no_more(store: MemoryStore) -> None:
+    claim(store, 9, "train-x-abcde")
+    claim(store, 10, "train-x-fghij")
+
+    assert looking.with_its_claim(Cluster("train-x-abcde"), store, SAYS_PENDING) is SAYS_PENDING
+    assert looking.with_its_claim(Cluster(""), store, SAYS_PENDING) is SAYS_PENDING
+
+
+def test_who_may_not_see_pods_hears_what_the_cluster_says_of_the_job(store: MemoryStore) -> None:
+    claim(store, 0, "train-x-abcde")
+    cluster = Cluster(error=AccessDeniedError("pods are forbidden"))
+
+    assert looking.with_its_claim(cluster, store, SAYS_PENDING) is SAYS_PENDING
+
+
+@pytest.mark.parametrize("status", [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED])
+def test_only_what_is_called_pending_needs_a_second_witness(store: MemoryStore, status: JobStatus) -> None:
+    claim(store, 0, "train-x-abcde")
+    said, cluster = Sighting(JOB_ID, status), Cluster("train-x-abcde")
+
+    assert looking.with_its_claim(cluster, store, said) is said
+    assert cluster.asked == []
