@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic
+from kinetic._jobs import looking
 from kinetic._settings import VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,16 @@ def text_of(*pages: Path) -> str:
 
 
 def codes() -> set[str]:
-    return {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
+    found = {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
+    ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "endings.py").read_text())))
+    return found | {looking._CODES.get(code, code) for code in ends}
+
+
+def ends_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the codes of how pods end: a job that leaves no verdict is told with them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Meaning":
+            yield from constants(node.args[0])
 
 
 def codes_in(tree: ast.AST) -> Iterator[str]:

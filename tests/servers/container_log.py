@@ -64,10 +64,10 @@ class ContainerLog:
             self._cuts += 1
             self._news.notify_all()
 
-    def end(self) -> None:
+    def end(self, code: int = 0) -> None:
         """End the container."""
         with self._news:
-            self.pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
+            self.pod["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
             self._news.notify_all()
 
     def stream(self, handler: _Handler, *, follow: bool) -> None:

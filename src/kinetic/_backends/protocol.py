@@ -123,6 +123,8 @@ class Diagnosis:
         next: What to do.
         stuck: Whether waiting alone will not help.
         waits: Whether it waits for something; False where there is only to say that it runs, or has ended.
+        code: A short word for the reason, as in an error's brackets; "" where there is none.
+        status: How the job stood at the very moment that this tells of; None where whoever asks knows it.
     """
 
     what: str
@@ -130,6 +132,8 @@ class Diagnosis:
     next: str = ""
     stuck: bool = False
     waits: bool = True
+    code: str = ""
+    status: JobStatus | None = None
 
 
 class Backend(Protocol):
@@ -231,6 +235,12 @@ class Backend(Protocol):
             host: Of which host, from 0.
             attempt: Which attempt.
             follow: Whether it is read as it grows, rather than once.
+        """
+
+    def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
+        """Return the log of a process that was ended before it could bring all of it into the store.
+
+        None where there is no such process, or where nothing is left of it.
         """
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:

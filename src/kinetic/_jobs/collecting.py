@@ -91,7 +91,7 @@ def _in_words(outcome: Outcome, function: str) -> BaseException:
     return JobError(
         f"{function} failed: {message}",
         why=_last_lines(error.get("log", "")),
-        next=f"kinetic jobs logs {outcome.job_id}",
+        next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
         code=outcome.cause or "job-failed",
     )
 

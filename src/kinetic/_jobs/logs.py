@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 from kinetic._backends.protocol import LiveLog
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
-from kinetic.errors import KeyMissingError
+from kinetic.errors import KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
 
 _BLOCK = 1 << 16
+_SEGMENT = 1 << 20  # bytes, as the runner cuts it
 _PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two questions whether the place has what the store has, too
 
 
@@ -74,7 +76,27 @@ def open_log(
     """
     number = latest_attempt(backend, store, job_id) if attempt is None else attempt
     live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
-    return live if live is not None else stored_log(store, job_id, attempt=number, host=host)
+    if live is not None:
+        return live
+    left = keep_what_is_left(backend, store, job_id, attempt=number, host=host)
+    stored = stored_log(store, job_id, attempt=number, host=host)
+    return left if left is not None and left.size() > (stored.size() if stored else 0) else stored
+
+
+def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
+    """Bring into the store what the place alone has of the log of a process that was killed; return that log.
+
+    Whoever looks first does it: the place forgets. Two who do it write the same bytes to the same keys.
+    """
+    left = backend.last_log(job_id, host=host, attempt=attempt)
+    if left is None:
+        return None
+    with contextlib.suppress(KineticError):  # who may not write reads it all the same
+        stored = StoredLog(store, keys.logs(job_id, attempt, host)).size()
+        if stored < left.size() and store.size(keys.record(job_id)) is not None:  # of a removed job nothing is kept
+            for start in range(stored, left.size(), _SEGMENT):
+                store.put(keys.log_segment(job_id, attempt, host, start), left.read(start, _SEGMENT), if_absent=True)
+    return left
 
 
 def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kinetic._backends.protocol import Sighting
-from kinetic._jobs import places, reading, tombstones, verdicts
+from kinetic._jobs import logs, places, reading, tombstones, verdicts
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.note import Note
@@ -17,9 +17,12 @@ from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend
+    from kinetic._backends.protocol import Backend, Diagnosis
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
+
+_CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
+_LOG_LINES = 20  # of the log of a job whose runner was killed: as many as a runner puts into its verdict
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ def look(handle: JobHandle) -> Look:
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
     if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
-        sighting = _with_a_reason(backend, sighting)
-        outcome = _unwritten(sighting) if sighting.reason else None
+        sighting, found = _with_a_reason(backend, sighting)
+        outcome = _unwritten(backend, store, sighting, found) if sighting.reason else None
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
@@ -116,27 +119,35 @@ def _number(key: str) -> int:
     return int(key.rpartition("/")[2])
 
 
-def _with_a_reason(backend: Backend, sighting: Sighting) -> Sighting:
+def _with_a_reason(backend: Backend, sighting: Sighting) -> tuple[Sighting, Diagnosis | None]:
     """Ask the place why a job failed that left no verdict."""
-    if backend.is_here:
-        return sighting
     found = None
-    with contextlib.suppress(KineticError):
-        found = backend.explain(sighting.name)
+    if not backend.is_here:
+        with contextlib.suppress(KineticError):
+            found = backend.explain(sighting.name)
     if found is None:
-        return sighting
+        return sighting, None
     words = found.what.removeprefix(f"{sighting.name}: ") + (f" ({found.why})" if found.why else "")
-    return replace(sighting, reason=words)
+    return replace(sighting, reason=words), found
 
 
-def _unwritten(sighting: Sighting) -> Outcome:
-    """Return the verdict of a job whose store could not take one: the queue remembers why."""
+def _unwritten(backend: Backend, store: Store, sighting: Sighting, found: Diagnosis | None) -> Outcome:
+    """Return the verdict of a job that left none: its store could not take one, or its runner was killed.
+
+    In which phase it was is not known; its last lines are, as long as the place has them.
+    """
+    job_id, log = sighting.name, ""
+    with contextlib.suppress(KineticError):
+        attempt = logs.noted(store, job_id) if sighting.attempt is None else sighting.attempt
+        log = logs.tail(logs.keep_what_is_left(backend, store, job_id, attempt=attempt), _LOG_LINES)
+    error = {"message": sighting.reason, "next": found.next if found else "", "log": log}
     return Outcome(
-        job_id=sighting.name,
+        job_id=job_id,
         status=outcomes.FAILED,
         attempt=sighting.attempt or 0,
-        cause="lost",
-        error={"message": sighting.reason},
+        cause=_CODES.get(found.code, found.code) if found is not None else "lost",
+        phase="",
+        error={name: text for name, text in error.items() if text},
         started=sighting.started,
         ended=sighting.ended,
         witness="observer",

@@ -12,6 +12,7 @@ from typing import Any
 from kinetic._runner.work import Work
 from kinetic._wire import outcome
 from kinetic._wire.outcome import Outcome
+from kinetic._wire.pod import MORE_MEMORY
 
 _LOG_LINES = 20
 _LOG_BYTES = 8192
@@ -111,20 +112,21 @@ def _without_a_word(task: Work, ending: Ending, machine_bytes: int) -> dict[str,
     if ending.status is None:
         return _failed("lost", "the process that kept this job was killed, and the job with it")
     if os.WIFSIGNALED(ending.status):
-        return _by_signal(os.WTERMSIG(ending.status), ending, machine_bytes)
+        return _by_signal(task, os.WTERMSIG(ending.status), ending, machine_bytes)
     code = os.waitstatus_to_exitcode(ending.status)
     what = f"the job's process ended by itself with exit code {code}, as os._exit({code}) does, and left no result"
     return _failed("exit", what, exit_code=code)
 
 
-def _by_signal(number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+def _by_signal(task: Work, number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     what = f"the job's process was ended by {name}"
     big = machine_bytes and ending.peak_bytes > _KILLED_BY_MEMORY * machine_bytes
     if number == signal.SIGKILL and (ending.memory_kill or big):
         gib = ending.peak_bytes / 2**30
         what = f"the job's process ran out of memory: the kernel killed it (SIGKILL) at about {gib:.1f} GiB"
-    elif number == signal.SIGKILL:
+        return _failed("memory", what, signal=name, **({"next": MORE_MEMORY} if task.is_in_a_pod else {}))
+    if number == signal.SIGKILL:
         what += ": somebody ran kill -9 on it, or the kernel ended it for want of memory"
     elif number == signal.SIGSEGV:
         what += ", a segmentation fault in native code; the Python stacks are in its log"

@@ -32,9 +32,10 @@ class Outcome:
         status: "succeeded", "failed" or "cancelled".
         attempt: Which attempt decided, from 0; -1 when none had begun.
         host: Which host of a slice spoke.
-        cause: What decided: "value", "exception", "exit", "signal", "deadline", "runner", "serialization", "disk-full",
-            "lost", "cancelled", "preempted", "evicted".
-        phase: The runner's phase in which it happened.
+        cause: What decided: "value", "exception", "exit", "signal", "memory", "deadline", "runner", "serialization",
+            "disk-full", "lost", "cancelled", "preempted", "evicted"; of a job that left no verdict, the code of what
+            its cluster says.
+        phase: The runner's phase in which it happened; "" where nobody knows.
         error: For a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
         body_length: Bytes of the pickle in front of the page; 0 when there is none.
         body_sha256: Its digest.

@@ -35,6 +35,7 @@ TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows what stands in it a
 # Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
 HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
 RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
+MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
 DETECT = "detect"  # as a coordinator: JAX finds it by itself, as it does on TPU hosts of GKE
 
 

@@ -107,6 +107,13 @@ class Reader:
         """Return the bytes of the log that follow from the next bytes of the output, as far as they are sure."""
         return b"".join(self._read(data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK))
 
+    def rest(self) -> bytes:
+        """Return what was held back, of an output that has ended: nothing follows that could make it a mark."""
+        data, self._held = self._held, b""
+        if self.claim is None or self.is_lost or (self._is_at_start and data.startswith(_WORD)):
+            return b""
+        return self._users(data)
+
     def _read(self, data: bytes) -> bytes:
         data, self._held = self._held + data, b""
         if self.claim is None:

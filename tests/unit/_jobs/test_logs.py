@@ -343,3 +343,68 @@ def test_a_follower_of_stored_segments_sees_each_byte_once(store: MemoryStore) -
         seen.append(b"".join(follower.new_bytes()))
 
     assert seen == [b"fi", b"rst", b"\nsec", b"ond\n", b"third\n"]
+
+
+# ------------------------------------------------------------------------------------- of a process that was killed
+
+
+class Place:
+    """A place that has the log of a killed process, until somebody takes it away."""
+
+    is_here = False
+
+    def __init__(self, left: bytes | None) -> None:
+        self.left = left
+
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> None:
+        return None
+
+    def last_log(self, name: str, *, host: int, attempt: int) -> Counting | None:
+        return Counting(self.left) if self.left is not None and (host, attempt) == (0, 0) else None
+
+
+def submitted(store: MemoryStore, *segments: bytes) -> None:
+    store.put(keys.record("job"), b"{}")
+    stored(store, *segments)
+
+
+def opened(place: Place, store: MemoryStore, attempt: int = 0) -> str:
+    return logs.text_of(logs.open_log(place, store, "job", attempt=attempt, host=0))
+
+
+def test_what_was_printed_since_the_last_segment_is_fetched_and_stored_by_whoever_looks_first(
+    store: MemoryStore,
+) -> None:
+    submitted(store, b"first\n", b"sec")
+    place = Place(b"first\nsecond\n" + b"x" * (3 << 20))
+
+    found = opened(place, store)
+    place.left = None  # the pod is removed
+
+    assert found.startswith("first\nsecond\nxxx")
+    assert opened(place, store) == found
+
+
+def test_the_whole_log_is_kept_where_nothing_of_it_had_reached_the_store(store: MemoryStore) -> None:
+    submitted(store)
+
+    assert opened(Place(b"all of it\n"), store) == "all of it\n"
+    assert opened(Place(None), store) == "all of it\n"
+
+
+def test_a_store_that_has_more_than_the_place_keeps_what_it_has(store: MemoryStore) -> None:
+    submitted(store, b"first\nsecond\n")
+
+    assert opened(Place(b"first\n"), store) == "first\nsecond\n"
+
+
+def test_nothing_is_written_for_a_job_that_was_removed(store: MemoryStore) -> None:
+    assert opened(Place(b"first\n"), store) == "first\n"
+    assert list(store.entries("job/")) == []
+
+
+def test_other_attempts_keep_their_logs(store: MemoryStore) -> None:
+    submitted(store)
+    stored(store, b"later\n", attempt=1)
+
+    assert opened(Place(b"first\n"), store, attempt=1) == "later\n"

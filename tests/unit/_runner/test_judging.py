@@ -58,10 +58,10 @@ ENDS = {
     "a number without a name": ({"status": 40}, "signal", "ended by signal 40"),
     "the kernel, as it counted": (
         {"status": signal.SIGKILL, "memory_kill": True, "peak_bytes": 3 * GIB},
-        "signal",
+        "memory",
         "ran out of memory: the kernel killed it (SIGKILL) at about 3.0 GiB",
     ),
-    "the kernel, by its size": ({"status": signal.SIGKILL, "peak_bytes": 8 * GIB}, "signal", "ran out of memory"),
+    "the kernel, by its size": ({"status": signal.SIGKILL, "peak_bytes": 8 * GIB}, "memory", "ran out of memory"),
     "a deadline": ({"status": signal.SIGKILL, "deadline": True}, "deadline", "at its deadline of 1.5 s"),
     "a wish": ({"status": signal.SIGTERM, "stopped": True}, "stopped", "because somebody asked for it"),
     "nobody knows how": ({"status": None}, "lost", "the process that kept this job was killed, and the job with it"),
@@ -76,6 +76,16 @@ def test_an_end_without_a_word_is_a_failure_in_a_plain_sentence(task: Work, endi
     assert said in verdict.error["message"]
     assert verdict.error["log"].splitlines() == [f"line {number}" for number in range(80, 100)]
     assert (verdict.job_id, verdict.attempt, verdict.started, verdict.ended) == ("cpu-train-1", 2, 1.0, 2.0)
+
+
+def test_who_ran_out_of_memory_in_a_pod_is_told_how_to_get_more(task: Work) -> None:
+    ending = {"status": signal.SIGKILL, "memory_kill": True}
+
+    here = judge(task, 10 * GIB, **ending)
+    in_a_pod = judge(replace(task, is_in_a_pod=True), 10 * GIB, **ending)
+
+    assert "next" not in here.error
+    assert in_a_pod.error["next"].startswith('write resources = { memory = "32Gi" } under [tool.kinetic]')
 
 
 def test_a_kill_of_a_small_process_is_not_blamed_on_memory(task: Work) -> None:

@@ -292,6 +292,11 @@ class KubeBackend:
             return live.follow(self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name))
         return live.snapshot(self.client, pods, host=host, attempt=attempt)
 
+    def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
+        """Return the log of a pod whose runner was killed; see the protocol."""
+        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
+        return live.last(self.client, pods, host=host, attempt=attempt)
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Say which pods carry out hosts of a job now; see the protocol."""
         pods = visiting.pods_of(self.client, name)

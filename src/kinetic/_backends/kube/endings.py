@@ -9,9 +9,8 @@ from kinetic._backends.kube import reading
 from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.sayings import Meaning
 from kinetic._wire import podlog
-from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, LOST_EXIT, MORE_MEMORY
 
-_MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
 _MORE_DISK = 'write resources = { disk = "100Gi" } under [tool.kinetic] in pyproject.toml'
 _MORE_SHM = 'write resources = { shm = "16Gi" } under [tool.kinetic] in pyproject.toml'
 _NEXT_TRY = "nothing: it starts again by itself when there is a machine"
@@ -77,7 +76,7 @@ def _exit(ended: Object, said: str, job_id: str) -> Meaning:
     code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
     message = str(ended.get("message") or said)
     if reason == "OOMKilled":
-        return Meaning("memory", "its memory ran out", f"exit code {code}, OOMKilled", _MORE_MEMORY, stuck=True)
+        return Meaning("memory", "its memory ran out", f"exit code {code}, OOMKilled", MORE_MEMORY, stuck=True)
     if reason in {"StartError", "ContainerCannotRun"}:
         return Meaning(
             "program",
@@ -98,7 +97,7 @@ def _exit(ended: Object, said: str, job_id: str) -> Meaning:
         return Meaning("failed", "it failed", _tail(message), look, stuck=True)
     if code == 137:
         return Meaning(
-            "killed", "it was killed, most often because memory ran out", "exit code 137", _MORE_MEMORY, stuck=True
+            "killed", "it was killed, most often because memory ran out", "exit code 137", MORE_MEMORY, stuck=True
         )
     if code > 128:
         return Meaning("signal", f"it was ended by {_signal(code - 128)}", f"exit code {code}", look, stuck=True)
@@ -110,7 +109,7 @@ def _roomier(message: str) -> str:
         return _MORE_SHM
     if "ephemeral" in message or "EmptyDir" in message or "disk" in message.lower():
         return _MORE_DISK
-    return _MORE_MEMORY
+    return MORE_MEMORY
 
 
 def _signal(number: int) -> str:

@@ -57,8 +57,11 @@ def diagnosis(found: Finding, job_id: str) -> Diagnosis:
             found.next or f"kinetic jobs logs {job_id} --follow",
             found.stuck,
             waits=found.status not in words,
+            code=found.code,
+            status=found.status,
         )
-    return Diagnosis(f"{job_id}: {found.what}", found.why, found.next, found.stuck)
+    told = f"{job_id}: {found.what}"
+    return Diagnosis(told, found.why, found.next, found.stuck, code=found.code, status=found.status)
 
 
 def _events(client: Client, found: Object) -> list[Object]:

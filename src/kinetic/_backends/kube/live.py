@@ -1,6 +1,7 @@
 """The log of a job while its pod runs, with the same positions as in the store: of what the cluster serves, the user's.
 
-Everything here may answer None: then the store is asked, which has the log of every pod, some seconds later.
+Everything here may answer None: then the store is asked, which has the log of every pod, some seconds later. Only where
+the runner itself was killed, the store lacks what was printed last; its pod has that until it is gone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kinetic._backends.kube.following import BytesLog, Following, OnVerdict, Pod
 from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.tailing import is_running
 from kinetic._wire import podlog
+from kinetic._wire.pod import FAILED_EXIT
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -97,6 +99,42 @@ def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             elif (found := reader.claim) and (found.attempt, found.host) == (attempt, host):
                 return BytesLog(data)
     return None
+
+
+def last(client: Client, pods: Sequence[Object], *, host: int, attempt: int) -> BytesLog | None:
+    """Return the log of an attempt whose container was killed as a whole, or None.
+
+    A runner that ends by itself brings the log into the store; then nothing is read here.
+
+    Args:
+        client: Of the cluster.
+        pods: Those of the job.
+        host: Which host.
+        attempt: Which attempt.
+    """
+    known = _of(client).attempts
+    with contextlib.suppress(KineticError):
+        for pod, ended in _killed(pods, host):
+            uid = f"{_uid(pod)}/{ended.get('containerID') or ''}"
+            claim = known.get(uid)
+            if claim is not None and (claim.attempt, claim.host) != (attempt, host):
+                continue
+            reader = podlog.Reader()
+            output = pod_logs.read(client, reading.name(pod), previous=is_running(pod)) or b""
+            data = reader.read(output) + reader.rest()
+            if reader.claim is not None:
+                known[uid] = reader.claim
+                if (reader.claim.attempt, reader.claim.host) == (attempt, host):
+                    return BytesLog(data)
+    return None
+
+
+def _killed(pods: Sequence[Object], host: int) -> Iterator[tuple[Object, Object]]:
+    """Yield the pods of a host whose runner did not end by itself, the newest first, and how each ended."""
+    for pod in sorted(pods, key=lambda pod: (reading.made(pod), reading.name(pod)), reverse=True):
+        ended = reading.terminated(pod)
+        if reading.host(pod) == host and ended is not None and ended.get("exitCode") not in {0, FAILED_EXIT}:
+            yield pod, ended
 
 
 def follow(client: Client, pods: Sequence[Object], *, host: int, attempt: int, on_verdict: OnVerdict) -> PodLog | None:

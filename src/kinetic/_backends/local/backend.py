@@ -251,6 +251,9 @@ class LocalBackend:
         """Return the log as the worker writes it; see the protocol."""
         return FileLog.open(self.paths.log(name, attempt, host))
 
+    def last_log(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing: here ``live_log`` reads the file that the process wrote, however it ended."""
+
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Read what the debug servers of a running job say of themselves; see the protocol."""
         row = self.queue.jobs([name]).get(name)

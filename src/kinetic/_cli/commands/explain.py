@@ -13,12 +13,14 @@ from kinetic._cli import failures, options, tables
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kinetic._backends.protocol import Diagnosis
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
 
 _CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
 _INDENT = " " * len("phase: ")
 _LONG_ROW = 3  # hosts; of more, the first and the last are named
+_MOST_LOOKS = 3  # at a job that changes while it is looked at
 _LINES = 10  # of the log of a job that failed
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
@@ -62,11 +64,8 @@ def explain(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs explain @last
     """
-    from kinetic._jobs import looking
-
     with output.phase("looking at the job", summary=False):
-        seen = looking.look(handle)
-        told = explanation(handle, seen)
+        seen, told = _look(handle)
     if as_json:
         head = {"job_id": handle.job_id, "function": handle.func_name, "status": seen.status.value}
         tables.document(**head, **told._asdict())
@@ -78,12 +77,42 @@ def explain(handle: JobHandle, as_json: bool) -> None:
     _line("next", told.next)
 
 
+def _look(handle: JobHandle) -> tuple[Look, Explanation]:
+    """Look at a job and explain it as it was at that moment: where it changed in between, look again."""
+    from dataclasses import replace
+
+    from kinetic._jobs import looking
+
+    for _ in range(_MOST_LOOKS):
+        seen = looking.look(handle)
+        told = _diagnosis(handle, seen)
+        is_gone = told is None or (told.status is not None and told.status.is_final)
+        if seen.status.is_final or not is_gone:
+            break
+    if told is not None and told.status is not None and not told.status.is_final:
+        seen = replace(seen, status=told.status)  # the cluster was asked once more, with more to show for it
+    return seen, _explained(handle, seen, told)
+
+
+def _diagnosis(handle: JobHandle, seen: Look) -> Diagnosis | None:
+    """Ask the place of a job that has not ended why it is as it is."""
+    from kinetic._jobs import listing, places
+
+    if seen.status.is_final or not listing.can_be_seen(handle):
+        return None
+    return places.backend_of(handle).explain(handle.job_id)
+
+
 def explanation(handle: JobHandle, seen: Look) -> Explanation:
     """Explain a job from what was seen of it."""
+    return _explained(handle, seen, _diagnosis(handle, seen))
+
+
+def _explained(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
     job_id = handle.job_id
     match seen.status.value:
         case "PENDING" | "RUNNING":
-            return _of_live(handle, seen)
+            return _of_live(handle, seen, told)
         case "FAILED":
             return _of_failed(handle, seen)
         case "SUCCEEDED":
@@ -93,15 +122,14 @@ def explanation(handle: JobHandle, seen: Look) -> Explanation:
     return Explanation("kinetic removed it, or it was never launched", next="kinetic jobs list --all")
 
 
-def _of_live(handle: JobHandle, seen: Look) -> Explanation:
-    from kinetic._jobs import listing, places
+def _of_live(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
+    from kinetic._jobs import listing
 
     if not listing.can_be_seen(handle):
         what = f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
         return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
     if handle.debug and seen.status.value == "RUNNING" and (waits := _of_debugged(handle)) is not None:
         return waits
-    told = places.backend_of(handle).explain(handle.job_id)
     if told is None:  # not in the queue yet, or not any more
         return Explanation(listing.reason_of(seen) or "it is about to begin", next="kinetic jobs list")
     what = told.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
@@ -152,7 +180,8 @@ def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
         phase = _PHASES.get(seen.outcome.phase, seen.outcome.phase)
     speaks = not log or (seen.outcome is not None and seen.outcome.cause in _CAUSES_WITH_A_REASON)
     why = (failed.why or "") if speaks else ""
-    return Explanation(failed.what, why, phase, log, f"kinetic jobs logs {handle.job_id}")
+    advice = str(seen.outcome.error.get("next") or "") if seen.outcome is not None else ""
+    return Explanation(failed.what, why, phase, log, advice or f"kinetic jobs logs {handle.job_id}")
 
 
 def _last_lines(handle: JobHandle) -> tuple[str, ...]:

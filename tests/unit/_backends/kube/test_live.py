@@ -348,3 +348,62 @@ def test_a_connection_without_a_socket_cannot_be_cut_and_does_no_harm() -> None:
         extensions: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
     assert tailing._cutter(Answer()) is None  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------- what is left over
+
+
+@pytest.mark.parametrize("code", [137, 143, 1, 139, 255])
+def test_the_log_of_a_container_that_was_killed_as_a_whole_is_read_while_its_pod_is_there(
+    served: ContainerLog, client: Client, code: int
+) -> None:
+    served.write(claimed() + b"one\n" + podlog.said("something of ours") + b"two, and half of a word kine")
+    served.end(code)
+
+    log = live.last(client, [served.pod], host=0, attempt=0)
+
+    assert log is not None
+    assert log.read(0, 100) == b"one\ntwo, and half of a word kine"
+
+
+@pytest.mark.parametrize("code", [0, 82])
+def test_what_a_runner_brought_into_the_store_itself_is_not_read_again(
+    served: ContainerLog, client: Client, code: int
+) -> None:
+    served.write(claimed() + b"one\n")
+    served.end(code)
+
+    assert live.last(client, [served.pod], host=0, attempt=0) is None
+    assert served.asked == 0
+
+
+def test_the_log_of_another_attempt_or_host_is_not_mistaken_for_it(served: ContainerLog, client: Client) -> None:
+    served.write(claimed(attempt=3) + b"one\n")
+    served.end(137)
+
+    assert live.last(client, [served.pod], host=0, attempt=2) is None
+    assert live.last(client, [served.pod], host=1, attempt=3) is None
+    assert live.last(client, [served.pod], host=0, attempt=3) is not None
+    assert served.asked == 2  # whose log it is, is remembered
+
+
+def test_of_a_pod_that_is_gone_or_runs_nothing_is_left_over(served: ContainerLog, client: Client) -> None:
+    served.write(claimed() + b"one\n")
+    assert live.last(client, [served.pod], host=0, attempt=0) is None
+
+    served.end(137)
+    served.status = 404
+
+    assert live.last(client, [served.pod], host=0, attempt=0) is None
+
+
+@pytest.mark.parametrize("output", [b"no beginning\n" * 9000, claimed() + podlog.said(f"{podlog.LEFT_OUT}9 bytes")])
+def test_a_log_without_its_beginning_or_with_a_hole_is_not_taken(
+    served: ContainerLog, client: Client, output: bytes
+) -> None:
+    served.write(output + b"one\n")
+    served.end(137)
+
+    log = live.last(client, [served.pod], host=0, attempt=0)
+
+    assert log is None or log.size() == 0
