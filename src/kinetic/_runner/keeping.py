@@ -26,6 +26,7 @@ _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and be
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
 _LOOK_SECONDS = 60.0  # nothing is polled: a look this rare only guards against a lost wake-up
+_MOST_DESCRIPTORS = 4096  # where the system does not list them
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -114,13 +115,12 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def start(task: Work, libc: Any, close: list[int]) -> Watch:
-    """Fork a worker.
+def start(task: Work, libc: Any) -> Watch:
+    """Fork a worker, which holds no descriptor of this process but its end of the report.
 
     Args:
         task: What it will do.
         libc: From ``use_linux``.
-        close: Descriptors of the keeper that the worker must not hold.
     """
     sealing.reserve(task.reserve)
     ear, mouth = os.pipe()
@@ -130,9 +130,8 @@ def start(task: Work, libc: Any, close: list[int]) -> Watch:
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        _die_with(keeper, libc, life, alive)
-        for descriptor in (*close, ear):
-            os.close(descriptor)
+        _close_all_but(mouth, life)
+        _die_with(keeper, libc, life)
         if afresh.is_needed() or task.own_interpreter:
             _in_a_fresh_interpreter(task, mouth)
         working.work(task, mouth)
@@ -154,14 +153,26 @@ def _in_a_fresh_interpreter(task: Work, mouth: int) -> None:
         os._exit(70)
 
 
-def _die_with(keeper: int, libc: Any, life: int, alive: int) -> None:
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor above the standard ones: nothing that user code writes may reach what is its keeper's."""
+    signal.set_wakeup_fd(-1)
+    try:
+        there = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:  # no /proc in this container
+        there = list(range(_MOST_DESCRIPTORS))
+    for descriptor in there:
+        if descriptor > 2 and descriptor not in kept:
+            with contextlib.suppress(OSError):  # the one that listed them is gone already
+                os.close(descriptor)
+
+
+def _die_with(keeper: int, libc: Any, life: int) -> None:
     """Arrange that this worker ends when its keeper does."""
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         import threading
 
-        os.close(alive)
         threading.Thread(target=_end_at_eof, args=(life,), name="kinetic-life", daemon=True).start()
     if os.getppid() != keeper:
         os._exit(70)

@@ -157,9 +157,9 @@ class Keeper:
         Returns:
             The verdict, or None when a worker was killed before the function began and may be started ``again``.
         """
-        hosts = [keeping.start(task, self.libc, heart.descriptors()) for task in tasks]
+        self.queue.close()  # until it is used next: SQLite's connections must not cross a fork
+        hosts = [keeping.start(task, self.libc) for task in tasks]
         step("keeper:forked")
-        self.queue.worker(page.job_id, self.name, hosts[0].pid)
         heart.running()
         unwanted = functools.partial(self._is_unwanted, store, page.job_id)
         endings = keeping.watch(hosts, self.bell, wake=self.wake, stop=unwanted)

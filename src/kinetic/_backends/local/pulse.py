@@ -27,10 +27,6 @@ class Heart:
             # Both ends, because opening for writing alone fails while nobody reads.
             self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def descriptors(self) -> list[int]:
-        """Return what a forked worker must close: the pipe ends with its last writer."""
-        return [] if self._descriptor is None else [self._descriptor]
-
     def running(self) -> None:
         """Tell that the worker runs."""
         if self._descriptor is not None:

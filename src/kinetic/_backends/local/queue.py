@@ -143,7 +143,7 @@ class Queue:
         self._path = path
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._db = _connect(path)
+        self._db: sqlite3.Connection | None = _connect(path)
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
@@ -244,11 +244,6 @@ class Queue:
             )
             return bool(done.rowcount)
 
-    def worker(self, job_id: str, keeper: str, pid: int) -> None:
-        """Say which process works."""
-        with self.change() as db:
-            db.execute("UPDATE jobs SET worker = ? WHERE job_id = ? AND keeper = ?", (pid, job_id, keeper))
-
     def end(self, job_id: str, verdict: str) -> bool:
         """Say that a job has its verdict; False when the row is gone, because somebody removed the job.
 
@@ -297,10 +292,11 @@ class Queue:
             db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
 
     def close(self) -> None:
-        """Close the database; in a forked child, leave it to the parent."""
+        """Close the database until it is used again; in a forked child, leave it to the parent."""
         with self._lock:
-            if self._pid == os.getpid():
+            if self._db is not None and self._pid == os.getpid():
                 self._db.close()
+                self._db = None
 
     def _read(self, question: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._lock:
@@ -312,11 +308,13 @@ class Queue:
     def _mine(self) -> sqlite3.Connection:
         if self._pid != os.getpid():  # after a fork: a connection must not cross it
             _left_alone.append(self._db)  # nor be closed by the child
-            self._db, self._pid = _connect(self._path), os.getpid()
+            self._db, self._pid = None, os.getpid()
+        if self._db is None:
+            self._db = _connect(self._path)
         return self._db
 
 
-_left_alone: list[sqlite3.Connection] = []
+_left_alone: list[sqlite3.Connection | None] = []
 
 
 def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:

@@ -125,7 +125,7 @@ class Parent:
         _hear_ourselves(task.log)
         if not afresh.is_needed() and not task.own_interpreter:
             keeping.load_ahead()
-        watched = keeping.start(task, libc, [self._wake, self._waker])
+        watched = keeping.start(task, libc)
         watched.grace, watched.spare_children = USER_SECONDS, True
         self.watching = True
         self.key = preparing.key_of(self.page)

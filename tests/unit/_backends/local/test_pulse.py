@@ -94,8 +94,7 @@ def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
     waiting, heart = pulse.Pulse(pipe), pulse.Heart(pipe)
     pid = os.fork()
     if pid == 0:
-        for descriptor in heart.descriptors():
-            os.close(descriptor)
+        os.close(heart._descriptor)
         waiting.close()
         time.sleep(LONG)
         os._exit(0)
