@@ -231,6 +231,8 @@ def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Or
         fingerprint=shipping.versions(),
         data=packed.data,
         group=group_id,
+        cpu=shipment.resources.cpu,
+        memory_bytes=shipment.resources.memory_bytes,
     )
 
 

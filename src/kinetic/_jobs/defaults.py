@@ -231,14 +231,19 @@ def _checked_in_file(page: _Page, name: str) -> object:
 
 
 def _not_enforced(found: Found, options: Options, environ: Mapping[str, str]) -> Iterable[str]:
-    """Say that resources have no meaning where this job goes, if that is this machine."""
+    """Say which resources nobody holds a job to where it goes, if that is this machine."""
     from kinetic import _settings as settings
+    from kinetic._runner import memory
 
     asked = cast("dict[str, object]", found.value or {})
     place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
-    if asked and settings.resolve(**place, environ=environ).backend.value == "local":
-        told = ", ".join(f"{name}={amount}" for name, amount in asked.items())
-        yield f"the resources {told} are for clusters: nothing on this machine holds a job to them"
+    told = ", ".join(
+        f"{name}={amount}{' (libraries start as many threads)' if name == 'cpu' else ''}"
+        for name, amount in asked.items()
+        if name != "memory" or not memory.is_enforced()
+    )
+    if told and settings.resolve(**place, environ=environ).backend.value == "local":
+        yield f"not enforced on this machine: {told}"
 
 
 def _without_effect(page: _Page) -> Iterable[str]:

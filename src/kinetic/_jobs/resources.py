@@ -1,4 +1,4 @@
-"""Resources: how much processor, memory and disk a job asks a cluster for. This machine holds nobody to them.
+"""Resources: how much processor, memory and disk a job asks for. This machine holds a job to its memory only.
 
 | name | what | written as |
 |---|---|---|

@@ -11,6 +11,7 @@ from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._jobs import defaults, interpreting, places, referring
 from kinetic._jobs import ground as grounds
+from kinetic._jobs.resources import Resources
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
 from kinetic._settings.variables import read
@@ -46,6 +47,7 @@ class Shipment(NamedTuple):
         interpreter: The Python of an isolated environment, or "" for this client's own.
         by_value: Modules that the user wants by value.
         pod: What the job asks of a cluster; None on this machine.
+        resources: How much processor and memory each host asks for.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Shipment(NamedTuple):
     interpreter: str
     by_value: tuple[str, ...]
     pod: PodWishes | None = None
+    resources: Resources = Resources()
 
     def ship_data(self, found: Found, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it; see ``referring.ship``."""
@@ -86,7 +89,8 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
             profile=ground.target.profile,
             environ=os.environ,
         )
-    return Shipment(plan, options, ground, captured, interpreter, by_value, pod)
+    asked = defaults.resources_of(plan.root, ground.target.profile, os.environ)
+    return Shipment(plan, options, ground, captured, interpreter, by_value, pod, asked)
 
 
 def _refuse_folders_of_this_machine(options: Options, ground: Ground) -> None:

@@ -102,6 +102,8 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
         deadline=None if options.debug else options_.deadline_of(options, os.environ),
         debug=debugging.seconds(options, os.environ),
         fingerprint=shipping.versions(),
+        cpu=shipment.resources.cpu,
+        memory_bytes=shipment.resources.memory_bytes,
     )
     return order, found
 

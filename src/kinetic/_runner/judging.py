@@ -33,6 +33,7 @@ class Ending:
         memory_kill: True when the kernel counted an out-of-memory kill in this control group meanwhile.
         failed_at: Monotonic time at which this host of a slice was seen to have failed, or None.
         for_a_peer: True when the keeper ended it because another host of its slice had failed.
+        held_bytes: What its processes held when they were ended because that was more than asked for; else 0.
     """
 
     status: int | None
@@ -44,11 +45,12 @@ class Ending:
     memory_kill: bool = False
     failed_at: float | None = None
     for_a_peer: bool = False
+    held_bytes: int = 0
 
     @property
     def was_killed(self) -> bool:
         """Say whether somebody from outside killed the process, and neither we nor the kernel for want of memory."""
-        wished = self.deadline or self.stopped or self.memory_kill
+        wished = self.deadline or self.stopped or self.memory_kill or self.held_bytes
         killed = self.status is not None and os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) == signal.SIGKILL
         return killed and not wished
 
@@ -109,6 +111,10 @@ def _without_a_word(task: Work, ending: Ending, machine_bytes: int) -> dict[str,
         return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
     if ending.stopped:
         return _failed("stopped", "the job was ended because somebody asked for it")
+    if ending.held_bytes:
+        asked, held = ((amount or 0) / 2**30 for amount in (task.memory_bytes, ending.held_bytes))
+        what = f"the job ran out of memory: it asked for {asked:.3g} GiB, and its processes held {held:.3g} GiB"
+        return _failed("memory", what, limit_bytes=task.memory_bytes, held_bytes=ending.held_bytes, next=MORE_MEMORY)
     if ending.status is None:
         return _failed("lost", "the process that kept this job was killed, and the job with it")
     if os.WIFSIGNALED(ending.status):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner import afresh, judging, sealing, working
+from kinetic._runner import afresh, judging, memory, sealing, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
 from kinetic._runner.work import Listener, Work
 from kinetic._wire.outcome import SUCCEEDED
@@ -58,6 +58,8 @@ class Watch:
         began: Monotonic time of the fork.
         grace: Seconds from SIGTERM to SIGKILL.
         spare_children: Whether SIGTERM goes to the worker alone, which may need its children to save its work.
+        guard: Looks at what its processes hold, where a limit was asked for.
+        held_bytes: What they held when that was too much, or 0.
     """
 
     task: Work
@@ -78,6 +80,8 @@ class Watch:
     for_a_peer: bool = False
     grace: float = _GRACE_SECONDS
     spare_children: bool = False
+    guard: memory.Guard | None = None
+    held_bytes: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -141,7 +145,20 @@ def start(task: Work, libc: Any) -> Watch:
     if life >= 0:
         os.close(life)
     closing = [ear] + ([alive] if alive >= 0 else [])
-    return Watch(task, pid, Listener(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills())
+    watched = Watch(task, pid, Listener(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills())
+    if task.memory_bytes and memory.is_enforced():
+        watched.guard = memory.Guard(task.memory_bytes, lambda: _processes(pid))
+    return watched
+
+
+def _processes(worker: int) -> list[int]:
+    """Return the processes of a worker: its descendants, and those of its group whose parents have ended."""
+    adopted = []
+    for child in memory.children_of(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            if child != worker and os.getpgid(child) == worker:
+                adopted.append(child)
+    return [pid for root in (worker, *adopted) for pid in memory.tree_of(root)]
 
 
 def _in_a_fresh_interpreter(task: Work, mouth: int) -> None:
@@ -229,7 +246,7 @@ class _Senses:
     """Everything that a keeper waits for: the end of a child, the words of its workers, a wish from outside."""
 
     def __init__(self, hosts: Sequence[Watch], bell: Bell, wake: int) -> None:
-        self._bell, self._wake = bell, wake
+        self._bell, self._wake, self._asked = bell, wake, time.monotonic()
         self._ears = {watched.listener.descriptor: watched.listener for watched in hosts}
         self._poll = select.poll()
         for descriptor in (bell.descriptor, wake, *self._ears):
@@ -247,7 +264,10 @@ class _Senses:
             elif not self._ears[descriptor].hear():
                 self._poll.unregister(descriptor)
                 del self._ears[descriptor]
-        return self._wake in told or not told
+        if self._wake in told or time.monotonic() - self._asked >= _LOOK_SECONDS:
+            self._asked = time.monotonic()
+            return True
+        return False
 
     def hear_out(self) -> None:
         """Take in what was said last."""
@@ -280,6 +300,8 @@ def _patience(watched: Watch) -> float:
     times = [now + _LOOK_SECONDS]
     if watched.status is not None:
         return _LOOK_SECONDS
+    if watched.guard is not None and watched.done_at is None:
+        times.append(watched.guard.due)
     if watched.peer_limit is not None:
         times.append(max(watched.peer_limit, now + 0.01))
     if watched.done_at is not None:
@@ -299,6 +321,10 @@ def _act(watched: Watch) -> None:
     if watched.done_at is not None:
         if now >= watched.done_at + _GRACE_SECONDS:
             _signal(watched, signal.SIGKILL)
+        return
+    if watched.guard is not None and not watched.held_bytes and (held := watched.guard.exceeded()):
+        watched.held_bytes = held
+        _signal(watched, signal.SIGKILL)
         return
     if watched.stopped and watched.term_at is None:
         watched.term_at = now
@@ -378,6 +404,7 @@ def _ending(watched: Watch) -> judging.Ending:
         memory_kill=_memory_kills() > watched.memory_kills,
         failed_at=watched.failed_at,
         for_a_peer=watched.for_a_peer,
+        held_bytes=watched.held_bytes,
     )
 
 

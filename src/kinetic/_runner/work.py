@@ -42,6 +42,7 @@ class Work:
         meta: The file that says that the body is complete; written last.
         reserve: Space kept for a failure on a full disk.
         deadline: Seconds the function may take, or None.
+        memory_bytes: What the processes of this host may hold, or None; in a pod the kernel sees to it.
         runner: Folder with the runner's code.
         hosts: How many hosts the slice has.
         coordinator: ``address:port`` at which its hosts meet; "" for one host.
@@ -81,6 +82,7 @@ class Work:
     requirements: Mapping[str, Any] | None = None
     is_in_a_pod: bool = False
     own_interpreter: bool = False
+    memory_bytes: int | None = None
 
     @property
     def data_shared(self) -> Path | None:

@@ -115,6 +115,8 @@ class Order:
         group: The batch whose children share this page, or "".
         index: Of a child, its input's index; None in the page itself.
         group_attempt: Of a child, which attempt at this input it is, from 0.
+        cpu: Cores that each host asked for, or None.
+        memory_bytes: Memory that each host asked for, or None.
     """
 
     job_id: str
@@ -136,6 +138,8 @@ class Order:
     group: str = ""
     index: int | None = None
     group_attempt: int = 0
+    cpu: float | None = None
+    memory_bytes: int | None = None
 
     @property
     def key(self) -> str:

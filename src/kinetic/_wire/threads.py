@@ -1,9 +1,18 @@
-"""Threads where they can be had; who gets none does the work alone."""
+"""Threads: our own, where they can be had, and how many the libraries of a job start."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def begin(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread | None:
@@ -24,3 +33,11 @@ def begin(work: Callable[[], object], name: str, *, daemon: bool = True) -> thre
     except RuntimeError:
         return None
     return thread
+
+
+def variables(cores: float) -> dict[str, str]:
+    """Return what tells libraries how many threads to start in a job that asked for some cores.
+
+    Without it they start one for each core of the machine, and jobs side by side slow each other down.
+    """
+    return dict.fromkeys(VARIABLES, str(max(1, math.ceil(cores))))

@@ -258,7 +258,8 @@ def test_what_only_batches_and_clusters_follow_is_checked_at_every_submission(ro
     assert f"{root / 'pyproject.toml'}, line " in caught.value.what
 
 
-def test_a_job_on_this_machine_is_told_once_that_nobody_holds_it_to_its_resources(root, environ, capsys):
+def test_a_job_on_this_machine_is_told_once_which_resources_nobody_holds_it_to(root, environ, capsys, monkeypatch):
+    monkeypatch.setattr("kinetic._runner.memory.is_enforced", lambda: True)
     project(root, 'resources = { cpu = 4, memory = "16Gi" }')
     options = Options.checked(accelerator="cpu")
 
@@ -267,8 +268,19 @@ def test_a_job_on_this_machine_is_told_once_that_nobody_holds_it_to_its_resource
         defaults.applied(options._replace(project="acme"), root, None, environ)
 
     assert capsys.readouterr().err == (
-        "kinetic: the resources cpu=4, memory=16Gi are for clusters: nothing on this machine holds a job to them\n"
+        "kinetic: not enforced on this machine: cpu=4 (libraries start as many threads)\n"
     )
+
+
+def test_where_nothing_says_what_a_process_holds_the_memory_is_not_enforced_and_the_line_says_so(
+    root, environ, capsys, monkeypatch
+):
+    monkeypatch.setattr("kinetic._runner.memory.is_enforced", lambda: False)
+    project(root, 'resources = { memory = "16Gi" }')
+
+    defaults.applied(Options.checked(accelerator="cpu"), root, None, environ)
+
+    assert capsys.readouterr().err == "kinetic: not enforced on this machine: memory=16Gi\n"
 
 
 # What is typed into a terminal.

@@ -33,6 +33,7 @@ def task(tmp_path: Path) -> Work:
         meta=tmp_path / "meta",
         reserve=tmp_path / "reserve",
         deadline=1.5,
+        memory_bytes=2 * GIB,
         runner="",
     )
 
@@ -62,6 +63,11 @@ ENDS = {
         "ran out of memory: the kernel killed it (SIGKILL) at about 3.0 GiB",
     ),
     "the kernel, by its size": ({"status": signal.SIGKILL, "peak_bytes": 8 * GIB}, "memory", "ran out of memory"),
+    "its memory": (
+        {"status": signal.SIGKILL, "held_bytes": 3 * GIB},
+        "memory",
+        "the job ran out of memory: it asked for 2 GiB, and its processes held 3 GiB",
+    ),
     "a deadline": ({"status": signal.SIGKILL, "deadline": True}, "deadline", "at its deadline of 1.5 s"),
     "a wish": ({"status": signal.SIGTERM, "stopped": True}, "stopped", "because somebody asked for it"),
     "nobody knows how": ({"status": None}, "lost", "the process that kept this job was killed, and the job with it"),

@@ -13,7 +13,7 @@ from kinetic._backends.kube.single import job
 from kinetic._backends.wishes import PodWishes
 from kinetic._data.mounting import fuse_mount
 from kinetic._stores.addresses import PUBLIC_VARIABLES
-from kinetic._wire import debug, outputs
+from kinetic._wire import debug, outputs, threads
 from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER, PodPage
 from kinetic.errors import LaunchError
 
@@ -81,6 +81,8 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     """Return the variables of the container: nothing of the user's, and nothing secret."""
     found = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
     found["KERAS_BACKEND"] = "jax"
+    if launch.order.cpu is not None:
+        found |= threads.variables(launch.order.cpu)
     if launch.placement.kind == "cpu":
         found["JAX_PLATFORMS"] = "cpu"
     if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith("python:"):

@@ -43,4 +43,5 @@ def page_of(launch: Launch, umask: int, environ: Mapping[str, str]) -> LaunchPag
         machine=home.machine_id(environ),
         function=launch.order.function_name,
         placed=launch.order.placed_early(),
+        memory_bytes=launch.order.memory_bytes,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._backends.local.soil import OF_ONE_INTERPRETER
 from kinetic._stores.opening import CREDENTIAL_VARIABLES
-from kinetic._wire import outputs
+from kinetic._wire import outputs, threads
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _NAMES = frozenset(  # a string is read more easily than forty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
-    "http_proxy https_proxy no_proxy XLA_FLAGS OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS".split()
-)
+    "http_proxy https_proxy no_proxy XLA_FLAGS".split()
+) | frozenset(threads.VARIABLES)
 _OURS = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT")
 _PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", *_OURS)
 
@@ -48,6 +48,8 @@ def of_job(
     frameworks = {"KERAS_BACKEND": "jax"}  # as on a cluster
     if placement.kind != "gpu":
         frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
+    if order.cpu is not None:
+        frameworks |= {name: value for name, value in threads.variables(order.cpu).items() if name not in chosen}
     own = {
         "KINETIC_JOB_ID": order.job_id,
         "KINETIC_OUTPUT_DIR": order.output_dir,

@@ -37,6 +37,7 @@ class LaunchPage:
     machine: str = ""
     function: str = ""
     placed: list[dict[str, Any]] | None = None
+    memory_bytes: int | None = None
 
     def to_bytes(self) -> bytes:
         """Write the page."""
@@ -117,6 +118,7 @@ def work_of(
         data_cache=paths.data_cache,
         function=page.function,
         placed=page.placed,
+        memory_bytes=page.memory_bytes,
     )
 
 

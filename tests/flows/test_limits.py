@@ -1,0 +1,80 @@
+"""What a job asks for on this machine: memory that it is held to, and threads that follow its cores."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kinetic._runner import memory
+
+from .conftest import Project  # type: ignore[import-not-found,unused-ignore]
+
+MIB = 1 << 20
+ASKS = '[project]\nname = "theirs"\nversion = "1"\n[tool.kinetic]\nresources = {{ {} }}\n'
+EATS = """
+    import json, os, sys, time
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def eat(mebibytes, in_a_child):
+        if in_a_child and os.fork():
+            os.wait()
+            return "the child ended"
+        held = []
+        for number in range(mebibytes):
+            held.append(os.urandom(1 << 20))
+            time.sleep(0.002)
+        time.sleep(3)
+        return len(held)
+
+    if __name__ == "__main__":
+        begun = time.monotonic()
+        try:
+            print(json.dumps(eat(int(sys.argv[1]), "child" in sys.argv)))
+        except kinetic.errors.JobError as error:
+            print(json.dumps([error.code, str(error), time.monotonic() - begun]))
+"""
+
+
+@pytest.mark.skipif(not memory.is_enforced(), reason="this system has no /proc")
+@pytest.mark.parametrize("who", ["itself", "child"])
+def test_a_job_that_eats_more_memory_than_it_asked_for_fails_as_out_of_memory(project: Project, who: str) -> None:
+    project.write("pyproject.toml", ASKS.format('memory = "200Mi"'))
+
+    out = project.out(EATS, "1000", who)
+
+    code, said, took = json.loads(out.splitlines()[-1])
+    assert code == "memory"
+    assert "the job ran out of memory: it asked for 0.195 GiB, and its processes held 0." in said
+    assert 'resources = { memory = "32Gi" }' in said
+    assert took < 30
+
+
+@pytest.mark.skipif(not memory.is_enforced(), reason="this system has no /proc")
+def test_a_job_that_stays_within_its_memory_ends_well(project: Project) -> None:
+    project.write("pyproject.toml", ASKS.format('memory = "200Mi"'))
+
+    assert project.out(EATS, "100") == "100\n"
+
+
+def test_libraries_start_as_many_threads_as_a_job_asked_for_cores_unless_somebody_says_otherwise(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    project.write("pyproject.toml", ASKS.format("cpu = 2.5"))
+
+    out = project.out("""
+        import os
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def threads():
+            return [os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")]
+
+        if __name__ == "__main__":
+            print(threads())
+    """)
+
+    assert out == "['3', '3', '7']\n"
