@@ -203,6 +203,12 @@ SCHEDULING = (
         _MACHINES,
         stuck=True,
     ),
+    Saying(  # Kubernetes 1.36 names no taint any more: it may be that of a machine that is just starting
+        "no-node-matches",
+        r"had untolerated taint\(s\)",
+        "no machine of this cluster takes the job: all that could are tainted for others, or not ready",
+        "kubectl describe nodes | grep -A3 Taints shows the taints; ask for another accelerator, or add machines",
+    ),
     Saying("no-node-matches", r"no nodes available", "the cluster has no machines", _MACHINES),
     Saying("waits", r".", "the scheduler has found no machine yet", _DESCRIBE),
 )
@@ -231,6 +237,13 @@ WAITING = (
         stuck=True,
     ),
     Saying(
+        "image-registry",
+        r"(?:ErrImagePull|ImagePullBackOff).*(?:no such host|server misbehaving|Name or service not known)",
+        "the registry of {image} is not known by this name",
+        "look at its spelling, before the first slash; a registry inside a network needs a name that nodes can resolve",
+        stuck=True,
+    ),
+    Saying(
         "image-missing",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:not found|manifest unknown|NotFound|does not exist|name unknown)",
         "there is no image {image}",
@@ -239,7 +252,7 @@ WAITING = (
     ),
     Saying(
         "image-slow",
-        r"(?:ErrImagePull|ImagePullBackOff).*(?:toomanyrequests|\b429\b|rate limit|timeout|no such host|EOF)",
+        r"(?:ErrImagePull|ImagePullBackOff).*(?:toomanyrequests|\b429\b|rate limit|timeout|EOF)",
         "the registry of {image} does not serve the cluster well: it is tried again",
         "wait; if it stays so, copy the image to a registry near the cluster",
     ),

@@ -213,6 +213,16 @@ ROWS = [
         P, "no-node-matches", "reserved by {google.com/tpu: present}", "kubectl get nodes", STUCK,
     ),
     Row(
+        "taints without a name",
+        scene(unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
+        P, "no-node-matches", "tainted for others, or not ready", "kubectl describe nodes", WAIT,
+    ),
+    Row(
+        "other labels beside taints",
+        scene(unschedulable(MISMATCH.replace(". pre", ", 1 node(s) had untolerated taint(s). pre"))),
+        P, "no-node-matches", "what the job asks for: gpu-l4x4", "kubectl get nodes", STUCK,
+    ),
+    Row(
         "no nodes at all",
         scene(unschedulable("no nodes available to schedule pods")),
         P, "no-node-matches", "the cluster has no machines", "kubectl get nodes --show-labels", WAIT,
@@ -322,6 +332,13 @@ ROWS = [
         "image of another processor",
         scene(waiting("ErrImagePull", f'failed to pull image "{IMAGE}": no match for platform in manifest: not found')),
         P, "image-architecture", "not made for the processor", "linux/arm64", STUCK,
+    ),
+    Row(
+        "registry, misspelt",
+        scene(waiting("ErrImagePull", f'failed to pull and unpack image "{IMAGE}": failed to do request: Head '
+              '"https://registry.exmaple.com/v2/x/manifests/1": dial tcp: lookup registry.exmaple.com on 10.0.0.10:53: '
+              "no such host")),
+        P, "image-registry", "not known by this name", "look at its spelling", STUCK,
     ),
     Row(
         "registry is busy",
