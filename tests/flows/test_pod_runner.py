@@ -1108,6 +1108,16 @@ def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
     assert slices.keys_below(keys.attempts(JOB)) == ["0"]
 
 
+@pytest.mark.parametrize("body", ["return host", "if host == 2:\n    raise ValueError('two')\ntime.sleep(600)"])
+def test_a_slice_ends_when_its_function_does_and_not_at_the_next_look(slices: Pods, body: str) -> None:
+    slices.page = replace(slices.page, look_seconds=3600.0)
+    act(slices, body)
+
+    ends_of(start_all(slices))  # in well under a minute: hosts tell each other
+
+    assert slices.outcome() is not None
+
+
 def test_the_failure_of_a_host_is_noticed_while_the_leader_runs_and_is_told_with_its_name(slices: Pods) -> None:
     act(slices, "if host == 2:\n    raise ValueError('two')\ntime.sleep(60)")
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kinetic._runner import afresh, judging, keeping, patience, sealing
 from kinetic._runner.judging import Ending
@@ -32,6 +33,9 @@ from kinetic._wire import distribution, keys, pages, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
 from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
+
+if TYPE_CHECKING:
+    from kinetic._runner.pod.notifier import Notifier
 
 USER_SECONDS = 10.0  # of the 15 that Spot gives
 LAST_SECONDS = 3.0  # for the note and the last of the log
@@ -61,6 +65,7 @@ class Parent:
         self.started = time.time()
         self._lingers_since: float | None = None
         self._always_short_of = shortage.of_this_machine(place.base)
+        self.notifier: Notifier | None = None
         self._wake, self._waker = os.pipe()
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
@@ -92,7 +97,7 @@ class Parent:
         say(podlog.claimed(podlog.Claim(page.job_id, self.note.attempt, host), page.hosts))
         self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
         if page.hosts > 1:
-            self.peers.begin(self.note)
+            self._begin_together(page, host)
         if page.most_attempts is not None and self.note.attempt >= page.most_attempts:
             return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
         if lacking := shortage.that_lasts(self.store, self.note):
@@ -104,6 +109,14 @@ class Parent:
         for path in (task.body, task.meta, task.reserve):
             path.unlink(missing_ok=True)
         return code
+
+    def _begin_together(self, page: PodPage, host: int) -> None:
+        from kinetic._runner.pod.notifier import Notifier  # 5 ms; most jobs have one host
+
+        self.notifier = Notifier(self.store, page.job_id, self.note.attempt, host)
+        self.notifier.publish()
+        self.peers.ring = self.notifier.tell
+        self.peers.begin(self.note)
 
     def _dismiss(self) -> None:
         """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
@@ -145,6 +158,8 @@ class Parent:
         seconds = self.page.look_seconds if self.page.hosts > 1 else _VERDICT_SECONDS
         self.lookout = Lookout(self._look, self._waker, seconds)
         self.lookout.start()
+        if self.notifier is not None:
+            self.notifier.start(self.lookout.ring)
 
     def _look(self) -> bool:
         """Look into the store, on the lookout's thread; say whether the worker shall end."""
@@ -289,6 +304,7 @@ class Parent:
             return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
 
         ours = self.patiently(seal)
+        self.peers.ring()
         failed = ours and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
         say(f"{podlog.VERDICT}: {words if ours else 'another one was there first; it holds'}")

@@ -7,12 +7,16 @@
     {job_id}/hosts/{attempt}/0/call              the leader asks who is still there
     {job_id}/hosts/{attempt}/{host}/here         the answer
 
-The leader lists them every few seconds; the others ask for two keys. Only the leader makes the verdict.
+    {job_id}/hosts/{attempt}/0/address           where the leader listens for rings; see notifier.py
+
+Whoever writes one rings. Without that the leader lists them every few seconds, and the others ask for two keys. Only
+the leader makes the verdict.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,11 +71,16 @@ class Peers:
         job_id: The job.
         attempt: Its number.
         host: This host.
+
+    Attributes:
+        roll: What is known of every host, as it was seen last.
+        ring: Tells the others that there is something new; until somebody says how, nobody is told.
     """
 
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._job_id, self._attempt, self._host = store, job_id, attempt, host
-        self.roll = Roll()  # as it was seen last
+        self.ring: Callable[[], object] = lambda: None
+        self.roll = Roll()
         self._told: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, note: Note) -> None:
@@ -92,6 +101,7 @@ class Peers:
             page = replace(ended, body_length=0, body_sha256="").footer(key, HOST_PURPOSE)
             self._told.append((ended.status, page))
             self._store.put(place, page)
+            self.ring()
             return
         with body.open("r+b") as file:
             file.truncate(ended.body_length)
@@ -99,15 +109,18 @@ class Peers:
             file.write(ended.footer(key, HOST_PURPOSE))
         self._told.append((ended.status, body))
         self._store.put(place, body)
+        self.ring()
 
     def call(self) -> None:
         """Ask who is still there."""
         self._store.put(keys.host(self._job_id, self._attempt, 0, "call"), b"")
+        self.ring()
 
     def answer(self) -> None:
         """Answer if the leader has asked."""
         if self._store.size(keys.host(self._job_id, self._attempt, 0, "call")) is not None:
             self._store.put(keys.host(self._job_id, self._attempt, self._host, "here"), b"")
+            self.ring()
 
     def look(self) -> Roll:
         """Read what everybody told, with one listing."""

@@ -1,0 +1,139 @@
+"""Hosts of a slice hear of each other at once; where they cannot, nothing is worse than it was."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kinetic._runner.pod import notifier
+from kinetic._runner.pod.lookout import Lookout
+from kinetic._runner.pod.notifier import Notifier
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+
+JOB = "tpu-train-1"
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(request.node.name)
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod's name leads to its own address; this machine's need not."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
+    monkeypatch.setattr(notifier, "_FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def begin(store: MemoryStore) -> Callable[[int], tuple[Notifier, threading.Semaphore]]:
+    def begin_(host: int) -> tuple[Notifier, threading.Semaphore]:
+        made, rung = Notifier(store, JOB, 0, host), threading.Semaphore(0)
+        made.publish()
+        made.start(rung.release)
+        return made, rung
+
+    return begin_
+
+
+def connected(leader: Notifier, count: int) -> None:
+    limit = time.monotonic() + 10
+    while len(leader._connections) < count:
+        assert time.monotonic() < limit, "nobody connected"
+        time.sleep(0.005)
+
+
+def quiet(rung: threading.Semaphore) -> None:
+    while rung.acquire(timeout=0.1):
+        pass
+
+
+def test_a_host_rings_its_leader_and_the_leader_all_its_hosts(begin) -> None:
+    leader, leaders = begin(0)
+    (one, ones), (_, others) = begin(1), begin(2)
+    connected(leader, 2)
+    for rung in (leaders, ones, others):
+        quiet(rung)
+
+    one.tell()
+    assert leaders.acquire(timeout=10)
+    assert not others.acquire(timeout=0.05)
+
+    leader.tell()
+    assert ones.acquire(timeout=10)
+    assert others.acquire(timeout=10)
+
+
+def test_a_host_that_begins_before_its_leader_finds_it(begin) -> None:
+    _, rung = begin(1)
+    leader, _ = begin(0)
+
+    connected(leader, 1)
+
+    assert rung.acquire(timeout=10)  # what was told before it was there
+
+
+def test_a_leader_hears_of_what_a_host_told_before_it_was_connected(begin) -> None:
+    early, _ = begin(1)
+    early.tell()
+
+    _, rung = begin(0)
+
+    assert rung.acquire(timeout=10)
+
+
+def test_a_leader_that_is_gone_rings_for_the_last_time(begin) -> None:
+    leader, _ = begin(0)
+    _, rung = begin(1)
+    connected(leader, 1)
+    quiet(rung)
+
+    for each in list(leader._connections):
+        each.shutdown(socket.SHUT_RDWR)
+
+    assert rung.acquire(timeout=10)
+
+
+@pytest.mark.parametrize("address", [b"", b"nonsense", b"127.0.0.1 0", b"127.0.0.1 many", b"\xff \xff", b"x" * 9999])
+def test_an_address_that_leads_nowhere_leaves_a_host_to_its_looks(store, begin, address: bytes) -> None:
+    store.put(keys.host(JOB, 0, 0, "address"), address)
+
+    made, rung = begin(1)
+    made.tell()
+
+    assert rung.acquire(timeout=10)  # it looks by itself: a leader that is gone may have left a verdict
+    assert made._connections == set()
+
+
+def test_a_pod_without_an_address_listens_nowhere(store, begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
+
+    leader, _ = begin(0)
+    leader.tell()
+
+    assert list(store.entries(keys.hosts(JOB, 0))) == []
+
+
+def test_a_ring_is_a_look_at_once_and_many_rings_are_few_looks() -> None:
+    looks, (_, mouth) = [], os.pipe()
+    done = threading.Event()
+
+    def look() -> bool:
+        looks.append(time.monotonic())
+        done.set()
+        return False
+
+    lookout = Lookout(look, mouth, 3600.0)
+    lookout.start()
+    for _ in range(1000):
+        lookout.ring()
+
+    assert done.wait(10)
+    time.sleep(0.3)
+    assert len(looks) <= 3
