@@ -336,7 +336,7 @@ ROWS = [
     Row(
         "registry, misspelt",
         scene(waiting("ErrImagePull", f'failed to pull and unpack image "{IMAGE}": failed to do request: Head '
-              '"https://registry.exmaple.com/v2/x/manifests/1": dial tcp: lookup registry.exmaple.com on 10.0.0.10:53: '
+              '"https://registry.nowhere.example/v2/x/manifests/1": dial tcp: lookup registry.nowhere.example: '
               "no such host")),
         P, "image-registry", "not known by this name", "look at its spelling", STUCK,
     ),
