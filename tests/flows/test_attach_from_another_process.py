@@ -380,7 +380,7 @@ except Exception as error:
     assert collected[:2] == [None, {"lines": 3}]
     assert again[:2] == ["ResultMissingError", "NOT_FOUND"]
     assert again[2] < 1
-    assert pair.fate(job)[0] == "JobNotFoundError"
+    assert pair.fate(job)[0] == "ResultMissingError"  # it can be attached: its log is kept
 
 
 def test_two_processes_that_collect_at_once_both_end_and_one_has_the_value(pair: Pair) -> None:

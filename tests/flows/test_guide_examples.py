@@ -117,7 +117,7 @@ def test_the_first_job_is_submitted_and_collected(guide):
     job_id = printed[0].removeprefix("Submitted: ")
     assert LITERAL_ID.fullmatch(job_id)  # an id looks as the guide shows it
     assert printed[1:] == ["{'final_loss': 0.123}", "final = {'final_loss': 0.123}"]
-    assert guide.status(job_id) == "removed"
+    assert guide.status(job_id) == "NOT_FOUND"
 
 
 def test_a_job_is_reattached_by_its_id(guide):

@@ -37,8 +37,8 @@ SEED = int(
 # still be there. "cancelled": NOT_FOUND, and result() says so at once.
 BECOMES: dict[str, str] = {
     **dict.fromkeys(steps.CLIENT[:6], "never"),
-    **dict.fromkeys(steps.CLIENT[6:9], "value"),
-    **dict.fromkeys(steps.CLIENT[9:], "removed"),
+    **dict.fromkeys(steps.CLIENT[6:10], "value"),
+    **dict.fromkeys(steps.CLIENT[10:], "removed"),
     **dict.fromkeys(steps.CANCELLER, "cancelled"),
     **dict.fromkeys(steps.KEEPER, "value"),
     **dict.fromkeys(steps.WORKER, "value"),
@@ -67,6 +67,7 @@ SCRIPT = """
     @kinetic.run(accelerator="cpu")
     def double(data, notes, seconds):
         note(notes, "began")
+        print("doubling")
         time.sleep(seconds)
         note(notes, "done")
         return int(open(data + "/number").read()) * 2

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic._jobs import removing, tombstones
+from kinetic._jobs import history, looking, removing, tombstones
 from kinetic._stores import transfer
 from kinetic._wire import keys
 from kinetic._wire.steps import step
@@ -21,21 +21,35 @@ if TYPE_CHECKING:
 def after_collection(handles: Sequence[JobHandle], board: Board | Loose) -> None:
     """Remove the resources and artifacts of children that succeeded and were collected; outputs always stay.
 
-    The marks come first: if we die in between, these children count as collected, and none of them is run again.
+    Logs and pages go into the history first, and the marks: if we die in between, these children count as collected,
+    and none of them is run again.
     """
     if not handles:
         return
     store = board.store
-    run(store, [partial(bury, handle, board, "SUCCEEDED", resource=True, artifacts=True) for handle in handles])
+    run(store, [partial(_keep, handle, board) for handle in handles])
     step("client:children-marked")
     board.backend.remove([handle.job_id for handle in handles])
     run(store, [partial(store.delete, keys.job(handle.job_id)) for handle in handles])
+
+
+def _keep(handle: JobHandle, board: Board | Loose) -> None:
+    """Write a collected child's log and page into the history, and set the mark that says it is removed."""
+    seen = handle._ended or looking.look(handle)  # noqa: SLF001 - whoever collected it has seen how it ended
+    handle._past = removing.collected_page(handle, seen)  # noqa: SLF001
+    _mark(handle, board)
 
 
 def bury(handle: JobHandle, board: Board | Loose, status: str, *, resource: bool, artifacts: bool) -> None:
     """Write a child's tombstone, and say in its batch's own listing that it was removed."""
     fields = {**handle.to_dict(), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
     tombstones.write(board.store, fields | {"artifacts_removed": artifacts, "resource_removed": resource})
+    if artifacts:
+        history.forget(board.store, handle.job_id)
+    _mark(handle, board)
+
+
+def _mark(handle: JobHandle, board: Board | Loose) -> None:
     if mark := removing.mark_of(handle):
         board.store.put(f"{mark}.removed", b"")
         board.note_end(handle.group_index or 0, handle.group_attempt or 0, "removed")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kinetic._batches import collecting, ending, view, waiting
+from kinetic._batches import collecting, ending, tally, view, waiting
 from kinetic._batches.interrupting import LettingGo
 from kinetic._jobs.handle import JobHandle
 from kinetic.job_status import JobStatus
@@ -57,6 +57,16 @@ class BatchHandle:
     def status_counts(self) -> dict[str, int]:
         """Return how many submitted jobs have each status, by its name."""
         return dict(Counter(status.value for _, status in self.statuses()))
+
+    def summary(self) -> dict[str, int]:
+        """Return how many inputs are in which state, in words: also after the batch was collected.
+
+        Returns:
+            Counts of the states that occur, e.g. {"succeeded": 8, "failed": 1, "running": 1}. Further ones are
+            "cancelled", "removed" (by hand), "waiting", "to be tried again", "refused" and "not submitted".
+        """
+        counts = tally.counted(self._refreshed(), self.submission_failures)
+        return {state: counts[state] for state in tally.STATES if counts[state]}
 
     def wait(self, *, timeout: float | None = None) -> None:
         """Wait until every job has ended and nothing more will be submitted.

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kinetic._output.widths import plain, shortened, wide
 
-__all__ = ["Column", "age", "document", "duration", "jsonable", "lines", "plain", "shortened", "show", "wide"]
+__all__ = [
+    "Column",
+    "age",
+    "ago",
+    "document",
+    "duration",
+    "jsonable",
+    "lines",
+    "plain",
+    "shortened",
+    "show",
+    "status",
+    "wide",
+]
 
 SCHEMA_VERSION = 1
 _GAP = "  "
 _LEAST = 12  # characters: a flexible column that is narrower says nothing any more
+_UNITS = {"s": "s", "m": "min", "h": "h", "d": "d"}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 
 
@@ -77,6 +91,24 @@ def age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)}{unit} ago"
     return f"{max(int(seconds), 0)}s ago"
+
+
+def ago(written: str, now: float) -> str:
+    """Say in a sentence how long ago a time was that is written as everything durable writes it, e.g. "5 s ago"."""
+    from datetime import datetime
+
+    try:
+        seconds = now - datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        return written
+    short = age(seconds).removesuffix(" ago")
+    return f"{short[:-1]} {_UNITS[short[-1]]} ago"
+
+
+def status(page: Mapping[str, Any], now: float) -> str:
+    """Write the status of a job; of one that was collected, how it ended and when it was collected."""
+    collected = page.get("collected_at")
+    return f"{page['status']} (collected {ago(collected, now)})" if collected else str(page["status"])
 
 
 def _terminal_width() -> int | None:

@@ -23,13 +23,13 @@ ROWS = (
     ("results", "values that nobody has collected: until result() or kinetic jobs cleanup"),
     ("failures", "how jobs failed or were cancelled: until kinetic jobs cleanup"),
     ("jobs", "records, orders and arguments: as long as their job; large arguments: 7 days after its end"),
-    ("logs", "what jobs printed: as long as their job"),
+    ("logs", "what jobs printed that nobody collected: as long as their job"),
     ("packs", "the files of projects: 7 days after the last job that needs them"),
     ("data", "what jobs were sent to read: 60 days after it was sent or looked for last"),
     ("fetched data", "what jobs on this machine have read, for the next one: 30 days after its last use"),
     ("batches", "manifests, inputs and marks of batches: until kinetic batch cleanup"),
     ("outputs", "what jobs wrote into KINETIC_OUTPUT_DIR: yours, never removed"),
-    ("history", "what became of removed jobs: 30 days"),
+    ("history", "logs and records of collected jobs, and what became of removed ones: 30 days"),
     ("working folders", "the projects of running jobs, and of failed ones for 24 hours"),
     ("runner code", "kinetic's own code for its jobs: 30 days after the last that needs it"),
     ("environments", "isolated environments: 30 days after their last use"),
@@ -193,8 +193,10 @@ def _kind_in_store(parts: tuple[str, ...]) -> tuple[str, str]:
     top, inside = parts[0], parts[1] if len(parts) > 1 else ""
     if top == _SCRATCH:
         return "being written", "/".join(parts)
-    if top in {"packs", "history", "outputs"}:
-        return top, inside.removesuffix(".json")
+    if top == "history":
+        return top, parts[-1].partition(".")[0]  # a job's log belongs to the same job
+    if top in {"packs", "outputs"}:
+        return top, inside
     if top == "data":
         return "data", "/".join(parts[1:])
     if f"{top}/" == keys.GROUPS and inside:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
-from kinetic._jobs import places, record, retention, tombstones
+from kinetic._jobs import history, places, record, retention, tombstones
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
@@ -31,7 +31,7 @@ class Known:
 
 
 def attach(job_id: str, project: str | None = None, cluster: str | None = None) -> JobHandle:
-    """Rebuild the handle of a job from its durable record.
+    """Rebuild the handle of a job from its durable record; of a collected job, from the history.
 
     Args:
         job_id: The id, or the beginning of it if only one job begins so.
@@ -39,10 +39,11 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
         cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
 
     Returns:
-        A handle, ready for status(), result() and the rest.
+        A handle, ready for status(), result() and the rest. Of a job that was collected in the last 30 days, status()
+        is NOT_FOUND and logs(), tail() and history() tell what there was.
 
     Raises:
-        JobNotFoundError: No job has this id; nearest ones are named.
+        JobNotFoundError: No job has this id, or it was removed by hand; nearest ones are named.
         OptionError: This cannot be an id, or several jobs begin so.
     """
     names.check_job_id(job_id)
@@ -50,11 +51,19 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     for store in stores:
         with contextlib.suppress(KeyMissingError):
             return _load(store, job_id)
+        if (collected := _collected(store, tombstones.read(store, job_id))) is not None:
+            return collected
     for store in stores:
         found = names.the_one(job_id, [name for name in _ids(store) if name.startswith(job_id)])
         if found:
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
                 return _load(store, found)
+    for store in stores:
+        pages = (tombstones.seen(store, name) for name in tombstones.ids(store) if name.startswith(job_id))
+        past = [handle for page in pages if (handle := _collected(store, page)) is not None]
+        found = names.the_one(job_id, [handle.job_id for handle in past], "ids of collected jobs")
+        if found:
+            return past[0]
     raise _not_found(stores, job_id)
 
 
@@ -91,18 +100,21 @@ def kept(project: str | None = None, zone: str | None = None, cluster: str | Non
 def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobHandle | None:
     """Return the job that was submitted last, or None where there is none.
 
-    One that was cancelled counts, since its log stays; one that was collected or cleaned up does not: nothing is left
-    that could be looked at.
+    One that was cancelled or collected counts, since its log stays; one that was removed by hand does not: nothing is
+    left that could be looked at.
 
     Args:
         project: Google Cloud project; every argument falls back as in ``kinetic.run``.
         zone: Google Cloud zone.
         cluster: GKE cluster.
     """
-    handles = kept(project=project, zone=zone, cluster=cluster)
-    latest = max((handle.created_at for handle in handles), default="")
-    of_one_second = [handle for handle in handles if handle.created_at == latest]
-    return max(of_one_second, key=_recorded, default=None)
+    target = settings.resolve(project=project, zone=zone, cluster=cluster)
+    stores = _stores(target)
+    there = list(_records((store, _ids(store)) for store in stores))
+    known = {handle.job_id for handle in there}
+    past = (_collected(store, page) for store in stores for page in tombstones.listed(store))
+    found = _newest_first(iter([*there, *(handle for handle in past if handle and handle.job_id not in known)]))
+    return found[0] if found else None
 
 
 def were_removed(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
@@ -114,7 +126,7 @@ def were_removed(project: str | None = None, zone: str | None = None, cluster: s
         cluster: GKE cluster.
     """
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
-    return any(True for store in _stores(target) for _ in store.entries(keys.HISTORY))
+    return any(tombstones.ids(store) for store in _stores(target))
 
 
 def known() -> Known:
@@ -151,7 +163,7 @@ def _on_the_cluster(target: Target) -> set[str]:
 
 def _unremoved(store: Store, there: set[str]) -> list[str]:
     """Return the jobs of a store that have no tombstone, or are still there although they have one."""
-    removed = {entry.key.removeprefix(keys.HISTORY).removesuffix(".json") for entry in store.entries(keys.HISTORY)}
+    removed = tombstones.ids(store)
     return [job_id for job_id in _ids(store) if job_id in there or job_id not in removed]
 
 
@@ -173,19 +185,25 @@ def _try_to_load(store: Store, job_id: str) -> JobHandle | None:
         return None
 
 
+def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
+    """Return the handle of a collected job from its page of the history; None of a page that is of no such job."""
+    if page is None or not history.is_collected(page):
+        return None
+    try:
+        handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says
+    except TypeError:
+        _log().warning("%s is not listed: its page of the history is incomplete", page.get("job_id"))
+        return None
+    handle._past = page  # noqa: SLF001 - one room
+    return handle
+
+
 def _load(store: Store, job_id: str) -> JobHandle:
     data = store.get(keys.record(job_id))
     handle = JobHandle.from_dict(record.from_bytes(data, job_id, None))
     if not places.trusts_the_store():
         record.from_bytes(data, job_id, places.key_of(job_id, handle.key_id or ""))
     return handle
-
-
-def _recorded(handle: JobHandle) -> tuple[float, str]:
-    """Say when a record was written, by the store: it is written once, so this is the order of submission."""
-    store, record_key = places.store_of(handle), keys.record(handle.job_id)
-    times = (entry.modified for entry in store.entries(keys.job(handle.job_id)) if entry.key == record_key)
-    return next(times, 0.0), handle.job_id
 
 
 def _stores(target: Target) -> list[Store]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import collecting, logs, looking, places, removing, waiting
+from kinetic._jobs import collecting, history, logs, looking, places, removing, waiting
 from kinetic._wire.names import utc
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
@@ -83,6 +83,8 @@ class JobHandle:
     group_attempt: int | None = None
     _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
     _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
+    _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    _ended: Look | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:
@@ -134,6 +136,18 @@ class JobHandle:
         """
         return looking.look(self).status
 
+    def history(self) -> dict[str, Any]:
+        """Return how the job stands or how it ended, also after it was collected or removed, for 30 days.
+
+        Returns:
+            JSON values under the names of ``kinetic jobs status --json``. ``status`` tells how the job ended: SUCCEEDED
+            or FAILED of one that was collected, CANCELLED of one that was cancelled. ``collected_at`` and
+            ``removed_at`` tell when it was collected or removed.
+        """
+        from kinetic._jobs import describing  # only who asks for it needs it
+
+        return describing.history_of(self, looking.look(self))
+
     def done(self) -> bool:
         """Say whether the job will never change again."""
         return self.status().is_final
@@ -169,6 +183,8 @@ class JobHandle:
 
     def logs(self, follow: bool = False) -> str | None:
         """Return the whole log, "" while the job is pending; or print it as it grows until the job ends.
+
+        The log of a collected job stays for 30 days, up to 10 MiB of its end.
 
         Args:
             follow: Print to stdout and return None.
@@ -265,6 +281,7 @@ class JobHandle:
             cleanup_poll_interval: Accepted for compatibility.
         """
         removing.remove(self, looking.look(self), resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        self._past = None
 
     def _deliver(self, seen: Look, *, cleanup: bool | None, wait: float) -> Any:
         outcome = seen.outcome
@@ -276,18 +293,21 @@ class JobHandle:
                 value = collecting.value_of(places.store_of(self), outcome, self.func_name)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
                 raise self._missing(looking.Look(JobStatus.NOT_FOUND)) from error
+            self._ended = seen
             if cleanup or (cleanup is None and not self.debug):
-                removing.after_collection(self, seen, wait=wait)
+                self._past = removing.after_collection(self, seen, wait=wait)
             self._value = value
             return value
         failure = collecting.failure_of(places.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
             self._exception = failure
             if cleanup:
-                removing.after_collection(self, seen, wait=wait)
+                self._past = removing.after_collection(self, seen, wait=wait)
         raise failure
 
     def _missing(self, seen: Look) -> ResultMissingError:
+        if history.is_collected(seen.past):
+            return self._spent(seen.past or {})
         why = {
             JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
             JobStatus.FAILED: "its process is gone, and nothing of it is left on this machine",
@@ -299,8 +319,17 @@ class JobHandle:
             next="kinetic jobs list --all     shows what became of it",
         )
 
+    def _spent(self, past: dict[str, Any]) -> ResultMissingError:
+        when = utc(float(past["collected"]))
+        return ResultMissingError(
+            f"{self.job_id} was collected at {when}, and its result is no longer stored",
+            why=f"it ended as {past.get('status')}; collecting a result removes it, and keeps the log for 30 days",
+            next=f"kinetic jobs logs {self.job_id}     and what it wrote: kinetic outputs ls {self.job_id}",
+            code="collected",
+        )
+
     def _log(self) -> LiveLog | None:
-        return logs.open_log(places.backend_of(self), places.store_of(self), self.job_id, attempt=None, host=0)
+        return logs.log_of(self)
 
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""

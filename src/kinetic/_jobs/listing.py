@@ -132,17 +132,18 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
     problem = found if isinstance(found, KineticError) else None
     outcome = None if isinstance(found, KineticError) else found
     store, elsewhere = places.store_of(handle), not can_be_seen(handle)
+    past = tombstones.seen(store, handle.job_id)
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
-        removed=tombstones.exists(store, handle.job_id),
+        removed=past is not None,
         **(looking.begun(store, handle.job_id, elsewhere=elsewhere) if outcome is None else {}),
     )
     if problem is not None:
-        return Look(status, None, _told(handle, status, sighting, problem.what))
+        return Look(status, None, _told(handle, status, sighting, problem.what), past)
     if outcome is None and not can_be_seen(handle) and not status.is_final:
         return Look(status, None, _told(handle, status, sighting, "only the machine that runs it can see it"))
-    return Look(status, outcome, sighting)
+    return Look(status, outcome, sighting, past)
 
 
 def _told(handle: JobHandle, status: JobStatus, sighting: Sighting | None, reason: str) -> Sighting:

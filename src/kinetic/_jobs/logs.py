@@ -1,21 +1,27 @@
-"""The log of a job, live or stored, as one thing: bytes at positions. Each line is seen once, in order."""
+"""The log of a job, live, stored or kept as history: bytes at positions. Each line is seen once, in order."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 import time
+import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import LiveLog
-from kinetic._stores.protocol import Store
+from kinetic._jobs import places, tombstones
+from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import keys
-from kinetic.errors import KeyMissingError, KineticError
+from kinetic.errors import BackendUnavailableError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
+    from kinetic._jobs.handle import JobHandle
+
+KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
+GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
 
 _BLOCK = 1 << 16
 _SEGMENT = 1 << 20  # bytes, as the runner cuts it
@@ -27,10 +33,11 @@ class StoredLog:
 
     is_complete = True  # the log goes into the store before the verdict does
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str, entries: Sequence[Entry] | None = None) -> None:
         self._store = store
         self._prefix = prefix
-        self._segments = [(int(entry.key.rpartition("/")[2]), entry) for entry in store.entries(prefix)]
+        found = store.entries(prefix) if entries is None else entries
+        self._segments = [(int(entry.key.rpartition("/")[2]), entry) for entry in found]
         self._starts = [start for start, _ in self._segments]
 
     def size(self) -> int:
@@ -61,6 +68,43 @@ class StoredLog:
         return bool(new)
 
 
+class KeptLog:
+    """The end of a log of a collected job, as the history has it."""
+
+    is_complete = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        return len(self._data)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position."""
+        return self._data[start : start + length]
+
+
+def log_of(handle: JobHandle, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
+    """Open the log of a job, wherever it is now; None when there is none.
+
+    Args:
+        handle: The job.
+        attempt: Which attempt; None for the last.
+        host: Which host.
+    """
+    store = places.store_of(handle)
+    if handle._past is not None:  # noqa: SLF001 - one room; its cluster may be gone by now
+        return kept_log(store, handle.job_id, attempt=attempt, host=host)
+    try:
+        return open_log(places.backend_of(handle), store, handle.job_id, attempt=attempt, host=host)
+    except BackendUnavailableError:
+        kept = kept_log(store, handle.job_id, attempt=attempt, host=host)
+        if kept is None:
+            raise
+        return kept
+
+
 def open_log(
     backend: Backend, store: Store, job_id: str, *, attempt: int | None, host: int, follow: bool = False
 ) -> LiveLog | None:
@@ -79,8 +123,12 @@ def open_log(
     if live is not None:
         return live
     left = keep_what_is_left(backend, store, job_id, attempt=number, host=host)
-    stored = stored_log(store, job_id, attempt=number, host=host)
-    return left if left is not None and left.size() > (stored.size() if stored else 0) else stored
+    stored = StoredLog(store, keys.logs(job_id, number, host))
+    if left is not None and left.size() > stored.size():
+        return left
+    if stored.size() or follow:  # who follows a job that has not ended need not ask for its history each time
+        return stored if stored.size() else None
+    return kept_log(store, job_id, attempt=attempt, host=host)
 
 
 def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
@@ -99,10 +147,42 @@ def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: i
     return left
 
 
-def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | None:
-    """Open the log of one attempt as it lies in the store, or return None when nothing of it is there yet."""
+def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | KeptLog | None:
+    """Open the log of one attempt as it lies in the store or in the history, or return None when neither has any."""
     stored = StoredLog(store, keys.logs(job_id, attempt, host))
-    return stored if stored.size() else None
+    return stored if stored.size() else kept_log(store, job_id, attempt=attempt, host=host)
+
+
+def kept_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> KeptLog | None:
+    """Open the log of a collected job; None where it has none, or was not collected.
+
+    Args:
+        store: Where the job lay.
+        job_id: The job.
+        attempt: Which attempt; None for the last that printed something.
+        host: Which host.
+    """
+    page = tombstones.seen(store, job_id) or {}
+    numbers = [found["attempt"] for found in kept_in(page) if found["host"] == host]
+    number = max(numbers, default=-1) if attempt is None else attempt
+    if number in numbers:
+        with contextlib.suppress(KeyMissingError, zlib.error):
+            packed = store.get(keys.history_log(job_id, number, host))
+            return KeptLog(zlib.decompressobj(GZIP).decompress(packed, KEPT_BYTES + 2 * _BLOCK))
+    return None
+
+
+def latest_kept(page: Mapping[str, Any]) -> int:
+    """Return the number of the last attempt of a job that is history."""
+    return max(int(page.get("attempts") or 0) - 1, 0)
+
+
+def kept_in(page: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Return which logs the page of a collected job names: attempt, host and size in bytes of each."""
+    found = page.get("logs")
+    if not isinstance(found, list):
+        return []
+    return [each for each in found if isinstance(each, dict) and {"attempt", "host"} <= each.keys()]
 
 
 def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
@@ -121,6 +201,13 @@ def text_of(log: LiveLog | None) -> str:
     if log is None:
         return ""
     return log.read(0, log.size()).decode(errors="replace")
+
+
+def close(log: LiveLog | None) -> None:
+    """Close a log that has something open: a file, a connection."""
+    closing = getattr(log, "close", None)
+    if closing is not None:
+        closing()
 
 
 def tail(log: LiveLog | None, lines: int) -> str:
@@ -223,9 +310,7 @@ class Follower:
 
     def close(self) -> None:
         """Let go of the log that is open."""
-        close = getattr(self._log, "close", None)
-        if close is not None:
-            close()
+        close(self._log)
         self._log = None
 
     def _read(self) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import Sighting
 from kinetic._jobs import logs, places, reading, tombstones, verdicts
@@ -33,22 +33,32 @@ class Look:
         status: The verdict.
         outcome: From the store, or None.
         sighting: From the backend, or None.
+        past: The job's page of the history, or None where kinetic did not remove it.
     """
 
     status: JobStatus
     outcome: Outcome | None = None
     sighting: Sighting | None = None
+    past: dict[str, Any] | None = None
+
+
+def past_of(handle: JobHandle) -> dict[str, Any] | None:
+    """Return the page of the history that a handle was made from, or that its own collection wrote; else None."""
+    return handle._past  # noqa: SLF001 - one room
 
 
 def look(handle: JobHandle) -> Look:
-    """Look at a job. The Outcome first: a job that has one needs no backend."""
+    """Look at a job. The Outcome first: a job that has one needs no backend; and one that is history needs nothing."""
+    if (past := past_of(handle)) is not None:
+        return Look(JobStatus.NOT_FOUND, past=past)
     backend = places.backend_of(handle)
     store = places.store_of(handle)
     key = None if places.trusts_the_store() else places.key_of(handle.job_id, handle.key_id or "")
     outcome = reading.page_of(store, handle.job_id, key)
     if outcome is not None:
-        removed = tombstones.exists(store, handle.job_id)
-        return Look(verdicts.verdict(outcome=outcome, sighting=None, removed=removed), outcome)
+        past = tombstones.seen(store, handle.job_id)
+        removed = past is not None
+        return Look(verdicts.verdict(outcome=outcome, sighting=None, removed=removed), outcome, past=past)
     elsewhere = bool(handle.host) and handle.host != places.machine()
     sighting = None if elsewhere else backend.observe([handle.job_id]).get(handle.job_id)
     if sighting is not None and not sighting.status.is_final:
@@ -58,13 +68,14 @@ def look(handle: JobHandle) -> Look:
     if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
         sighting, found = _with_a_reason(backend, sighting)
         outcome = _unwritten(backend, store, sighting, found) if sighting.reason else None
+    past = tombstones.seen(store, handle.job_id)
     status = verdicts.verdict(
         outcome=outcome,
         sighting=sighting,
-        removed=tombstones.exists(store, handle.job_id),
+        removed=past is not None,
         **begun(store, handle.job_id, elsewhere=elsewhere),
     )
-    return Look(status, outcome, sighting)
+    return Look(status, outcome, sighting, past)
 
 
 def with_its_claim(backend: Backend, store: Store, sighting: Sighting) -> Sighting:

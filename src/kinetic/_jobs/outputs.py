@@ -187,17 +187,13 @@ def _default(store: Store, job_id: str) -> str:
 def _find_removed(store: Store, job_id: str) -> Place | None:
     """Return the place of a removed job: from its tombstone, or by the folder that it left."""
     left = set(store.folders(keys.OUTPUTS))
-    known = {_job_of(entry.key) for entry in store.entries(keys.HISTORY)} | left
+    known = tombstones.ids(store) | left
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
     found = names.the_one(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
     page = tombstones.read(store, found)
     return Place(found, _default(store, found)) if page is None else _place_of_page(store, page)
-
-
-def _job_of(key: str) -> str:
-    return key.removeprefix(keys.HISTORY).removesuffix(".json")
 
 
 def _local_store() -> Store:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import looking, places, tombstones
+from kinetic._jobs import history, looking, places, tombstones
 from kinetic._runner import sealing
 from kinetic._wire import keys, outputs, seal
 from kinetic._wire.outcome import CANCELLED, Outcome
@@ -17,23 +17,37 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Sequence
 
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
+    from kinetic._stores.protocol import Entry, Store
 
 
 def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
-    """Remove the backend's resource, the stored artifacts, or both; a tombstone remains.
+    """Remove the backend's resource, the stored artifacts, or both; a page of the history remains.
 
-    The tombstone comes first: if we die in between, the job is known as removed, and removing again finishes it. Output
-    directories are never touched.
+    The page comes first: if we die in between, the job is known as removed, and removing again finishes it. Of a job
+    that was collected before, its log goes as well. Output directories are never touched.
     """
-    backend, store = places.backend_of(handle), places.store_of(handle)
+    store = places.store_of(handle)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
         tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts, "resource_removed": resource})
-        if mark := mark_of(handle):
-            store.put(f"{mark}.removed", b"")
+        _mark_as_removed(handle, store)
+    if artifacts:
+        history.forget(store, handle.job_id)
     step("client:tombstone-written")
+    _carry_away(handle, seen, resource=resource, artifacts=artifacts, wait=wait)
+
+
+def _mark_as_removed(handle: JobHandle, store: Store) -> None:
+    if mark := mark_of(handle):
+        store.put(f"{mark}.removed", b"")
+
+
+def _carry_away(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
+    """Remove what the history says is removed."""
+    backend, store = places.backend_of(handle), places.store_of(handle)
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if (not ended or not artifacts) and not backend.stop([handle.job_id], wait=wait):
@@ -64,13 +78,39 @@ def mark_of(handle: JobHandle) -> str:
     return keys.mark(handle.group_id, handle.group_index, handle.group_attempt or 0)
 
 
-def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> None:
-    """Remove a job whose value is in memory; problems are a warning, never an error."""
+def after_collection(handle: JobHandle, seen: Look, *, wait: float) -> dict[str, Any] | None:
+    """Remove a job whose value is in memory, and keep its log and its record as history.
+
+    Returns:
+        Its page of the history; None where it could not be removed: that is a warning, never an error.
+    """
     step("client:collected")
     try:
-        remove(handle, seen, resource=True, artifacts=True, wait=wait)
+        page = collected_page(handle, seen)
+        _mark_as_removed(handle, places.store_of(handle))
+        step("client:tombstone-written")
+        _carry_away(handle, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
         _log().warning("%s was collected, and could not be removed: %s", handle.job_id, error)
+        return None
+    return page
+
+
+def collected_page(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Write logs and page of a collected job into the history, and return the page."""
+    store = places.store_of(handle)
+    inside = list(store.entries(keys.job(handle.job_id)))
+    logs = history.keep_logs(handle, inside)
+    step("client:log-kept")
+    fields = _history(handle, seen, inside)
+    fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}
+    if tombstones.write(store, fields):
+        return fields
+    before = tombstones.seen(store, handle.job_id)
+    if before is not None and history.is_collected(before):  # by another process, which saw more of it
+        return before
+    tombstones.write(store, fields, again=True)  # it was cleaned up in part before
+    return fields
 
 
 def cancel(handle: JobHandle, *, wait: float) -> bool:
@@ -111,6 +151,9 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
 def why_not_cancelled(handle: JobHandle) -> str:
     """Say why there was nothing to cancel, once ``cancel`` has said that there was not."""
     seen = looking.look(handle)
+    if history.is_collected(seen.past):
+        ended = f"{handle.job_id} had ended before it could be cancelled"
+        return f"{ended}: it was {(seen.past or {}).get('status')}, and was collected afterwards"
     if seen.status is not JobStatus.NOT_FOUND:
         return f"{handle.job_id} had ended before it could be cancelled: it is {seen.status.value}"
     if seen.outcome is not None and seen.outcome.status == CANCELLED:
@@ -160,7 +203,7 @@ def _key(handle: JobHandle) -> bytes:
     return key
 
 
-def _history(handle: JobHandle, seen: Look) -> dict[str, Any]:
+def _history(handle: JobHandle, seen: Look, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Return what is remembered of a job: no payload, no secret."""
     outcome, fields = seen.outcome, handle.to_dict()
     status = "CANCELLED" if outcome is not None and outcome.status == CANCELLED else seen.status.value
@@ -168,14 +211,16 @@ def _history(handle: JobHandle, seen: Look) -> dict[str, Any]:
     if outcome is not None and not outcome.succeeded:
         kind = outcome.error.get("type")
         reason = f"{kind}: {outcome.error.get('message', '')}" if kind else str(outcome.error.get("message", ""))
-    attempts = 0
-    with contextlib.suppress(KineticError):
-        attempts = sum(1 for _ in places.store_of(handle).entries(keys.attempts(handle.job_id)))
+    if inside is None:
+        with contextlib.suppress(KineticError):
+            inside = list(places.store_of(handle).entries(keys.job(handle.job_id)))
+    recorded = [entry.modified for entry in inside or () if entry.key == keys.record(handle.job_id)]
     return {
         **fields,
+        "created": recorded[0] if recorded else None,
         "status": status,
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,
         "ended": outcome.ended if outcome else None,
-        "attempts": attempts,
+        "attempts": sum(entry.key.startswith(keys.attempts(handle.job_id)) for entry in inside or ()),
     }

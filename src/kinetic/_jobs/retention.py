@@ -7,7 +7,7 @@
 | data that jobs were sent, in a store in a folder | 60 days after it was sent or looked for last |
 | a page of the cache | 90 days after it was used last |
 | an isolated environment | 30 days after it was used last |
-| what remains of a removed job (its tombstone) | after 30 days; see ``tombstones`` |
+| the history of a collected job, with its log, and what remains of a removed one | after 30 days; see ``tombstones`` |
 
 Never outputs. Never a result that nobody collected, nor what its job's order names: those go by ``kinetic jobs
 cleanup`` only. What belongs to running jobs is swept by the backend; see ``_backends/local/sweeping``.
@@ -90,8 +90,7 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
     drop_leftovers = getattr(store, "sweep", None)  # of uploads that were killed half way, in a bucket
     if drop_leftovers is not None:
         drop_leftovers()
-    for _ in tombstones.listed(store):  # listing them drops those that are too old
-        pass
+    tombstones.sweep(store)
     freed += payload_bytes + page_bytes + environment_bytes + data_bytes
     return Swept(packs, pages_, environments, freed, payloads, data)
 

@@ -53,6 +53,8 @@ def wait(
     Raises:
         JobTimeoutError: The time is over; the job goes on.
     """
+    if looking.past_of(handle) is not None:
+        return _of_history(handle, on_change, follow)
     limit = None if timeout is None else time.monotonic() + timeout
     backend = places.backend_of(handle)
     shown = _Shown(handle, follow, progress)
@@ -76,6 +78,15 @@ def wait(
     finally:
         shown.close()
         backend.forget_watch(handle.job_id)
+
+
+def _of_history(handle: JobHandle, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Look:
+    """Tell of a job that is history what there is to tell: its place need not exist any more."""
+    seen = looking.look(handle)
+    _tell(on_change, seen.status)
+    if follow is not None:
+        follow(logs.text_of(logs.log_of(handle)))
+    return seen
 
 
 class Eyes:

@@ -12,7 +12,9 @@
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
-| history/{job_id}.json | client | the tombstone of a job that was removed |
+| history/{job_id}.json | client | the tombstone of a job that was removed, or the record of one that was collected |
+| history/~logs/{job_id}.{attempt}.{host}.gz | client, before the record | the end of the log of a collected job |
+| history/~clock | client | empty: written to learn the store's time, then deleted |
 | outputs/{job_id}/… | the user's code | never deleted by kinetic |
 | _groups/{group}/manifest.json | submitter | what a batch is: names, settings, what its children share |
 | _groups/{group}/order.json | submitter | the Order that its children share |
@@ -32,6 +34,8 @@
 from __future__ import annotations
 
 HISTORY = "history/"
+_BESIDE = f"{HISTORY}~"  # sorts after every id, so a listing of the pages ends where the logs begin
+HISTORY_CLOCK = f"{_BESIDE}clock"
 PACKS = "packs/"
 OUTPUTS = "outputs/"
 GROUPS = "_groups/"
@@ -114,6 +118,16 @@ def log_segment(job_id: str, attempt_number: int, host: int, start: int) -> str:
 def tombstone(job_id: str) -> str:
     """Return the key of a job's history."""
     return f"history/{job_id}.json"
+
+
+def history_log(job_id: str, attempt_number: int, host: int) -> str:
+    """Return the key of the kept end of one host's log of one attempt of a collected job."""
+    return f"{_BESIDE}logs/{job_id}.{attempt_number}.{host}.gz"
+
+
+def job_of_history(key: str) -> str:
+    """Return the job that a page of the history is about, or "" for what lies beside the pages."""
+    return "" if key.startswith(_BESIDE) else key.removeprefix(HISTORY).removesuffix(".json")
 
 
 def outputs(job_id: str) -> str:

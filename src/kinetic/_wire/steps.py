@@ -22,6 +22,7 @@ CLIENT = (
     "client:queued",  # the job will run, whatever becomes of us
     "client:launched",
     "client:collected",  # the value is in memory
+    "client:log-kept",  # its log is in the history, which does not name it yet
     "client:tombstone-written",  # the job counts as removed
     "client:row-forgotten",
     "client:folder-removed",

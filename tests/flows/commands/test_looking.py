@@ -129,7 +129,7 @@ def test_json_is_one_document_with_stable_names(submit, kinetic) -> None:
     assert listed["jobs"] == [status["job"]]
     assert set(status["job"]) == {
         *("job_id", "function", "status", "reason", "accelerator", "backend", "where", "attempt"),
-        *("created_at", "started_at", "ended_at", "removed_at", "duration_seconds"),
+        *("created_at", "started_at", "ended_at", "collected_at", "removed_at", "duration_seconds"),
     }
     assert status["job"]["status"] == "SUCCEEDED"
     assert (result["job_id"], result["value"], result["type"]) == (job_id, {"sum": 3}, "builtins.dict")

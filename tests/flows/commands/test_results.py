@@ -68,7 +68,7 @@ def test_with_cleanup_a_result_is_printed_and_then_the_job_is_history(submit, ki
     assert rows(kinetic("jobs", "list", "--all"))[0][:3] == [job_id, "add", "SUCCEEDED"]
     again = kinetic("jobs", "result", job_id)
     assert again.code == 1
-    assert "was removed" in again.err
+    assert "was collected at" in again.err
 
 
 def test_a_value_that_could_not_be_written_is_not_removed(submit, kinetic, command, environment) -> None:

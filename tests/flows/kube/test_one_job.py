@@ -157,18 +157,20 @@ def test_the_status_goes_from_pending_over_running_to_succeeded(clients: Any) ->
     assert last == "SUCCEEDED"
 
 
-def test_a_result_removes_the_job_its_secret_and_what_was_stored(clients: Any, site: Any) -> None:
-    job_id, status = clients.run("""
+def test_a_result_removes_the_job_its_secret_and_what_was_stored_and_keeps_the_log(clients: Any, site: Any) -> None:
+    job_id, status, log = clients.run("""
         from one import add
         job = add.run_async(1, 2)
         job.result()
-        tell([job.job_id, job.status().value])
+        tell([job.job_id, job.status().value, job.logs()])
     """)
+    attached = clients.run("tell(kinetic.attach(words[0]).logs())", job_id)
 
     assert status == "NOT_FOUND"
+    assert (log, attached) == ("adding\n", "adding\n")
     assert site.left(job_id) == []
     assert site.bucket.names(f"{job_id}/") == []
-    assert site.bucket.names("history/") == [f"history/{job_id}.json"]
+    assert site.bucket.names("history/") == [f"history/{job_id}.json", f"history/~logs/{job_id}.0.0.gz"]
     site.gone(job_id)
 
 

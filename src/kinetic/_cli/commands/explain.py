@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -11,7 +11,7 @@ from kinetic import _output as output
 from kinetic._cli import failures, options, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kinetic._backends.protocol import Diagnosis
     from kinetic._jobs.handle import JobHandle
@@ -64,13 +64,16 @@ def explain(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs explain @last
     """
+    from kinetic._jobs import describing
+
     with output.phase("looking at the job", summary=False):
         seen, told = _look(handle)
+        page = describing.page_of(handle, seen)
     if as_json:
-        head = {"job_id": handle.job_id, "function": handle.func_name, "status": seen.status.value}
+        head = {"job_id": handle.job_id, "function": handle.func_name, "status": page["status"]}
         tables.document(**head, **told._asdict())
         return
-    print(f"{handle.job_id}: {seen.status.value}")
+    print(f"{handle.job_id}: {tables.status(page, time.time())}")
     for name, text in (("what", told.what), ("why", told.why), ("phase", told.phase)):
         _line(name, text)
     _line("log", "\n".join(told.log))
@@ -110,6 +113,8 @@ def explanation(handle: JobHandle, seen: Look) -> Explanation:
 
 def _explained(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
     job_id = handle.job_id
+    if seen.past is not None and seen.past.get("collected"):
+        return _of_collected(handle, seen.past)
     match seen.status.value:
         case "PENDING" | "RUNNING":
             return _of_live(handle, seen, told)
@@ -120,6 +125,16 @@ def _explained(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explana
     if seen.outcome is not None and seen.outcome.status == "cancelled":
         return Explanation("it was cancelled; its log stays", next=f"kinetic jobs logs {job_id}")
     return Explanation("kinetic removed it, or it was never launched", next="kinetic jobs list --all")
+
+
+def _of_collected(handle: JobHandle, past: Mapping[str, Any]) -> Explanation:
+    """Explain a job whose result was collected: how it ended, and what is left."""
+    job_id = handle.job_id
+    if past.get("status") == "SUCCEEDED":
+        return Explanation("it ended well and was collected; its log is kept", next=f"kinetic jobs logs {job_id}")
+    why = str(past.get("reason") or "")
+    what = "it failed and was collected; its log is kept"
+    return Explanation(what, why, log=_last_lines(handle), next=f"kinetic jobs logs {job_id}")
 
 
 def _of_live(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
@@ -185,9 +200,9 @@ def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
 
 
 def _last_lines(handle: JobHandle) -> tuple[str, ...]:
-    from kinetic._jobs import logs, places
+    from kinetic._jobs import logs
 
-    log = logs.open_log(places.backend_of(handle), places.store_of(handle), handle.job_id, attempt=None, host=0)
+    log = logs.log_of(handle)
     return tuple(tables.plain(line) for line in logs.tail(log, _LINES).splitlines())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kinetic import _output as output
-from kinetic._cli import describing, durations, options, tables, tree
+from kinetic._cli import durations, options, tables, tree
 from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
 
@@ -60,6 +60,8 @@ class Filters(NamedTuple):
 
     def may_hold(self, function: str, created_at: str, now: float) -> bool:
         """Say whether a job passes, as far as can be said without looking at it."""
+        from kinetic._jobs import describing
+
         age = now - (describing.moment(created_at) or 0.0)
         return (
             self.function in {None, function}
@@ -129,7 +131,7 @@ def show(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs show @last
     """
-    from kinetic._jobs import looking
+    from kinetic._jobs import describing, looking
 
     with output.phase("looking at the job", summary=False):
         seen = looking.look(handle)
@@ -149,12 +151,12 @@ def show(handle: JobHandle, as_json: bool) -> None:
 def status(handle: JobHandle, as_json: bool) -> None:
     """Print the status of a job.
 
-    One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND. What a job waits for, or how it failed,
-    follows on standard error.
+    One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; of a job that was collected, how it ended and
+    when it was collected. What a job waits for, or how it failed, follows on standard error.
 
     Example: kinetic jobs status @last
     """
-    from kinetic._jobs import listing, looking
+    from kinetic._jobs import describing, looking
 
     with output.phase("looking at the job", summary=False):
         seen = looking.look(handle)
@@ -162,8 +164,8 @@ def status(handle: JobHandle, as_json: bool) -> None:
     if as_json:
         tables.document(job=page)
         return
-    print(f"{handle.job_id}: {seen.status.value}")
-    if reason := listing.reason_of(seen):
+    print(f"{handle.job_id}: {tables.status(page, time.time())}")
+    if reason := page["reason"]:
         click.echo(f"why:   {tables.plain(reason)}", err=True)
     _say_if_nobody_keeps([page])
 
@@ -172,7 +174,7 @@ def _pages(
     place: dict[str, str | None], filters: Filters, *, everything: bool, limit: int | None
 ) -> list[dict[str, Any]]:
     """Return what is told of each job, newest first."""
-    from kinetic._jobs import finding, listing
+    from kinetic._jobs import describing, finding, listing
 
     now = time.time()
     every = finding.list_jobs(**place)
@@ -199,7 +201,8 @@ def _text(value: object) -> str:
 
 
 def _cells(page: dict[str, Any], now: float) -> list[str]:
-    removed = f"removed {_age(page['removed_at'], now)}" if page["removed_at"] else ""
+    what = "collected" if page["collected_at"] else "removed"
+    removed = f"{what} {_age(page['removed_at'], now)}" if page["removed_at"] else ""
     return [
         page["job_id"],
         page["function"],
@@ -214,6 +217,8 @@ def _cells(page: dict[str, Any], now: float) -> list[str]:
 
 def _age(written: str, now: float) -> str:
     """Say how long ago a time was that is written as everything durable writes it."""
+    from kinetic._jobs import describing
+
     moment = describing.moment(written)
     return written if moment is None else tables.age(now - moment)
 

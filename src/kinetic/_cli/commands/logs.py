@@ -42,7 +42,7 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
     outs: dict[int, Out] = dict.fromkeys(hosts, sys.stdout.buffer)
     if host == "all":
         outs = {number: Prefixed(sys.stdout.buffer, number) for number in hosts}
-    if follow:
+    if follow and not _is_history(handle):
         with interrupting.job_goes_on(handle):
             seen = _follow(handle, outs, attempt=attempt)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
@@ -50,6 +50,13 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
         return
     for number, out in outs.items():
         _print(handle, out, attempt=attempt, host=number, tail=tail)
+
+
+def _is_history(handle: JobHandle) -> bool:
+    """Return whether a job was collected: there is nothing to follow, only a log to print."""
+    from kinetic._jobs import looking
+
+    return looking.past_of(handle) is not None
 
 
 def _print(handle: JobHandle, out: Out, *, attempt: int | None, host: int, tail: int | None) -> None:
@@ -98,7 +105,7 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
         OptionError: Both --follow and --tail, or an attempt that there was not.
     """
     from kinetic._jobs import logs as logs_
-    from kinetic._jobs import places
+    from kinetic._jobs import looking, places
     from kinetic.errors import OptionError
 
     if follow and tail is not None:
@@ -108,7 +115,12 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
             next=f"kinetic jobs logs {handle.job_id} --follow",
         )
     if attempt is not None:
-        latest = logs_.latest_attempt(places.backend_of(handle), places.store_of(handle), handle.job_id)
+        past = looking.past_of(handle)
+        latest = (
+            logs_.latest_kept(past)
+            if past is not None
+            else logs_.latest_attempt(places.backend_of(handle), places.store_of(handle), handle.job_id)
+        )
         if attempt > latest:
             raise OptionError(
                 f"{handle.job_id} has no attempt {attempt}",
@@ -164,10 +176,8 @@ def _say_what_it_waits_for(seen: Look, told: str) -> str:
 
 def _open(handle: JobHandle, *, attempt: int | None, host: int) -> LiveLog | None:
     from kinetic._jobs import logs as logs_
-    from kinetic._jobs import places
 
-    backend, store = places.backend_of(handle), places.store_of(handle)
-    return logs_.open_log(backend, store, handle.job_id, attempt=attempt, host=host)
+    return logs_.log_of(handle, attempt=attempt, host=host)
 
 
 def _copy(log: LiveLog, out: Out) -> None:
@@ -179,9 +189,9 @@ def _copy(log: LiveLog, out: Out) -> None:
 
 
 def _say_why_there_is_none(handle: JobHandle, host: int) -> None:
-    from kinetic._jobs import listing, looking
+    from kinetic._jobs import describing, looking
 
-    seen = looking.look(handle)
+    page = describing.page_of(handle, looking.look(handle))
     of_host = f" of host {host}" if host else ""
-    state = ", ".join(filter(None, (seen.status.value, tables.plain(listing.reason_of(seen)))))
+    state = ", ".join(filter(None, (tables.status(page, time.time()), tables.plain(page["reason"]))))
     click.echo(f"There is no log{of_host}: the job is {state}", err=True)

@@ -67,7 +67,8 @@ def result(
     wishes = Wishes(save, as_json, cleanup, cleanup_timeout)
     with interrupting.job_goes_on(handle):
         seen = waiting.wait(handle, timeout=timeout)
-    places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is used unverified
+    if seen.outcome is not None:
+        places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is used unverified
     if seen.outcome is not None and seen.outcome.succeeded:
         _deliver(handle, seen.outcome, wishes)
         code = 0

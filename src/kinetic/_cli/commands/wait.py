@@ -41,7 +41,7 @@ def wait(
     late = [handle for handle in handles if handle.job_id not in seen]
     if as_json:
         tables.document(jobs=[_page(handle, seen.get(handle.job_id)) for handle in handles])
-    bad = [handle for handle in handles if (look := seen.get(handle.job_id)) and look.status.value != "SUCCEEDED"]
+    bad = [handle for handle in handles if (look := seen.get(handle.job_id)) and not _succeeded(handle, look)]
     for handle in handles:
         if (look := seen.get(handle.job_id)) is not None:
             _tell(handle, look, as_json=as_json)
@@ -74,19 +74,21 @@ def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Look
 
 
 def _tell(handle: JobHandle, seen: Look, *, as_json: bool) -> None:
-    from kinetic._jobs import listing
-
+    page = _page(handle, seen)
     if not as_json:
-        print(f"{handle.job_id}: {seen.status.value}")
-    if seen.status.value != "SUCCEEDED":
-        click.echo(f"why:   {tables.plain(listing.reason_of(seen)) or 'it left no result'}", err=True)
+        print(f"{handle.job_id}: {tables.status(page, time.time())}")
+    if page["status"] != "SUCCEEDED":
+        click.echo(f"why:   {tables.plain(str(page['reason'])) or 'it left no result'}", err=True)
         click.echo(f"next:  kinetic jobs explain {handle.job_id}", err=True)
+
+
+def _succeeded(handle: JobHandle, seen: Look) -> bool:
+    return _page(handle, seen)["status"] == "SUCCEEDED"
 
 
 def _page(handle: JobHandle, seen: Look | None) -> dict[str, object]:
     """Return how a job ended, or how it stands now."""
-    from kinetic._cli import describing
-    from kinetic._jobs import looking
+    from kinetic._jobs import describing, looking
 
     return describing.page_of(handle, seen or looking.look(handle))
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from kinetic._jobs import history, listing, logs, places
+from kinetic._wire import keys, names
+from kinetic._wire import outcome as outcomes
+
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
@@ -12,8 +16,8 @@ if TYPE_CHECKING:
 
 def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
     """Put what was seen of a job into JSON values."""
-    from kinetic._jobs import listing
-
+    if seen.past is not None and history.is_collected(seen.past):
+        return past({**handle.to_dict(), **seen.past})
     times = seen.outcome or seen.sighting
     started, ended = (times.started, times.ended) if times else (None, None)
     return {
@@ -26,18 +30,24 @@ def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
         "where": listing.place_of(handle),
         "attempt": times.attempt if times and started is not None else None,
         "created_at": handle.created_at,
+        "collected_at": None,
         "removed_at": None,
         **_times(started, ended, running=seen.status.value == "RUNNING"),
     }
 
 
+def history_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
+    """Return the same of a job as the history tells it: of one that was removed or cancelled, how it had ended."""
+    if seen.past is not None:
+        return past({**handle.to_dict(), **seen.past})
+    cancelled = seen.outcome is not None and seen.outcome.status == outcomes.CANCELLED
+    return page_of(handle, seen) | ({"status": "CANCELLED"} if cancelled else {})
+
+
 def more(handle: JobHandle, seen: Look) -> dict[str, Any]:
     """Return what only ``show`` tells: the rest of the handle, the verdict's details, the log."""
-    from kinetic._jobs import logs, places
-    from kinetic._wire import keys
-
-    backend, store, outcome = places.backend_of(handle), places.store_of(handle), seen.outcome
-    log = logs.open_log(backend, store, handle.job_id, attempt=None, host=0)
+    store, outcome = places.store_of(handle), seen.outcome
+    log = logs.log_of(handle)
     about: dict[str, Any] = {
         "cause": outcome.cause if outcome else None,
         "phase": outcome.phase if outcome else None,
@@ -52,10 +62,8 @@ def more(handle: JobHandle, seen: Look) -> dict[str, Any]:
 
 
 def past(page: dict[str, Any]) -> dict[str, Any]:
-    """Put what remains of a removed job into the same values."""
-    from kinetic._wire import names
-
-    removed, attempts = page.get("removed"), page.get("attempts")
+    """Put what remains of a removed or collected job into the same values."""
+    removed, collected, attempts = page.get("removed"), page.get("collected"), page.get("attempts")
     return {
         "job_id": str(page.get("job_id", "")),
         "function": str(page.get("func_name", "")),
@@ -66,6 +74,7 @@ def past(page: dict[str, Any]) -> dict[str, Any]:
         "where": _where(page),
         "attempt": attempts - 1 if attempts else None,
         "created_at": str(page.get("created_at", "")),
+        "collected_at": names.utc(collected) if collected else None,
         "removed_at": names.utc(removed) if removed else None,
         **_times(page.get("started"), page.get("ended"), running=False),
     }
@@ -73,16 +82,12 @@ def past(page: dict[str, Any]) -> dict[str, Any]:
 
 def _where(page: dict[str, Any]) -> str:
     """Say where a removed job was."""
-    from kinetic._jobs import listing, places
-
     if page.get("backend", "local") != "local":
         return listing.cluster_of(page)
     return "this machine" if page.get("host") in {None, places.machine()} else f"host {page.get('host')}"
 
 
 def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:
-    from kinetic._wire import names
-
     until = time.time() if running else ended
     return {
         "started_at": names.utc(started) if started else None,
@@ -93,7 +98,7 @@ def _times(started: float | None, ended: float | None, *, running: bool) -> dict
 
 def moment(written: str) -> float | None:
     """Return the Unix time of a written time, or None when it is none."""
-    from datetime import datetime  # click has it loaded already; strptime would cost 2 ms more
+    from datetime import datetime  # commands have it loaded already; strptime would cost 2 ms more
 
     try:
         return datetime.fromisoformat(written).timestamp()

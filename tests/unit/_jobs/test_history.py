@@ -1,0 +1,186 @@
+"""What stays of a collected job: the end of its log and its page; whoever dies in between loses nothing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from kinetic._jobs import finding, history, logs, looking, removing, tombstones
+from kinetic._stores.files import FileStore
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import StoreError
+from kinetic.job_status import JobStatus
+
+DAY = 24 * 3600.0
+JOB = "cpu-train-20261120-143000-1a2b3c4"
+FIELDS = {
+    **dict.fromkeys(("project", "cluster_name", "zone"), "local"),
+    "backend": "local",
+    "namespace": "default",
+    "bucket_name": "b",
+    "k8s_name": "k",
+    "image_uri": "",
+    "accelerator": "cpu",
+    "func_name": "train",
+    "display_name": "train",
+    "created_at": "2026-11-20T14:30:00Z",
+}
+SUCCEEDED = looking.Look(JobStatus.SUCCEEDED, Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+    for name in [*os.environ]:
+        if name.startswith("KINETIC_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    return FileStore(tmp_path / "home" / "store")
+
+
+def handle(store: FileStore, **more: object) -> finding.JobHandle:
+    store.put(keys.record(JOB), b"{}")
+    store.put(keys.attempt(JOB, 0), b"{}")
+    return finding.JobHandle.from_dict({"job_id": JOB, **FIELDS, "store": store.url, **more})
+
+
+def segment(store: FileStore, text: bytes, *, attempt: int = 0, host: int = 0, start: int = 0) -> None:
+    store.put(keys.log_segment(JOB, attempt, host, start), text)
+
+
+def test_every_attempt_and_host_keeps_its_log_as_a_file_that_zcat_reads(store) -> None:
+    job = handle(store)
+    store.put(keys.attempt(JOB, 1), b"{}")
+    segment(store, b"first\n")
+    segment(store, b"se", attempt=1)
+    segment(store, b"cond\n", attempt=1, start=2)
+    segment(store, b"peer\n", attempt=1, host=1)
+
+    removing.after_collection(job, SUCCEEDED, wait=0)
+
+    assert [entry.key for entry in store.entries(keys.job(JOB))] == []
+    assert gzip.decompress(store.get(keys.history_log(JOB, 1, 0))) == b"second\n"
+    texts = {
+        each: logs.text_of(logs.kept_log(store, JOB, attempt=each[0], host=each[1]))
+        for each in [(0, 0), (1, 0), (None, 0), (None, 1), (0, 1), (2, 0)]
+    }
+    assert [*texts.values()] == ["first\n", "second\n", "second\n", "peer\n", "", ""]
+    assert finding.attach(JOB).logs() == "second\n"
+
+
+def test_a_job_that_printed_nothing_leaves_one_small_page_and_no_log(store) -> None:
+    removing.after_collection(handle(store), SUCCEEDED, wait=0)
+
+    assert [entry.key for entry in store.entries(keys.HISTORY)] == [keys.tombstone(JOB)]
+    assert finding.attach(JOB).logs() == ""
+
+
+@pytest.mark.parametrize("broken", ["put", "delete"])
+def test_a_log_that_cannot_be_kept_leaves_the_job_as_it_is(broken, store, monkeypatch, caplog) -> None:
+    job = handle(store)
+    segment(store, b"words\n")
+
+    def refuse(self, key, *_, **__):
+        raise StoreError("the disk that holds the store is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, broken, refuse)
+        assert removing.after_collection(job, SUCCEEDED, wait=0) is None
+
+    assert "could not be removed" in caplog.text
+    assert store.get(keys.log_segment(JOB, 0, 0, 0)) == b"words\n"
+    removing.after_collection(job, SUCCEEDED, wait=0)
+    assert finding.attach(JOB).logs() == "words\n"
+
+
+def test_a_second_collector_that_comes_while_the_first_deletes_spoils_nothing(store, monkeypatch) -> None:
+    first, second = handle(store), handle(store)
+    for number in range(3):
+        segment(store, b"%d\n" % number, start=2 * number)
+    real, calls = FileStore.get, []
+
+    def get(self, key, **more):
+        if "/logs/" in key and not calls:
+            calls.append(key)
+            removing.after_collection(first, SUCCEEDED, wait=0)
+        return real(self, key, **more)
+
+    monkeypatch.setattr(FileStore, "get", get)
+    page = removing.after_collection(second, SUCCEEDED, wait=0)
+
+    assert page is not None
+    assert [found["size_bytes"] for found in page["logs"]] == [6]
+    assert (page["attempts"], finding.attach(JOB).logs()) == (1, "0\n1\n2\n")
+
+
+def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
+    job = handle(store)
+    segment(store, b"words\n")
+    removing.remove(job, SUCCEEDED, resource=True, artifacts=False, wait=0)
+
+    removing.after_collection(job, looking.Look(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
+
+    assert finding.attach(JOB).logs() == "words\n"
+    assert history.is_collected(tombstones.read(store, JOB))
+
+
+@pytest.mark.parametrize(
+    "page", [b"{", b"[]", b'{"schema": 1, "collected": 5}', b'{"schema":1,"collected":1,"logs":7}']
+)
+def test_a_damaged_page_is_a_removed_job_and_hides_no_other(page, store) -> None:
+    removing.after_collection(handle(store), SUCCEEDED, wait=0)
+    other = JOB.replace("1a2b3c4", "0000000")
+    store.put(keys.tombstone(other), page)
+
+    assert finding.newest().job_id == JOB
+    assert logs.kept_log(store, other, attempt=None, host=0) is None
+    with pytest.raises(Exception, match=other):
+        finding.attach(other)
+
+
+def test_a_damaged_log_is_no_log(store) -> None:
+    segment(store, b"words\n")
+    removing.after_collection(handle(store), SUCCEEDED, wait=0)
+    store.put(keys.history_log(JOB, 0, 0), b"\x1f\x8b nonsense")
+
+    assert finding.attach(JOB).logs() == ""
+
+
+class Skewed(MemoryStore):
+    """A store whose clock is wrong."""
+
+    skew, ages = 0.0, dict[str, float]()
+
+    def entries(self, prefix, *, after=""):
+        return iter([self._aged(entry) for entry in super().entries(prefix, after=after)])
+
+    def entry(self, key):
+        found = super().entry(key)
+        return self._aged(found) if found else None
+
+    def _aged(self, entry):
+        return entry._replace(modified=entry.modified + self.skew - self.ages.get(entry.key, 0.0))
+
+
+@pytest.mark.parametrize("skew", [0.0, -400 * DAY, 400 * DAY], ids=["on time", "a year behind", "a year ahead"])
+def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_another(skew) -> None:
+    store = Skewed(os.urandom(4).hex())
+    store.skew = skew
+    ages = {"young": 0.0, "kept": 30 * DAY - 60, "old": 30 * DAY + 60, "future": -900 * DAY}
+    for job, age in ages.items():
+        tombstones.write(store, {"job_id": job})
+        store.put(keys.history_log(job, 0, 0), b"x")
+        store.ages |= {keys.tombstone(job): age, keys.history_log(job, 0, 0): age}
+
+    tombstones.sweep(store)
+
+    assert tombstones.ids(store) == {"young", "kept", "future"}
+    assert {entry.key for entry in store.entries(keys.HISTORY)} == {
+        *map(keys.tombstone, ("young", "kept", "future")),
+        *(keys.history_log(job, 0, 0) for job in ("young", "kept", "future")),
+    }
