@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -372,3 +373,103 @@ def test_a_deadline_does_not_end_a_job_that_stands_at_a_breakpoint(theirs, capsy
     kinetic.debug.cleanup_port_forward(process)
 
     assert result == 41
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+INITIALIZE = b'{"seq": 1, "type": "request", "command": "initialize", "arguments": {"adapterID": "other"}}'
+KNOCK = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20) as connection:
+    connection.sendall(sys.argv[2].encode())
+    print(repr(connection.recv(1)))
+"""
+
+
+def knock(port: int, sent: bytes, prefix: list[str]) -> str:
+    """Send something to a port as another process, and return the first byte of the answer as Python writes it."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", KNOCK, str(port), sent.decode()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.strip() or ("closed" if "ConnectionResetError" in done.stderr else done.stderr)
+
+
+def message(body: bytes = INITIALIZE) -> bytes:
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def ports_of_the_job(home: Path) -> list[int]:
+    """Return every port that a process of this home listens on, from the kernel's table."""
+    inodes = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(home).encode() in (folder / "environ").read_bytes():
+                inodes |= {
+                    os.readlink(each)[8:-1]
+                    for each in (folder / "fd").iterdir()
+                    if os.readlink(each).startswith("socket:")
+                }
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+def test_without_the_token_no_port_of_a_debugged_job_answers(theirs, home) -> None:
+    job = submit(theirs, "program.train.run_async(20)")
+    kinetic.debug.wait_for_debug_server(job)
+
+    ports = ports_of_the_job(home)
+    page = json.loads(next(home.glob(f"run/*/jobs/{job.job_id}/*.debug")).read_text())
+    answers = [knock(page["port"], sent, []) for sent in (message(), b"0" * 64 + b"\n" + message())]
+    job.cancel()
+
+    assert page["port"] in ports
+    assert all(answer in {"b''", "closed"} for answer in answers), answers
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become another user")
+def test_another_user_of_this_machine_reaches_neither_the_job_nor_our_forwarded_port(theirs, home, capsys) -> None:
+    job = submit(theirs, "program.train.run_async(20)")
+    process, debugger, printed = attach(job, capsys)
+    try:
+        ports = {*ports_of_the_job(home), printed["connect"]["port"]}
+        answers = [knock(port, message(), NOBODY) for port in sorted(ports)]
+        debugger.attach()  # ours still works, whoever else was refused
+        debugger.go_on(debugger.stopped())
+        result = job.result()
+    finally:
+        debugger.close()
+        kinetic.debug.cleanup_port_forward(process)
+
+    assert len(ports) >= 3  # the adapter's two, and the forwarded one
+    assert all(answer in {"b''", "closed"} for answer in answers), answers
+    assert result == 41
+
+
+def test_the_function_does_not_see_the_token_and_no_command_line_shows_one(theirs, home, capsys) -> None:
+    theirs.write(
+        "looks.py",
+        """
+        import os
+        import kinetic
+
+        @kinetic.run(debug=True)
+        def names():
+            return [name for name in os.environ if "TOKEN" in name]
+        """,
+    )
+    done = theirs.run("-c", "import looks; print(looks.names.run_async().job_id)")
+    job = kinetic.attach(done.stdout.strip())
+    process, debugger, _ = attach(job, capsys)
+    with debugger:
+        lines = " ".join(running(home))
+        debugger.attach()
+        debugger.go_on(debugger.stopped())
+        result = job.result()
+    kinetic.debug.cleanup_port_forward(process)
+
+    assert result == []
+    assert "debugpy" in lines
+    assert "token" not in lines

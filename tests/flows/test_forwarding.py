@@ -1,4 +1,4 @@
-"""A local port that leads to the debug server of a job: real forwarders, with an echo in place of the server."""
+"""A local port that leads to the debug server of a job: real forwarders, an echo behind a token as the server."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ SCRIPT = """
 
     def answer(peer):
         with peer:
+            token = b""
+            while not token.endswith(b"\\n"):
+                token += peer.recv(1)
             while data := peer.recv(1 << 16):
                 if data == b"bye":
                     return

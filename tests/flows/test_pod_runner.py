@@ -32,7 +32,7 @@ from kinetic._stores import addresses, open_store
 from kinetic._stores.files import FileStore
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, fingerprint, installer, keys, outcome, pages, podlog
+from kinetic._wire import debug, digests, fingerprint, installer, keys, outcome, pages, podlog
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
@@ -1260,6 +1260,7 @@ def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slice
     pytest.importorskip("debugpy")
     slices.page = replace(slices.page, hosts=2)
     slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
+    (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(bytes(32))}))
     slices.store.put(keys.debug_begun(JOB, 0), b"")
     leader = slices.start(JOB_COMPLETION_INDEX="0")
     until(lambda: slices.store.size(keys.host(JOB, 0, 0, "begun")) is not None)

@@ -1,8 +1,9 @@
 """Be a forwarder: hand connections to a local port on to the debug server of a job, wherever that is at the moment.
 
 A connection that breaks on either side is closed on the other, so that an editor can attach again; the next one finds
-the pod anew. Nothing that goes wrong with one connection, and no cluster that is away for a while, ends the process:
-the job's end does, and SIGTERM.
+the pod anew. Any user of this machine can connect to a local port, so only our own is let through, and the job's server
+gets its token first. Nothing that goes wrong with one connection, and no cluster that is away for a while, ends the
+process: the job's end does, and SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kinetic._jobs import addressing, places
 from kinetic._jobs.forwarding import READY
 from kinetic._jobs.handle import JobHandle
+from kinetic._wire import debug, loopback
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Forwarder:
     def __init__(self, handle: JobHandle, host: int, listener: socket.socket) -> None:
         self._handle, self._host, self._listener = handle, host, listener
         self._backend: Backend = places.backend_of(handle)
+        self._token = debug.token(places.key_to_attach(handle.job_id, handle.key_id or "")).encode() + b"\n"
 
     def run(self) -> NoReturn:
         """Take connections, for ever."""
@@ -52,9 +55,14 @@ class Forwarder:
     def _forward(self, connection: socket.socket) -> None:
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not loopback.is_own_peer(connection):
+                _say("a connection was refused: it is not known to come from this user")
+                return
             try:
                 with contextlib.ExitStack() as stack:
-                    _hand_on(connection, self._reach(stack))
+                    link = self._reach(stack)
+                    link.send(self._token)
+                    _hand_on(connection, link)
             except (KineticError, OSError) as error:
                 _say(f"a connection was closed: {error}")
 

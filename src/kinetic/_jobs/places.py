@@ -103,11 +103,25 @@ def key_to_open(job_id: str, key_id: str) -> bytes | None:
     """
     if trusts_the_store():
         return None
+    what = f"the result of {job_id} cannot be verified here, so it was not opened"
+    return _key(job_id, key_id, what, "it is sealed with")
+
+
+def key_to_attach(job_id: str, key_id: str) -> bytes:
+    """Return the key that opens a job's debug server.
+
+    Raises:
+        CredentialsError: The key is not on this machine.
+    """
+    return _key(job_id, key_id, f"no debugger can attach to {job_id} from here", "its debug server asks for")
+
+
+def _key(job_id: str, key_id: str, what: str, why: str) -> bytes:
     key = key_of(job_id, key_id)
     if key is None:
         raise CredentialsError(
-            f"the result of {job_id} cannot be verified here, so it was not opened",
-            why=f"it is sealed with the key {key_id or '(none)'}, which is not in {home() / 'keys'}",
+            what,
+            why=f"{why} the key {key_id or '(none)'}, which is not in {home() / 'keys'}",
             next=f"on the machine that submitted it: kinetic key export {key_id}     then here: kinetic key import",
             code="key-missing-here",
         )

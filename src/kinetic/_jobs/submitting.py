@@ -15,7 +15,7 @@ from kinetic._jobs import debugging, places, record, referring, shipping
 from kinetic._jobs import options as options_
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import call as calls
-from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
+from kinetic._wire import debug, digests, fingerprint, keys, names, outputs, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
@@ -144,14 +144,16 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
 
 def _launch(order: Order, shipment: Shipment) -> None:
     ground = shipment.ground
+    job_key = seal.job_key(ground.key, order.job_id)
+    token = {} if order.debug is None else {debug.TOKEN_VARIABLE: debug.token(job_key)}
     launch = Launch(
         order=order,
         order_sha256=digests.of_bytes(order.to_bytes()),
         store_url=ground.store.url,
         placement=ground.placement,
-        key=seal.job_key(ground.key, order.job_id),
+        key=job_key,
         key_id=ground.key_id,
-        captured=shipment.captured.values,
+        captured={**shipment.captured.values, **token},
         interpreter=shipment.interpreter,
         pod=shipment.pod,
         owner=_owner(shipment),

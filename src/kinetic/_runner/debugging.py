@@ -1,9 +1,9 @@
 """Debugging: the job waits for a debugger before its function begins, and stops on the first line of it.
 
-debugpy's server listens on the loopback interface only: whoever may reach into the pod, or is this user on this
-machine, may attach, and nobody else. It says where it is and whether it waits in a page beside the log, and of a pod in
-the store as well, where a client finds it. On a slice every host has a server; whichever gets a debugger first sets all
-of them going, for the others would wait for it in their first computation anyway.
+debugpy's server listens on the loopback interface, behind a token (``debug_adapter``): whoever holds the job's key may
+attach, and no other user who can reach the port. It says where it is and whether it waits in a page beside the log, and
+of a pod in the store as well, where a client finds it. On a slice every host has a server; whichever gets a debugger
+first sets all of them going, for the others would wait for it in their first computation anyway.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
+from kinetic._runner import debug_adapter
 from kinetic._runner.work import Work
 from kinetic._stores.protocol import Store
 from kinetic._wire import debug, keys
@@ -51,7 +52,7 @@ def wait(task: Work, order: Order, store: Store, function: Callable[..., Any]) -
     """
     _require(task)
     os.environ[_BREAKPOINT] = "debugpy.breakpoint"  # which does nothing while nobody is attached
-    port = _listen(task.is_in_a_pod)
+    port = _listen(task.is_in_a_pod, os.environ.pop(debug.TOKEN_VARIABLE, ""))
     seconds = order.debug or 0.0
     roots = ((str(order.plan["root"]), str(task.folder)),) if order.tree and order.plan.get("root") else ()
     pod = os.uname().nodename if task.is_in_a_pod else ""
@@ -168,25 +169,25 @@ def _require(task: Work) -> None:
         ) from error
 
 
-def _listen(in_a_pod: bool) -> int:
+def _listen(in_a_pod: bool, token: str) -> int:
     """Start the server and return its port: in a pod the one that people expect, unless somebody else there has it."""
     os.environ[_NO_CHECKS] = "1"  # for the processes that the function starts, too
+    if not token:
+        raise RunnerError(
+            "the debug server of this job does not start", why="no token came with the job", code="no-debugger"
+        )
     try:
         if in_a_pod:
             with contextlib.suppress(RuntimeError):  # another container, or a machine whose network the pod shares
-                return _serve(debug.PORT)
-        return _serve(0)
-    except (RuntimeError, OSError, ImportError) as error:
+                return debug_adapter.listen(debug.PORT, token)
+        return debug_adapter.listen(0, token)
+    except (RuntimeError, OSError, ImportError, ValueError, AttributeError) as error:
         raise RunnerError(
             "the debug server of this job does not start",
             why=f"{type(error).__name__}: {error}",
             next="submit the job again; without debug=True it needs no server",
             code="no-debugger",
         ) from error
-
-
-def _serve(port: int) -> int:
-    return int(importlib.import_module(_DEBUGPY).listen(("127.0.0.1", port))[1])
 
 
 def _say(words: str) -> None:

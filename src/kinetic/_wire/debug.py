@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import asdict, dataclass
 
 from kinetic._wire import pages
@@ -11,7 +12,15 @@ EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
 WAIT_SECONDS = 600.0  # that a job waits for a debugger, unless KINETIC_DEBUG_WAIT_TIMEOUT says something else
 
 
+# How the debug token reaches the worker, which takes it out of its environment before the function begins.
+TOKEN_VARIABLE = "KINETIC_DEBUG_TOKEN"  # noqa: S105 - the name of a variable
+
 WAITING, ATTACHED, OVER = "waiting", "attached", "over"
+
+
+def token(job_key: bytes) -> str:
+    """Return what a debugger must send first. It is derived from the job's key, and does not reveal it."""
+    return hmac.digest(job_key, b"kinetic debug server", "sha256").hex()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from kinetic._runner import debugging
 from kinetic._wire import debug
 with socket.create_server(("127.0.0.1", 0)) as other:
     debug.PORT = other.getsockname()[1]
-    found = debugging._listen(True)
+    found = debugging._listen(True, "token")
     socket.create_connection(("127.0.0.1", found)).close()
     print(found != debug.PORT)
 """

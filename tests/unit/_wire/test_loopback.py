@@ -1,0 +1,63 @@
+"""Who is at the other end of a loopback connection."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from kinetic._wire import loopback
+
+CONNECT = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
+    connection.sendall(b"here")
+    connection.recv(1)
+"""
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def accepted_from(prefix: list[str]) -> bool:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        peer = subprocess.Popen([*prefix, sys.executable, "-c", CONNECT, port])
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(4) == b"here"
+            found = loopback.is_own_peer(connection)
+        peer.wait(10)
+    return found
+
+
+def test_a_process_of_our_own_user_is_known():
+    assert accepted_from([])
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become another user")
+def test_a_process_of_another_user_is_known_as_such():
+    assert not accepted_from(NOBODY)
+
+
+def test_one_that_has_closed_its_end_is_not_taken_for_ours():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.create_connection(listener.getsockname()).close()
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""  # it is closed now, and the kernel shows user 0 as its owner
+
+            assert not loopback.is_own_peer(connection)
+
+
+@pytest.mark.skipif(not shutil.which("lsof"), reason="lsof is not installed")
+def test_lsof_knows_our_own_where_there_is_no_table_of_the_kernel():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", ours)) as peer:
+            theirs = peer.getsockname()[1]
+
+            assert loopback._is_seen_by_lsof(theirs, ours)
+            assert not loopback._is_seen_by_lsof(theirs, ours + 1)
