@@ -28,11 +28,12 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cluster cluster-if-it-can-be-had bench nightly clean python-is-there
+.PHONY: help demo test test-rest test-all check cluster cluster-if-it-can-be-had bench nightly clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
-	@echo 'make test      the test suite, except what takes minutes'
+	@echo 'make test      units, contracts, architecture, and a flow for each promise; minutes'
+	@echo 'make test-all  the whole suite, with Kubernetes where Go is found; half an hour'
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make bench     measure, each figure beside its baseline'
@@ -75,12 +76,25 @@ demo: $(DEMO_READY)
 	@$(DEMO)/bin/python examples/digits.py
 	@$(DEMO)/bin/kinetic jobs list --all
 
-# Two processes: what the smallest machine has, and many tests start processes of their own.
-test: $(ENV_READY) cluster-if-it-can-be-had
-	@$(ENV)/bin/python -m pytest -n 2 -m 'not nightly' $(ARGS)
+# One process for each core. tests/promises.py names the flows that `make test` runs.
+PYTEST := $(ENV)/bin/python -m pytest -n logical
+
+test: $(ENV_READY)
+	@echo 'kinetic: units, contracts, architecture, and a flow for each promise of the README: some 6 minutes on two cores.' >&2
+	@echo 'kinetic: all other flows, and Kubernetes: make test-all' >&2
+	@$(PYTEST) -m 'not nightly and not whole' $(ARGS)
+
+# What `make test` leaves out.
+test-rest: $(ENV_READY) cluster-if-it-can-be-had
+	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 25 minutes on two cores.' >&2
+	@$(PYTEST) -m 'not nightly and whole' $(ARGS)
+
+test-all: $(ENV_READY) cluster-if-it-can-be-had
+	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
+	@$(PYTEST) -m 'not nightly' $(ARGS)
 
 nightly: $(ENV_READY)
-	@$(ENV)/bin/python -m pytest -n 2 -m nightly $(ARGS)
+	@$(PYTEST) -m nightly $(ARGS)
 
 # tests/typing is the public interface as a program: both type checkers read it, once it is there.
 check: $(ENV_READY)

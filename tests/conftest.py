@@ -7,9 +7,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import promises
 import pytest
 
 TESTS = Path(__file__).parent
+
+# Whole jobs and whole clusters: of these, `make test` runs what shows a promise of promises.py, `make test-all` the rest.
+WHOLE_FOLDERS = {"flows", "cluster"}
 
 # Seconds. Units, contracts and architecture start a process or two at most; flows run whole jobs, one after another.
 SECONDS_BY_FOLDER = {"unit": 20, "contracts": 20, "architecture": 20, "flows": 120}
@@ -21,9 +25,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the time-out of its folder, unless it names one of its own."""
+    """Give each test the time-out of its folder, unless it names one of its own, and mark what only `make test-all` runs."""
     for item in items:
+        if folder_of(item.path) in WHOLE_FOLDERS and test_of(item) not in promises.TESTS:
+            item.add_marker(pytest.mark.whole)
         seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
         if seconds is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
@@ -40,3 +47,9 @@ def no_more_threads() -> Iterator[None]:
 def folder_of(path: Path) -> str:
     """Return the first folder below tests/, or "" for a file that lies elsewhere."""
     return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
+
+
+def test_of(item: pytest.Item) -> str:
+    """Return the file and the name of a test, without its parameters."""
+    name = getattr(item, "originalname", item.name)
+    return f"{item.path.relative_to(TESTS.parent).as_posix()}::{name}" if item.path.is_relative_to(TESTS) else name
