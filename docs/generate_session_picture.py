@@ -2,7 +2,8 @@
 
 python docs/generate_session_picture.py
 
-Needs what `make test` installs (pyte renders the terminal). A test runs the same commands and compares, ids and times aside.
+Needs what `make test` installs: pyte renders the terminal. A test runs the same commands and compares what they print,
+ids and times aside.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ COMMANDS = [
 COLUMNS = 88
 _SCRIPT = re.compile(r"^```python\n# (train|submit)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SIZE, _LINE, _CHARACTER, _MARGIN = 14, 20, 8.43, 16  # pixels; 8.43 is the width of a character of 14 px in these fonts
+_FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _COLORS = {"prompt": "#7ee787", "text": "#e6edf3", "dim": "#8b949e"}
 
 
@@ -43,7 +45,7 @@ def session() -> list[tuple[str, str]]:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTEST", "GOOGLE_"))
         }
-        # The notice about containers belongs to this machine and not to the reader's: it is shown once a day, so use it up.
+        # The notice about containers is about this machine, not the reader's. It is shown once a day: use it up first.
         environment |= {"KINETIC_HOME": str(folder / "home"), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
         environment |= {"PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
         _run("python train.py", folder, environment)
@@ -81,11 +83,13 @@ def draw(commands: list[tuple[str, str]]) -> str:
         f'<circle cx="{_MARGIN + 6 + 20 * number}" cy="{_MARGIN + 2}" r="6" fill="{color}"/>'
         for number, color in enumerate(["#ff5f57", "#febc2e", "#28c840"])
     )
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    style = f'font-family="{_FONTS}" font-size="{_SIZE}" fill="{_COLORS["text"]}"'
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">
 <title>A terminal session with kinetic</title>
 <rect width="100%" height="100%" rx="8" fill="#0d1117"/>
 {buttons}
-<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="{_SIZE}" fill="{_COLORS["text"]}" xml:space="preserve">
+<g {style} xml:space="preserve">
 {texts}
 </g>
 </svg>

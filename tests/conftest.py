@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 
-# Whole jobs and whole clusters: of these, `make test` runs what shows a promise of promises.py, `make test-all` the rest.
+# Whole jobs and whole clusters: of these, `make test` runs what proves a promise of promises.py, `make test-all` all.
 WHOLE_FOLDERS = {"flows", "cluster"}
 
 # Seconds. Units, contracts and architecture start a process or two at most; flows run whole jobs, one after another.
@@ -27,7 +27,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the time-out of its folder, unless it names one of its own, and mark what only `make test-all` runs."""
+    """Mark what only `make test-all` runs, and give each test the time-out of its folder unless it names its own."""
     for item in items:
         if folder_of(item.path) in WHOLE_FOLDERS and test_of(item) not in promises.TESTS:
             item.add_marker(pytest.mark.whole)

@@ -1,7 +1,7 @@
-"""What kinetic promises, and the end-to-end tests that show it: `make test` runs these, `make test-all` runs all of them.
+"""What kinetic promises, and the end-to-end tests that prove it: of all flows, `make test` runs these.
 
-CONTRIBUTING.md prints the same table; tests/architecture/test_promises_have_tests.py keeps the two and the tests in step.
-A test stands here under its file and its name, without the parameters.
+CONTRIBUTING.md has the same table; tests/architecture/test_promises_have_tests.py keeps the two and the tests in step.
+A test is named by its file and its function, without parameters.
 """
 
 from __future__ import annotations
