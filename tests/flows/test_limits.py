@@ -1,8 +1,13 @@
-"""What a job asks for on this machine: memory that it is held to, and threads that follow its cores."""
+"""What a job is to this machine: memory that it is held to, threads that follow its cores, processes with its name."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +83,47 @@ def test_libraries_start_as_many_threads_as_a_job_asked_for_cores_unless_somebod
     """)
 
     assert out == "['3', '3', '7']\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process change what ps shows of it")
+def test_ps_and_top_show_the_id_of_the_job_that_a_process_works_for(
+    project: Project, home: Path, tmp_path: Path, wait_until: Callable[..., None], living_processes: Callable[..., Any]
+) -> None:
+    go = tmp_path / "go"
+    out = project.out(
+        """
+        import sys
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def wait(path):
+            import os, time
+            while not os.path.exists(path):
+                time.sleep(0.01)
+
+        if __name__ == "__main__":
+            print(wait.run_async(sys.argv[1]).job_id)
+        """,
+        str(go),
+    )
+    job_id = out.strip()
+
+    def shown() -> list[tuple[str, str]]:
+        return [_shown(pid) for pid in living_processes(home)]
+
+    wait_until(lambda: sum(job_id in words for words, _ in shown()) == 2, "the title of two processes")
+    told = sorted(shown())
+    go.touch()
+
+    assert [words.split()[:3] for words, _ in told] == [
+        ["kinetic:", job_id, "supervisor"],
+        ["kinetic:", job_id, "worker"],
+    ]
+    assert {name for _, name in told} == {job_id[:15]}
+    wait_until(lambda: [words.split()[-1] for words, _ in shown() if "keeper.py" in words], "the title of an idle one")
+
+
+def _shown(pid: int) -> tuple[str, str]:
+    listed = subprocess.run(["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    words = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return words.stdout.strip(), listed.stdout.strip()

@@ -42,13 +42,14 @@ def become(task: Work, report: int) -> NoReturn:
 
 def main(words: list[str]) -> NoReturn:
     """Be a worker: ``TASK REPORT``, two descriptors."""
-    from kinetic._runner import working
+    from kinetic._runner import keeping, processes, working
 
-    task, report = (int(word) for word in words)
-    with os.fdopen(task, "rb") as file:
-        page = json.loads(file.read())
+    descriptor, report = (int(word) for word in words)
+    with os.fdopen(descriptor, "rb") as file:
+        task = from_json(json.loads(file.read()))
     os.set_inheritable(report, False)  # noqa: FBT003
-    working.work(from_json(page), report)
+    processes.Title(keeping.use_linux()).set(task.job_id, f"worker {task.folder}")  # the one before went with exec
+    working.work(task, report)
 
 
 def to_json(task: Work) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner import afresh, judging, memory, sealing, working
+from kinetic._runner import afresh, judging, memory, processes, sealing, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
 from kinetic._runner.work import Listener, Work
 from kinetic._wire.outcome import SUCCEEDED
@@ -136,6 +136,7 @@ def start(task: Work, libc: Any) -> Watch:
         os.setpgid(0, 0)
         _close_all_but(mouth, life)
         _die_with(keeper, libc, life)
+        processes.Title(libc).set(task.job_id, f"worker {task.folder}")
         if afresh.is_needed() or task.own_interpreter:
             _in_a_fresh_interpreter(task, mouth)
         working.work(task, mouth)

@@ -1,8 +1,13 @@
-"""What the kernel says of a process: its parent, when it began, how it is."""
+"""What the kernel says of a process: its parent, when it began, how it is; and what `ps` and `top` show of ours."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+_PR_SET_NAME = 15
+_NAME_BYTES = 15  # the kernel cuts a name there
+_ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
 
 def parent_of(pid: int) -> int:
@@ -31,3 +36,46 @@ def status(pid: int, task: str = "") -> dict[str, str]:
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+class Title:
+    """What this process is shown as: `ps` and `nvidia-smi` read its arguments, `top` its name.
+
+    On Linux both are written in place, as the library setproctitle does; elsewhere nothing happens. A fork has a title
+    of its own from then on, so whoever made it first may set and reset it.
+
+    Args:
+        libc: From ``keeping.use_linux``; None where there is none.
+    """
+
+    def __init__(self, libc: Any) -> None:
+        self._libc, self._start, self._was, self._name = libc, 0, b"", b""
+        if libc is None:
+            return
+        try:
+            words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+            start, end = (int(words[at]) for at in _ARGUMENTS)
+            self._was = Path("/proc/self/cmdline").read_bytes()
+            self._name = Path("/proc/self/comm").read_bytes().strip()
+        except (OSError, IndexError, ValueError):
+            return
+        if start and len(self._was) == end - start:  # else they lie elsewhere: hands off
+            self._start = start
+
+    def set(self, name: str, more: str) -> None:
+        """Show a name, and behind it more where there is room: what is longer than the arguments were is cut off."""
+        self._write(f"kinetic: {name} {more}".encode(errors="replace"), name.encode(errors="replace"))
+
+    def reset(self) -> None:
+        """Show what stood there when this was made."""
+        self._write(self._was, self._name)
+
+    def _write(self, arguments: bytes, name: bytes) -> None:
+        if not self._start:
+            return
+        import ctypes  # whoever has a libc has loaded it
+
+        room = len(self._was)
+        # The last byte stays zero: of arguments that do not end so, the kernel shows what lies behind them as well.
+        ctypes.memmove(self._start, arguments[: room - 1].ljust(room, b"\0"), room)
+        self._libc.prctl(_PR_SET_NAME, name[:_NAME_BYTES], 0, 0, 0)

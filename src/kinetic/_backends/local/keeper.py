@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
-from kinetic._runner import judging, keeping, patience, sealing
+from kinetic._runner import judging, keeping, patience, processes, sealing
 from kinetic._runner.work import Work
 from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
 from kinetic._wire import fingerprint, keys
@@ -51,6 +51,7 @@ class Keeper:
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.libc = keeping.use_linux()
         keeping.adopt_orphans(self.libc)
+        self.title = processes.Title(self.libc)
         self.bell = keeping.Bell()
         self.queue = Queue(self.paths.queue)
         self.ending = False
@@ -132,6 +133,7 @@ class Keeper:
             if verdict is None:
                 self.queue.requeue(row.job_id, self.name)
         finally:
+            self.title.reset()
             heart.stop()
         step("keeper:told")
         if verdict is None:
@@ -159,6 +161,7 @@ class Keeper:
         """
         self.queue.close()  # until it is used next: SQLite's connections must not cross a fork
         hosts = [keeping.start(task, self.libc) for task in tasks]
+        self.title.set(page.job_id, f"supervisor {tasks[0].folder}")
         step("keeper:forked")
         heart.running()
         unwanted = functools.partial(self._is_unwanted, store, page.job_id)
