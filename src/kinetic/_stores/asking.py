@@ -157,7 +157,7 @@ def passes(error: BaseException) -> bool:
     """Say whether the same request may succeed later, and obstore has not tried that often enough."""
     from obstore.exceptions import GenericError
 
-    if not isinstance(error, GenericError) or _TOKEN.search(str(error)):
+    if not isinstance(error, GenericError) or _TOKEN.search(str(error)) or complaints.UNTRUSTED in str(error):
         return False
     status = status_of(error)
     if status is not None:

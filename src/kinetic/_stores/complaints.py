@@ -16,6 +16,7 @@ _OF_OBSTORE = re.compile(
     r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
     r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
 )
+UNTRUSTED = "InvalidCertificate"  # in the pages of debugging: the server's was refused, and asking again is no use
 _NOT_WELL = "Server returned non-2xx status code: "
 _CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services say what is wrong
 GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
@@ -72,6 +73,8 @@ def short(error: object) -> str:
     said, xml, _ = found["said"].removeprefix(_NOT_WELL).partition(": <")
     code = _CODE.search(found["said"]) if xml else None
     asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
+    if UNTRUSTED in str(error):
+        return f"{asked}: the server's certificate is not trusted"[:500]
     return f"{asked}: {said}{f': {code[1]}' if code else ''}"[:500]
 
 

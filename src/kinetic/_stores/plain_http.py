@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import time
@@ -80,6 +81,7 @@ class Caller:
             except (OSError, http.client.HTTPException) as error:
                 self._idle.clear()  # what one server closed, it has closed for all
                 failure = f"{type(error).__name__}: {error}"
+                again = again and not _is_untrusted(error)
             repeated = True
             last = attempt == self._retry.attempts - 1 or not again
             if last or time.monotonic() - begun > self._retry.total_seconds:
@@ -123,7 +125,13 @@ class _Line:
         self.process = os.getpid()
 
     def __del__(self) -> None:
-        self.connection.close()
+        with contextlib.suppress(Exception):  # at the end of an interpreter, half of what it needs may be gone
+            self.connection.close()
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    """Return whether a server's certificate was refused: asking again does not change it."""
+    return type(error).__name__ == "SSLCertVerificationError"  # importing ssl costs 20 ms
 
 
 def _seconds(text: str) -> float:

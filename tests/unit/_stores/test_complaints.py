@@ -21,6 +21,11 @@ SAID = {
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2ms - "
         f"{NOT_WELL} 403 Forbidden: denied destination"
     ),
+    "GET https://127.0.0.1:1/b/x, after 7 retries: the server's certificate is not trusted": (
+        "Generic S3 error: Error performing GET https://127.0.0.1:1/b/x in 4.3s, after 7 retries, max_retries: 7, "
+        "retry_timeout: 120s  - HTTP error: error sending request\n\nDebug source:\nGeneric {\n error: "
+        "InvalidCertificate(\n UnknownIssuer,\n)"
+    ),
     "no token: HTTP 401: invalid": "no token: HTTP 401: invalid\nand more",
 }
 

@@ -46,6 +46,16 @@ def http_client(access: Access) -> httpx2.Client:
     )
 
 
+def is_untrusted(error: BaseException) -> bool:
+    """Return whether a connection failed because the server's certificate was refused: no repetition helps."""
+    import ssl  # loaded by whoever has tried to connect
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
 def _read_if_refused(response: httpx2.Response) -> None:
     """Read why a WebSocket was refused, while it can be read: it is closed before anybody is told of it."""
     if "upgrade" in response.request.headers and response.status_code != _UPGRADED:

@@ -123,6 +123,8 @@ class Transport:
                     once.moved = True
                     if self.moved():
                         continue
+                if connecting.is_untrusted(error):
+                    raise self._untrusted(error) from error
                 return None, f"{type(error).__name__}: {error}"
             except RuntimeError:
                 if not http.is_closed:
@@ -275,7 +277,14 @@ class Transport:
         return BackendUnavailableError(
             f"{self.access.about} does not answer",
             why=f"{self.access.server}: {failure}",
-            next="look at the network and at the cluster, and try again: what was submitted is kept",
+            next="look at the network and at the cluster, and try again",
+        )
+
+    def _untrusted(self, error: BaseException) -> BackendUnavailableError:
+        return BackendUnavailableError(
+            f"the certificate of {self.access.about} is not trusted",
+            why=f"{self.access.server}: {error}",
+            next="log in to the cluster again, or correct certificate-authority-data of its entry in the kubeconfig",
         )
 
 

@@ -351,13 +351,21 @@ def test_a_certificate_of_a_plug_in_is_shown(tmp_path: Path, authority: Authorit
     assert who(read(config(tmp_path / "config", cluster=cluster, user=user))) == "bob"
 
 
-def test_a_server_that_somebody_else_signed_is_not_spoken_to(tmp_path: Path, secure: str) -> None:
+def test_a_server_that_somebody_else_signed_is_not_spoken_to_and_asked_only_once(tmp_path: Path, secure: str) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     path = config(tmp_path / "config", cluster={"server": secure, "certificate-authority": str(other.certificate)})
+    pauses: list[float] = []
 
-    with pytest.raises(BackendUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
-        who(read(path))
+    with (
+        contextlib.closing(Client(read(path), "team", Retry(8, sleep=pauses.append))) as client,
+        pytest.raises(BackendUnavailableError, match="CERTIFICATE_VERIFY_FAILED") as caught,
+    ):
+        client.get(kinds.JOB, "a")
+
+    assert pauses == []  # 21 s of them, once
+    assert "is not trusted" in caught.value.what
+    assert "kept" not in str(caught.value)
 
 
 def test_a_certificate_is_not_looked_at_only_where_the_kubeconfig_says_so(tmp_path: Path, secure: str) -> None:
