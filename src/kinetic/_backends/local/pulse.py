@@ -11,7 +11,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 _POLL_SECONDS = 0.005
@@ -86,9 +86,13 @@ class Pulse:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __del__(self) -> None:
-        """Let go of the pipe with the thread that waited."""
-        self.close()
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        """Close the pipe with the thread that waited; an interpreter at its end may have no `os` left."""
+        try:
+            if self._descriptor is not None:
+                _close(self._descriptor)
+        except (OSError, AttributeError):  # somebody closed every descriptor; or it was never made
+            pass
 
 
 def wait_for_an_end(beats: Sequence[Pulse], seconds: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -149,3 +151,25 @@ def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
 
     assert pulse.poke(pipe)
     os.close(reader)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.closerange(3, 64)",  # as a daemon does that user code makes
+        "pulse.os = pulse.contextlib = None",  # as an interpreter leaves a module behind at its end
+    ],
+)
+def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
+    program = f"""
+import os
+from pathlib import Path
+from kinetic._backends.local import pulse
+waiting = pulse.Pulse(Path({str(pipe)!r}))
+waiting.itself = waiting
+{code}
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
