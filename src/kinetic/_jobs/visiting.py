@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._jobs import looking, places
-from kinetic.errors import BackendError, OptionError, RunnerError
+from kinetic._wire import digests, keys
+from kinetic._wire.order import Order
+from kinetic.errors import BackendError, KineticError, OptionError, RunnerError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Stacks
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
+
+_RELATIVE = re.compile(r'(?m)^  File "(?=[^/<])')  # a file of the project, as a worker names it
 
 
 def run_in(handle: JobHandle, command: Sequence[str], *, host: int, tty: bool) -> int:
@@ -52,7 +58,21 @@ def stacks(handle: JobHandle, *, host: int | None) -> list[Stacks]:
         check_host(handle, host)
     must_run(handle)
     hosts = range(hosts_of(handle)) if host is None else [host]
-    return places.backend_of(handle).stacks(handle.job_id, hosts=list(hosts))
+    found = places.backend_of(handle).stacks(handle.job_id, hosts=list(hosts))
+    root = _root_of(handle) if any(each.text for each in found) else ""
+    if not root:
+        return found
+    return [each._replace(text=_RELATIVE.sub(lambda file: f"{file[0]}{root}/", each.text)) for each in found]
+
+
+def _root_of(handle: JobHandle) -> str:
+    """Return the folder of the project where a job was submitted; "" where nothing shipped, or it is not known."""
+    with contextlib.suppress(KineticError):
+        store = places.store_of(handle)
+        order = store.get(keys.group_order(handle.group_id) if handle.group_id else keys.order(handle.job_id))
+        plan = Order.from_bytes(order, sha256=digests.of_bytes(order)).plan  # only shown, so nobody's word is needed
+        return str(plan.get("root") or "").rstrip("/")
+    return ""
 
 
 def hosts_of(handle: JobHandle) -> int:

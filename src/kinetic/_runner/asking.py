@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import re
 import time
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def stacks(path: Path) -> str:
                 raise _silent(door)
             time.sleep(_LOOK_SECONDS)
         file.seek(begin)
-        return _tidy(file.read().decode(errors="replace"))
+        return _tidy(file.read().decode(errors="replace"), path.parent)
 
 
 def _ring(door: Door) -> None:
@@ -106,8 +107,12 @@ def _is_in(mask: str) -> bool:
     return bool(int(mask, 16) >> (ASK_SIGNAL - 1) & 1)
 
 
-def _tidy(text: str) -> str:
-    """Leave out what is ours, and put the main thread first, which faulthandler writes last."""
+def _tidy(text: str, base: Path) -> str:
+    """Leave out what is ours, and put the main thread first, which faulthandler writes last.
+
+    A file of the project is named relative to its root: the client knows where that is, and this process does not.
+    """
+    text = re.sub(rf'(?m)^(  File "){re.escape(str(base))}/work[-0-9]*/', r"\1", text)
     threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
     theirs = [lines for lines in threads if not any(_ANSWERER in line for line in lines)]
     shown = ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in reversed(theirs)]

@@ -87,9 +87,9 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def running(project, kinetic, wait_until, gate) -> Callable[..., str]:
     """Return a function that submits a job and waits until its function runs."""
-    project.write("script.py", SCRIPT)
 
-    def run(*words: str) -> str:
+    def run(*words: str, script: str = SCRIPT) -> str:
+        project.write("script.py", script)
         done = project.run("script.py", *words)
         assert done.returncode == 0, done.stderr
         job_id = done.stdout.strip()
@@ -120,6 +120,22 @@ def test_a_job_that_hangs_in_c_says_where_and_no_call_of_its_own_is_interrupted(
     assert "in helper_that_waits" in helper
     assert "kinetic/_runner" not in told.out
     assert result(kinetic, gate, job_id) == 0  # seconds that sleep(3) had left: a signal would have woken it
+
+
+def test_stacks_name_the_files_of_the_project_where_the_user_has_them(running, project, kinetic, gate) -> None:
+    module = project.write("loader.py", "def fetch(ready):\n    return ready()\n")
+    script = SCRIPT.replace(
+        "            time.sleep(0.01)", "            __import__('loader').fetch(lambda: time.sleep(0.01))"
+    )
+    job_id = running("waits", script=script)
+
+    told = kinetic("jobs", "stacks", job_id)
+
+    assert (told.code, told.err) == (0, "")
+    assert f'File "{module}", line 2 in fetch' in told.out
+    assert f'File "{project.root / "script.py"}", line ' in told.out
+    assert "/work-0-0/" not in told.out
+    assert result(kinetic, gate, job_id) == "done"
 
 
 def test_stacks_are_asked_for_again_and_again_and_the_log_knows_nothing_of_it(running, kinetic, gate) -> None:
