@@ -82,6 +82,7 @@ def clear(
 def _ended(place: Mapping[str, str | None], older_than: float | None) -> list[Ended]:
     """Find the jobs that have ended or were cancelled, newest first, and long enough ago."""
     from kinetic._jobs import finding, listing, places
+    from kinetic._wire import names
 
     handles = finding.kept(**place)
     now, found = time.time(), []
@@ -90,20 +91,11 @@ def _ended(place: Mapping[str, str | None], older_than: float | None) -> list[En
         if not seen.status.is_final:
             continue
         when = (outcome.ended if outcome else None) or (seen.sighting.ended if seen.sighting else None)
-        when = when or _made(handle)
+        when = when or names.moment(handle.created_at) or now  # unknown: certainly not too old
         if older_than is None or now - when > older_than:
             size = sum(entry.size for entry in places.store_of(handle).entries(f"{handle.job_id}/"))
             found.append(Ended(handle, seen, when, size))
     return found
-
-
-def _made(handle: JobHandle) -> float:
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(handle.created_at).timestamp()
-    except ValueError:
-        return time.time()  # unknown: certainly not too old
 
 
 def _is_agreed(found: Sequence[Ended], command: str) -> bool:

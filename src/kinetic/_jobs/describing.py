@@ -92,15 +92,5 @@ def _times(started: float | None, ended: float | None, *, running: bool) -> dict
     return {
         "started_at": names.utc(started) if started else None,
         "ended_at": names.utc(ended) if ended else None,
-        "duration_seconds": round(until - started, 3) if started and until else None,
+        "duration_seconds": round(max(until - started, 0.0), 3) if started and until else None,
     }
-
-
-def moment(written: str) -> float | None:
-    """Return the Unix time of a written time, or None when it is none."""
-    from datetime import datetime  # commands have it loaded already; strptime would cost 2 ms more
-
-    try:
-        return datetime.fromisoformat(written).timestamp()
-    except ValueError:
-        return None

@@ -24,10 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Known:
-    """What this machine and the stores know: jobs that can be worked with, and those that are history."""
+    """What this machine and the stores know: jobs that can be worked with, and those that are history.
+
+    Attributes:
+        live: Those that can be worked with, newest first.
+        past: Pages of the history of the others, newest first.
+        order: The ids of all of them, newest first.
+    """
 
     live: list[JobHandle]
     past: list[dict[str, Any]]
+    order: list[str]
 
 
 def attach(job_id: str, project: str | None = None, cluster: str | None = None) -> JobHandle:
@@ -113,7 +120,7 @@ def newest(project: str | None = None, zone: str | None = None, cluster: str | N
     there = list(_records((store, _ids(store)) for store in stores))
     known = {handle.job_id for handle in there}
     past = (_collected(store, page) for store in stores for page in tombstones.listed(store))
-    found = _newest_first(iter([*there, *(handle for handle in past if handle and handle.job_id not in known)]))
+    found = _newest_first([*there, *(handle for handle in past if handle and handle.job_id not in known)])
     return found[0] if found else None
 
 
@@ -129,14 +136,29 @@ def were_removed(project: str | None = None, zone: str | None = None, cluster: s
     return any(tombstones.ids(store) for store in _stores(target))
 
 
-def known() -> Known:
-    """List live jobs and the history of removed ones, both newest first."""
-    target = settings.resolve()
-    live = _newest_first(_live(target))
-    alive = {handle.job_id for handle in live}
-    past = [page for store in _stores(target) for page in tombstones.listed(store) if page.get("job_id") not in alive]
-    past.sort(key=lambda page: str(page.get("created_at", "")), reverse=True)
-    return Known(live, past)
+def known(
+    project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
+) -> Known:
+    """List live jobs and the history of removed ones, both newest first.
+
+    Args:
+        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
+        zone: Google Cloud zone.
+        cluster: GKE cluster.
+        namespace: Kubernetes namespace.
+    """
+    from kinetic._jobs import listing
+
+    target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
+    live = {handle.job_id: handle for handle in _live(target)}
+    pages = (page for store in _stores(target) for page in tombstones.listed(store))
+    past = {str(page["job_id"]): page for page in pages if page.get("job_id") and page["job_id"] not in live}
+    order = [each.job_id for each in listing.in_order(listing.births([*live.values()], [*past.values()]))]
+    return Known(
+        [live[job_id] for job_id in order if job_id in live],
+        [past[job_id] for job_id in order if job_id in past],
+        order,
+    )
 
 
 def _live(target: Target) -> Iterator[JobHandle]:
@@ -220,7 +242,7 @@ def _local_store() -> Store:
     return open_store(settings.resolve(backend="local").store.value)
 
 
-def _newest_first(handles: Iterator[JobHandle]) -> list[JobHandle]:
+def _newest_first(handles: Iterable[JobHandle]) -> list[JobHandle]:
     from kinetic._jobs import listing
 
     return listing.newest_first(list(handles))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.protocol import Sighting
 from kinetic._jobs import looking, places, reading, record, tombstones, verdicts
 from kinetic._jobs.looking import Look
-from kinetic._wire import keys
+from kinetic._wire import keys, names
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kinetic._wire.outcome import Outcome
 
 _LOCAL = "local"
+_FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much
 
 
 def rows(handles: Sequence[JobHandle]) -> list[Look]:
@@ -53,17 +55,90 @@ def _observe(handles: Sequence[JobHandle]) -> dict[str, Sighting]:
     return seen
 
 
-def newest_first(handles: Sequence[JobHandle]) -> list[JobHandle]:
-    """Sort jobs, newest first. A record knows the second; within one second, the queue of this machine knows more."""
-    number = Counter(handle.created_at for handle in handles)
-    tied = [handle.job_id for handle in handles if number[handle.created_at] > 1 and is_here(handle)]
-    seen = places.local().observe(tied) if tied else {}
-    submitted = {name: sighting.submitted or 0.0 for name, sighting in seen.items()}
+class Born(NamedTuple):
+    """When a job was made, as well as can be known of it.
+
+    Attributes:
+        job_id: The job.
+        created_at: As its handle has it: in whole seconds.
+        precise: Unix time with fractions, by a clock that is the same for the jobs of one second; 0.0 if not known.
+        sequence: Its place in this machine's queue, which no clock changes; 0 where it has none.
+        group_index: Its index in its batch, or -1.
+    """
+
+    job_id: str
+    created_at: str
+    precise: float = 0.0
+    sequence: int = 0
+    group_index: int = -1
+
+
+def newest_first(handles: Sequence[JobHandle], past: Sequence[Mapping[str, Any]] = ()) -> list[JobHandle]:
+    """Sort jobs, newest first.
+
+    Args:
+        handles: The jobs.
+        past: Pages of the history; those of the jobs tell more exactly when they were made.
+    """
+    by_id = {handle.job_id: handle for handle in handles}
+    return [by_id[each.job_id] for each in in_order(births(handles, past)) if each.job_id in by_id]
+
+
+def births(handles: Sequence[JobHandle], past: Sequence[Mapping[str, Any]] = ()) -> list[Born]:
+    """Say when jobs were made; of those of one second as exactly as queue, history and store know it."""
+    singles = [handle for handle in handles if handle.group_id is None]
+    queued = [handle.job_id for handle in singles if is_here(handle) and looking.past_of(handle) is None]
+    rows = places.local().queue.jobs(queued) if queued else {}
+    found = {str(page["job_id"]): _of_page(page) for page in past if page.get("job_id")}
+    number = Counter(handle.created_at for handle in singles)
+    number.update(each.created_at for each in found.values() if each.job_id not in rows)
+    for handle in handles:
+        job_id, created_at = handle.job_id, handle.created_at
+        if (own := looking.past_of(handle)) is not None:
+            found[job_id] = _of_page({**own, "job_id": job_id, "created_at": created_at})
+        elif job_id in rows:
+            found[job_id] = Born(job_id, created_at, rows[job_id].submitted, rows[job_id].seq)
+        elif handle.group_id is not None:
+            found[job_id] = Born(job_id, created_at, group_index=handle.group_index or 0)
+        elif job_id not in found:
+            found[job_id] = Born(job_id, created_at, _recorded(handle) if number[created_at] > 1 else 0.0)
+    return list(found.values())
+
+
+def in_order(born: Iterable[Born], *, now: float | None = None) -> list[Born]:
+    """Sort jobs, newest first: by time, and by the queue's sequence where clocks went back.
+
+    A time that is still to come is no time: its clock was wrong, so such a job is older than all others. What was
+    queued later is never older than what was queued before it.
+    """
+    limit = (time.time() if now is None else now) + _FUTURE_SECONDS
+    when: dict[str, tuple[bool, float, float]] = {}
+    latest = (False, 0.0, 0.0)
+    for each in (listed := sorted(born, key=lambda each: each.sequence)):
+        made = names.moment(each.created_at) or 0.0
+        own = (made <= limit, made, each.precise)
+        if each.sequence:
+            own = latest = max(latest, own)
+        when[each.job_id] = own
     return sorted(
-        handles,
-        key=lambda handle: (handle.created_at, submitted.get(handle.job_id, 0.0), handle.job_id),
-        reverse=True,
+        listed, key=lambda each: (when[each.job_id], each.sequence, each.group_index, each.job_id), reverse=True
     )
+
+
+def _of_page(page: Mapping[str, Any]) -> Born:
+    job_id, created_at = str(page["job_id"]), str(page.get("created_at", ""))
+    created, index = page.get("created"), page.get("group_index")
+    if isinstance(index, int):
+        return Born(job_id, created_at, group_index=index)
+    return Born(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
+
+
+def _recorded(handle: JobHandle) -> float:
+    """Say when a record was written, by the store: it is written once, so this is the order of submission."""
+    with contextlib.suppress(KineticError):
+        entry = places.store_of(handle).entry(keys.record(handle.job_id))
+        return entry.modified if entry is not None else 0.0
+    return 0.0
 
 
 def can_be_seen(handle: JobHandle) -> bool:

@@ -87,12 +87,17 @@ class Row(NamedTuple):
 
 
 def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> Place | None:
-    """Return the place of the job that was submitted last, collected or not; None where there is none."""
+    """Return the place of the job that was submitted last, collected, removed or not; None where there is none."""
+    from kinetic._jobs import listing
+
     kept = finding.newest(project=project, zone=zone, cluster=cluster)
     store = _local_store()
-    removed = max(tombstones.listed(store), key=lambda page: str(page.get("created_at", "")), default=None)
-    if removed is not None and (kept is None or str(removed.get("created_at", "")) > kept.created_at):
-        return _place_of_page(store, removed)
+    removed = {str(page.get("job_id", "")): page for page in tombstones.listed(store)}
+    if kept is not None:
+        removed.pop(kept.job_id, None)
+    first = next(iter(listing.in_order(listing.births([kept] if kept else [], [*removed.values()]))), None)
+    if first is not None and first.job_id in removed:
+        return _place_of_page(store, removed[first.job_id])
     return _place_of(kept) if kept is not None else None
 
 

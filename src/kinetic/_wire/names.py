@@ -113,6 +113,16 @@ def the_one(beginning: str, found: Sequence[str], what: str = "job ids") -> str 
     return found[0] if found else None
 
 
+def moment(written: str) -> float | None:
+    """Return the Unix time of a time that ``utc`` wrote, or None where it is none."""
+    from datetime import datetime  # commands have it loaded already; strptime would cost 2 ms more
+
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
 def utc(seconds: float) -> str:
     """Write a time as everything durable does: UTC, ISO 8601, whole seconds, ending in Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -166,3 +166,34 @@ def test_of_a_log_that_is_too_long_the_end_is_kept_and_a_line_says_so(project, k
     assert len(told.out) <= (10 << 20) + 100
     assert last.startswith("0119999 x")
     assert int(second[:7]) * 100 == missing
+
+
+AT = """
+    import sys, time
+    import kinetic
+    real = time.time
+    time.time = lambda: real() + float(sys.argv[1])
+    from blocking import talk
+
+    if sys.argv[2] == "collect":
+        talk(1)
+    else:
+        print(talk.run_async(1).job_id)
+"""
+
+
+@pytest.mark.parametrize(("first", "how"), [(4e7, "collect"), (4e7, "keep"), (3600.0, "keep")])
+def test_the_newest_job_is_the_one_that_was_submitted_last_though_the_clock_went_back(
+    first, how, project, kinetic
+) -> None:
+    project.write("blocking.py", BLOCKING)
+    project.write("at.py", AT)
+    assert project.run("at.py", str(first), how).returncode == 0
+
+    newest = project.run("at.py", "0", "keep").stdout.strip()
+    kinetic("jobs", "wait", newest)
+
+    assert kinetic("jobs", "status", "@last").out == f"{newest}: SUCCEEDED\n"
+    rows = json.loads(kinetic("jobs", "list", "--all", "--json").out)["jobs"]
+    assert rows[0]["job_id"] == newest
+    assert not re.search(r"-\d+[smhd] ago", kinetic("jobs", "list", "--all").out)

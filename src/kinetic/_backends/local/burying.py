@@ -51,7 +51,8 @@ def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
     starting = keeper.state == "starting"
     if not lock.exists():
         age = time.time() - keeper.since
-        if starting and (age < _STARTING_SECONDS or (age < _SLOW_START_SECONDS and _marked(keeper.keeper))):
+        is_young = 0 <= age < _STARTING_SECONDS  # below 0 the clock went back, and only its process tells
+        if starting and (is_young or (age < _SLOW_START_SECONDS and _marked(keeper.keeper))):
             return
         held = life.take(lock)  # two observers must not settle the same job at once
     else:

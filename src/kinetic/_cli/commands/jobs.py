@@ -60,9 +60,9 @@ class Filters(NamedTuple):
 
     def may_hold(self, function: str, created_at: str, now: float) -> bool:
         """Say whether a job passes, as far as can be said without looking at it."""
-        from kinetic._jobs import describing
+        from kinetic._wire import names
 
-        age = now - (describing.moment(created_at) or 0.0)
+        age = now - (names.moment(created_at) or 0.0)
         return (
             self.function in {None, function}
             and (self.since is None or age <= self.since)
@@ -177,18 +177,18 @@ def _pages(
     from kinetic._jobs import describing, finding, listing
 
     now = time.time()
-    every = finding.list_jobs(**place)
-    live = listing.newest_first([job for job in every if filters.may_hold(job.func_name, job.created_at, now)])
-    past: list[dict[str, Any]] = []
-    if everything:
-        alive = {handle.job_id for handle in every}
-        past = [describing.past(page) for page in finding.known().past if page.get("job_id") not in alive]
-        past = [page for page in past if filters.may_hold(page["function"], page["created_at"], now)]
+    found = finding.known(**place) if everything else None
+    every = found.live if found is not None else finding.list_jobs(**place)
+    live = [job for job in every if filters.may_hold(job.func_name, job.created_at, now)]
+    past = [describing.past(page) for page in found.past] if found is not None else []
+    past = [page for page in past if filters.may_hold(page["function"], page["created_at"], now)]
     live = live if filters.statuses else live[:limit]  # the status of a job costs a look at it
     pages = [describing.page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
     shown = [page for page in (*pages, *past) if not filters.statuses or page["status"] in filters.statuses]
-    # sorted() leaves those of one second as they are: live ones first, in the queue's order
-    return sorted(shown, key=lambda page: str(page["created_at"]), reverse=True)[:limit]
+    if found is not None:
+        place_of = {job_id: place for place, job_id in enumerate(found.order)}
+        shown.sort(key=lambda page: place_of[page["job_id"]])
+    return shown[:limit]
 
 
 def _text(value: object) -> str:
@@ -217,9 +217,9 @@ def _cells(page: dict[str, Any], now: float) -> list[str]:
 
 def _age(written: str, now: float) -> str:
     """Say how long ago a time was that is written as everything durable writes it."""
-    from kinetic._jobs import describing
+    from kinetic._wire import names
 
-    moment = describing.moment(written)
+    moment = names.moment(written)
     return written if moment is None else tables.age(now - moment)
 
 

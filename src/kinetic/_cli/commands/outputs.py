@@ -44,7 +44,7 @@ COLUMNS = (
 def outputs(ctx: click.Context) -> None:
     """List what jobs wrote, and copy it here.
 
-    Example: kinetic outputs get @last model.keras --to .
+    Example: kinetic outputs get @last model.keras
     """
     show_help_alone(ctx)
 
@@ -93,16 +93,17 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where to; made if it does not exist.  [default: outputs/JOB_ID]",
+    help="Where to; made if it does not exist.  [default: this folder; outputs/JOB_ID for all that the job wrote]",
 )
 @click.option("--force", is_flag=True, help="Replace files that are there and differ.")
 @options.as_json
 def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) -> None:
     """Copy what a job wrote into a folder here.
 
-    All of it, or one file or folder. Each file gets the path in FOLDER that it has below the output directory, and
-    appears there when it is complete. Files that are there already with the same size and time are not copied again, so
-    a copy that was interrupted goes on where it stopped. The folder is printed.
+    One file or folder, which comes into the current folder; or all of it, into outputs/JOB_ID here. Each file gets
+    the path in FOLDER that it has below the output directory, and appears there when it is complete. Files that are
+    there already with the same size and time are not copied again, so a copy that was interrupted goes on where it
+    stopped. The folder is printed.
 
     Example: kinetic outputs get @last checkpoints --to ./mine
     """
@@ -114,7 +115,7 @@ def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) ->
     found = outputs_.look(place, path)
     if not found.files:
         raise DataMissingError(_nothing(place), why=f"looked in {place.address}", next="kinetic jobs list --all")
-    copy = copying.Copy(found, to or _folder_here(place.job_id), force=force)
+    copy = copying.Copy(found, to or (Path() if path else _folder_here(place.job_id)), force=force)
     with output.phase("copying", detail=copy.told, summary=False):
         copy.carry()
     if as_json:

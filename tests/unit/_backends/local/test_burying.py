@@ -302,6 +302,15 @@ def test_a_keeper_that_is_starting_is_given_time(grave):
     assert [keeper.keeper for keeper in grave.queue.keepers()] == ["young"]
 
 
+def test_a_keeper_that_never_came_up_does_not_count_as_coming_until_a_clock_that_went_back_catches_up(grave):
+    with grave.queue.change() as db:
+        db.execute("INSERT INTO keepers VALUES ('never', 'earth', 'starting', 0, ?)", (time.time() + 4e7,))
+
+    grave.bury()
+
+    assert grave.queue.keepers() == []
+
+
 def test_a_slow_start_is_given_time_as_long_as_its_process_lives(grave):
     process = subprocess.Popen(["sleep", "60"], env={burying.MARK: "slow"})
     with grave.queue.change() as db:
