@@ -711,3 +711,68 @@ def test_a_large_array_peaks_at_little_more_than_twice_its_size_on_either_side(p
     there = int(re.search(r"PEAK (\d+)", log)[1])
     assert here <= 2.2 * size, f"here: {here / size:.2f} times"
     assert there <= 2.2 * size, f"in the job: {there / size:.2f} times"
+
+
+# ------------------------------------------------------------------------------------------------- retries
+
+
+LOGS = [sys.executable, "-m", "kinetic", "jobs", "logs"]
+FAILS_TWICE = """
+@on_cpu
+def train():
+    attempt = int(os.environ["KINETIC_ATTEMPT"])
+    print("this is attempt", attempt)
+    if attempt < 2:
+        raise ValueError(f"attempt {attempt}")
+    return attempt
+train = train.with_options(retries=RETRIES)
+"""
+
+
+def test_a_job_that_fails_is_tried_again_under_its_own_id(submit, project) -> None:
+    job = submit(FAILS_TWICE.replace("RETRIES", "2"))
+
+    assert job.result(cleanup=False) == 2
+    log = [project.run("", instead=[*LOGS, job.job_id, "--attempt", str(number)]).stdout for number in range(3)]
+    assert ["this is attempt" in each for each in log] == [True] * 3
+    assert "kinetic: attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 2)" in log[0]
+    assert job.logs() == log[2]
+
+
+def test_without_retries_left_the_last_failure_is_the_one_that_is_raised(submit) -> None:
+    job = submit(FAILS_TWICE.replace("RETRIES", "1"))
+
+    with pytest.raises(ValueError, match="attempt 1"):
+        job.result()
+
+
+def test_a_crash_is_tried_again_as_well(submit) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            if os.environ["KINETIC_ATTEMPT"] == "0":
+                os.kill(os.getpid(), 9)
+            return "well"
+        train = train.with_options(retries=1)
+        """
+    )
+
+    assert job.result() == "well"
+
+
+def test_a_job_that_is_cancelled_is_not_tried_again(submit, wait_until) -> None:
+    job = submit(
+        """
+        @on_cpu
+        def train():
+            print("begun", flush=True)
+            time.sleep(600)
+        train = train.with_options(retries=5)
+        """
+    )
+    wait_until(lambda: "begun" in (job.logs() or ""), "the job's first line")
+
+    job.cancel()
+
+    assert job.status() in {kinetic.JobStatus.FAILED, kinetic.JobStatus.NOT_FOUND}

@@ -273,6 +273,7 @@ JOB = """
 
 def test_jobs_run_in_an_environment_built_from_the_metadata_of_their_script(project, home, monkeypatch):
     monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    monkeypatch.setenv("KINETIC_BASE_PACKAGES", "0")
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     project.write("train.py", JOB.replace("PYTHON", ">=3.11"))
 
@@ -286,6 +287,29 @@ def test_jobs_run_in_an_environment_built_from_the_metadata_of_their_script(proj
     assert Path(prefix).is_relative_to(home)
     assert done.stderr.count("kinetic: building an environment for Python") == 1
     assert f"kinetic: uv:  + {LINE}" in done.stderr
+
+
+def test_a_project_that_declares_nothing_finds_jax_and_keras_in_its_environment(project, monkeypatch):
+    monkeypatch.setenv("KINETIC_LOCAL_ENV", "isolated")
+    project.write("train.py", ALONE)
+
+    done = project.run("train.py")
+
+    assert done.stdout == "jax True\n", done.stderr
+    assert "base packages: jax, keras\n" in done.stderr
+
+
+ALONE = """
+    import kinetic
+
+    @kinetic.run(accelerator="tpu-v5e-1")
+    def look():
+        import keras, sys
+        return keras.backend.backend(), sys.prefix != sys.base_prefix
+
+    if __name__ == "__main__":
+        print(*look())
+"""
 
 
 def test_a_script_that_wants_another_python_is_refused_before_anything_is_built(project, home, monkeypatch):

@@ -1472,3 +1472,76 @@ def test_another_file_than_the_one_that_was_tried_is_not_installed(tmp_path: Pat
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
     assert not list(tmp_path.glob("uv/bin/uv"))
+
+
+# --------------------------------------------------------------------------------------------------------- retries
+
+FAILS_TWICE = """
+    import os
+    def train():
+        attempt = int(os.environ["KINETIC_ATTEMPT"])
+        print("this is attempt", attempt)
+        if attempt < 2:
+            raise ValueError(f"attempt {attempt}")
+        return attempt
+"""
+
+
+def test_a_failed_attempt_makes_room_for_another_pod_while_there_are_retries(pods: Pods) -> None:
+    pods.page = replace(pods.page, retries=2)
+    pods.order(FAILS_TWICE)
+
+    codes = [pods.run()[0] for _ in range(3)]
+
+    assert codes == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, 0]
+    assert pods.value() == 2
+    assert [pods.note(number).details.get("failed") for number in range(3)] == [
+        "ValueError: attempt 0",
+        "ValueError: attempt 1",
+        None,
+    ]
+    assert ["this is attempt" in pods.log(number) for number in range(3)] == [True] * 3
+
+
+def test_the_last_retry_that_fails_is_the_verdict(pods: Pods) -> None:
+    pods.page = replace(pods.page, retries=1)
+    pods.order(FAILS_TWICE)
+
+    (first, out), (last, _) = pods.run(), pods.run()
+
+    assert (first, last) == (INFRASTRUCTURE_EXIT, FAILED_EXIT)
+    assert "attempt 0 failed: ValueError: attempt 0; trying again (retry 1 of 1)" in out
+    read = pods.outcome()
+    assert (read.attempt, read.cause, read.error["message"]) == (1, "exception", "attempt 1")
+
+
+def test_failures_are_not_taken_for_a_machine_that_is_taken_away_again_and_again(pods: Pods) -> None:
+    pods.page = replace(pods.page, retries=2, most_attempts=2)
+    pods.order(FAILS_TWICE)
+
+    assert [pods.run()[0] for _ in range(3)] == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, 0]
+
+
+def test_hosts_that_cannot_tell_their_attempts_apart_are_not_tried_again(slices: Pods) -> None:
+    slices.page = replace(slices.page, retries=3)
+    act(slices, "raise ValueError('boom')")
+
+    assert ends_of([slices.start(JOB_COMPLETION_INDEX=str(host)) for host in range(3)]) == [FAILED_EXIT] * 3
+
+
+def test_a_job_set_begins_anew_after_a_failure(slices: Pods) -> None:
+    slices.page = replace(slices.page, retries=1)
+    act(slices, "raise ValueError('boom')")
+
+    def life(restarts: str) -> list[int]:
+        more = {"JOBSET_RESTART_ATTEMPT": restarts}
+        hosts = [slices.start(JOB_COMPLETION_INDEX=str(host), **more) for host in range(3)]
+        first = hosts[0].wait(60)
+        for host in hosts[1:]:
+            host.terminate()  # as JobSet does
+        return [first, *(host.wait(60) for host in hosts[1:])]
+
+    assert life("0")[0] == INFRASTRUCTURE_EXIT
+    assert slices.outcome() is None
+    assert life("1")[0] == FAILED_EXIT
+    assert slices.outcome().attempt == 1

@@ -17,9 +17,8 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._batches import inputs as inputs_
 from kinetic._batches.launching import Launcher, secrets_of
-from kinetic._jobs import debugging, defaults, places, referring, shipping
+from kinetic._jobs import debugging, places, referring, shipping
 from kinetic._jobs import ground as grounds
-from kinetic._jobs import options as options_
 from kinetic._packing import call as calls
 from kinetic._packing.inputs import InputPacker
 from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
@@ -227,7 +226,7 @@ def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Or
         output_dir=_outputs(shipment),
         accelerator=ground.placement.name,
         hosts=ground.placement.hosts,
-        deadline=options_.deadline_of(shipment.options, os.environ),
+        deadline=shipment.options.deadline,
         fingerprint=shipping.versions(),
         data=packed.data,
         group=group_id,
@@ -239,8 +238,7 @@ def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Or
 def _settings(wish: Wish, shipment: Shipment) -> Settings:
     if wish.retries_given:
         return wish.settings
-    profile = shipment.ground.target.profile
-    return replace(wish.settings, retries=defaults.retries_of(shipment.plan.root, profile, os.environ))
+    return replace(wish.settings, retries=shipment.options.retries or 0)
 
 
 def _handle(wish: Wish, shipment: Shipment) -> dict[str, Any]:

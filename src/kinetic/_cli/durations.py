@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from kinetic._wire.numbers import UNITS, seconds_of
 
 if TYPE_CHECKING:
     _Type = click.ParamType[float]
 else:
     _Type = click.ParamType  # not generic before click 8.3
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
 class Duration(_Type):
@@ -32,18 +30,18 @@ class Duration(_Type):
         """Return the seconds."""
         if isinstance(value, int | float):
             return float(value)
-        found = _WRITTEN.fullmatch(str(value).strip())
-        if found is None or not (found[2] or self._bare):
+        found = seconds_of(str(value))
+        if found is None or not (found[1] or self._bare):
             seconds = "seconds, or " if self._bare else ""
             self.fail(
                 f"{value!r} is not a span of time: write {seconds}a number and s, m, h, d or w, as in 7d", param, ctx
             )
-        return float(found[1]) * _UNITS[found[2] or "s"]
+        return found[0]
 
 
 def written(seconds: float) -> str:
     """Write a span as it can be typed again, in the largest unit that keeps it whole."""
     for unit in ("w", "d", "h", "m"):
-        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0 and unit != "w":
-            return f"{seconds / _UNITS[unit]:.0f}{unit}"
+        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0 and unit != "w":
+            return f"{seconds / UNITS[unit]:.0f}{unit}"
     return f"{seconds:g}s"

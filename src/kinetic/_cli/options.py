@@ -10,6 +10,7 @@ import click
 
 from kinetic import _output as output
 from kinetic._cli import completing
+from kinetic._settings.job_options import BY_NAME, JOB_OPTIONS
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -24,6 +25,34 @@ def where(function: Command) -> Command:
         help_ = f"{what}; else KINETIC_{name.upper()}, else the profile."
         function = click.option(f"--{name}", metavar="NAME", help=help_)(function)
     return function
+
+
+def of_jobs(function: Command) -> Command:
+    """Add a flag for each option that a job can be given; see ``_settings/job_options.py``."""
+    for option in reversed(JOB_OPTIONS):
+        if not option.is_argument:
+            continue
+        flag = f"--{option.name.replace('_', '-')}"
+        help_ = f"{option.effect[0].upper()}{option.effect[1:]}."
+        if option.kinds == (bool,):
+            function = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=f"{help_[:-1]}; or do not.")(function)
+        else:
+            short = ("-a",) if option.name == "accelerator" else ()
+            complete = completing.accelerators if option.name == "accelerator" else None
+            words: dict[str, Any] = {"metavar": option.metavar, "help": help_, "shell_complete": complete}
+            function = click.option(*short, flag, **words)(function)
+    return function
+
+
+def read_job_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Read the values of job options as profiles and variables do; leave out what was not given."""
+    from kinetic._jobs import typed  # only where jobs are submitted
+
+    return {
+        name: typed.of_text(name, value) if name in BY_NAME and isinstance(value, str) else value
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def on_a_job(function: Command) -> Command:

@@ -1,6 +1,6 @@
 """Which image the containers of a job are made of, and what has to be installed into it when they start.
 
-    container_image      image                                    requirements    JAX
+    container_image      image                                    requirements    base packages: JAX and Keras
     None                 python:{X.Y}-slim                        installed       installed
     "prebuilt"           {repository}/base-{kind}:{version}       installed       in the image
     any other text       as it is written                         not touched     not touched
@@ -11,12 +11,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kinetic.errors import OptionError
 
 DEFAULT_REPOSITORY = "kinetic"
 BUNDLED, PREBUILT = "bundled", "prebuilt"
+_JAX = {"cpu": "jax", "gpu": "jax[cuda12]", "tpu": "jax[tpu]"}
 _KEYWORDS = (BUNDLED, PREBUILT)
 _NEAR = 0.75  # "prebuild" is at 0.88 of "prebuilt", "bundle" at 0.92 of "bundled", "build" below 0.67 of both
 
@@ -36,13 +38,13 @@ class Image(NamedTuple):
     Attributes:
         uri: The image.
         installs: Whether the requirements of the project are installed when a container starts.
-        brings_jax: Whether JAX for this hardware is in the image.
+        has_base: Whether the base packages for this hardware are in the image.
         note: A plain sentence for the user, or "".
     """
 
     uri: str
     installs: bool
-    brings_jax: bool
+    has_base: bool
     note: str
 
 
@@ -62,7 +64,7 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
     if not container_image:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
         told = f"jobs start in the image {uri}, into which uv installs what the project needs"
-        return Image(uri, installs=True, brings_jax=False, note=told)
+        return Image(uri, installs=True, has_base=False, note=told)
     if container_image == BUNDLED:
         raise _not_yet()
     if container_image == PREBUILT:
@@ -70,7 +72,17 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
     _refuse_misspelt(container_image)
     if not _IMAGE.fullmatch(container_image):
         raise _unusable("container_image", container_image, *_complaint(container_image))
-    return Image(container_image, installs=False, brings_jax=False, note="")
+    return Image(container_image, installs=False, has_base=False, note="")
+
+
+def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
+    """Return what a job finds without naming it: JAX for its hardware, and Keras; what the project names, it brings.
+
+    Args:
+        kind: The hardware: "cpu", "gpu" or "tpu".
+        named: Normalised names of the packages that the project itself has installed.
+    """
+    return tuple(line for name, line in (("jax", _JAX[kind]), ("keras", "keras")) if name not in named)
 
 
 def _prebuilt(repository: str | None, name: str) -> Image:
@@ -80,7 +92,7 @@ def _prebuilt(repository: str | None, name: str) -> Image:
     told = f"jobs start in the prebuilt image {uri}"
     if not repository:  # nobody can know what others may put there
         told += "; this release publishes none there: name a repository of your own with KINETIC_BASE_IMAGE_REPO"
-    return Image(uri, installs=True, brings_jax=True, note=told)
+    return Image(uri, installs=True, has_base=True, note=told)
 
 
 def _not_yet() -> OptionError:

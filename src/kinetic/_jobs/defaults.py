@@ -1,15 +1,9 @@
 """Job options that the decorator leaves open: who fills them in.
 
-    option            1. given     2. environment       3. profile    4. the project's file    5. default
-    accelerator       argument                          "options"     [tool.kinetic]           tpu-v5e-1
-    container_image   argument                          "options"     [tool.kinetic]           none
-    deadline          argument     KINETIC_DEADLINE     "options"     [tool.kinetic]           no limit
-    spot              argument                          "options"     [tool.kinetic]           False
-    retries           of a batch                        "options"     [tool.kinetic]           0
-    resources                                           "options"     [tool.kinetic]           none
+    1. the decorator, ``with_options``, or a flag    2. its variable, where it has one    3. the profile's "options"
+    4. ``[tool.kinetic]`` in the project's file    5. the default
 
-The first that says something wins. ``retries`` are those of a batch, which asks ``retries_of``. ``resources`` are for
-clusters, which ask ``resources_of``; a job on this machine is told that nobody holds it to them.
+The first that says something wins. Which options there are stands in ``_settings/job_options.py``.
 
 So that ``accelerator="tpu-v5e-1"`` can be told from no accelerator at all, the default in the decorator's signature is
 a value of its own, which equals what it stands for and is shown like it.
@@ -19,17 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from kinetic._settings.job_options import BY_NAME, JOB_OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kinetic._jobs.options import Options
-    from kinetic._jobs.resources import Resources
+    from kinetic._settings.job_options import JobOption
     from kinetic._settings.profiles import Profile
 
-OF_CALLS = ("accelerator", "container_image", "deadline", "spot")  # those that are Options of a function as well
-NAMES = (*OF_CALLS, "retries", "resources")
-_VARIABLES = {"deadline": "KINETIC_DEADLINE"}
+NAMES = tuple(option.name for option in JOB_OPTIONS)
+OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  # Options of a function as well
 _TABLE = "[tool.kinetic]"
 
 
@@ -51,14 +46,6 @@ class NotGivenFlag(int):
 
 ACCELERATOR: str = NotGivenText("tpu-v5e-1")
 SPOT: bool = cast("bool", NotGivenFlag(0))  # it answers like one, except to isinstance
-DEFAULTS: dict[str, object] = {
-    "accelerator": "tpu-v5e-1",
-    "container_image": None,
-    "deadline": None,
-    "spot": False,
-    "retries": 0,
-    "resources": None,
-}
 
 
 class Found(NamedTuple):
@@ -102,16 +89,17 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
 
     Raises:
         SettingsError: A value in the profile or in the project's file cannot work; file and option are named.
-        OptionError: KINETIC_DEADLINE is not a positive number.
+        OptionError: A variable has a value that cannot work; it is named.
     """
     from kinetic import _output as output  # tells only at a submission
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
-    found = look_up(root, profile, environ, only=[*open_, "retries", "resources"])
-    for note in (*found.notes, *_not_enforced(found.options["resources"], options, environ)):
-        output.once(note)
+    found = look_up(root, profile, environ, only=open_)
     filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
-    return options._replace(**filled)
+    final = options._replace(**filled)
+    for note in (*found.notes, *_not_enforced(final, environ)):
+        output.once(note)
+    return final
 
 
 def look_up(
@@ -141,35 +129,20 @@ def look_up(
     return Sources(found, tuple(note for page in pages for note in _without_effect(page)))
 
 
-def retries_of(root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> int:
-    """Say how often a batch tries each failed job again where its caller does not say; 0 by default.
+def is_wanted(name: str, root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> bool:
+    """Say what holds of a flag that is no argument, such as base_packages.
 
     Args:
+        name: The option.
         root: The folder of the project that ships, or None for none.
         profile: The profile that holds, or None.
         environ: The environment.
 
     Raises:
-        SettingsError: It is not a whole number of at least 0; file and option are named.
+        SettingsError: As for ``applied``.
+        OptionError: As for ``applied``.
     """
-    return cast("int", look_up(root, profile, environ, only=["retries"]).options["retries"].value)  # it is checked
-
-
-def resources_of(root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> Resources:
-    """Say how much of a cluster's machine a job asks for; nothing by default.
-
-    Args:
-        root: The folder of the project that ships, or None for none.
-        profile: The profile that holds, or None.
-        environ: The environment.
-
-    Raises:
-        SettingsError: A name or an amount cannot work; file and option are named.
-    """
-    from kinetic._jobs import resources
-
-    found = look_up(root, profile, environ, only=["resources"]).options["resources"].value
-    return resources.read(cast("dict[str, object]", found or {}))  # it is checked
+    return bool(look_up(root, profile, environ, only=[name]).options[name].value)
 
 
 class _Page(NamedTuple):
@@ -198,19 +171,27 @@ def _profile_page(profile: Profile, environ: Mapping[str, str]) -> _Page:
 
 
 def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> Found:
-    variable = _VARIABLES.get(name)
-    if variable and environ.get(variable):
-        return Found(_deadline_of(environ), variable)
+    option = BY_NAME[name]
+    if option.variable and environ.get(option.variable):
+        return Found(_checked_in_variable(option, environ[option.variable]), option.variable)
     for page in pages:
         if page.values.get(name) is not None:
             return Found(_checked_in_file(page, name), page.source)
-    return Found(DEFAULTS[name], "default")
+    return Found(option.default, "default")
 
 
-def _deadline_of(environ: Mapping[str, str]) -> float | None:
-    from kinetic._jobs import options
+def _checked_in_variable(option: JobOption, text: str) -> object:
+    from kinetic._jobs import typed
+    from kinetic.errors import OptionError
 
-    return options.deadline_of(options.Options(), dict(environ))
+    try:
+        return typed.of_text(option.name, text)
+    except OptionError as error:
+        raise OptionError(
+            f"{option.variable}={text!r} cannot be used: {error.what}",
+            why=error.why,
+            next=f"correct it, or unset {option.variable}",
+        ) from error
 
 
 def _checked_in_file(page: _Page, name: str) -> object:
@@ -219,9 +200,7 @@ def _checked_in_file(page: _Page, name: str) -> object:
 
     value = page.values[name]
     try:
-        return (
-            typed.of_text(name, value) if name == "deadline" and isinstance(value, str) else typed.checked(name, value)
-        )
+        return typed.checked(name, value)
     except OptionError as error:
         raise SettingsError(
             f"{name} in {page.where}{_line_of(page, name)} cannot be used: {error.what}",
@@ -230,12 +209,12 @@ def _checked_in_file(page: _Page, name: str) -> object:
         ) from error
 
 
-def _not_enforced(found: Found, options: Options, environ: Mapping[str, str]) -> Iterable[str]:
+def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]:
     """Say which resources nobody holds a job to where it goes, if that is this machine."""
     from kinetic import _settings as settings
     from kinetic._runner import memory
 
-    asked = cast("dict[str, object]", found.value or {})
+    asked = options.resources or {}
     place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
     told = ", ".join(
         f"{name}={amount}{' (libraries start as many threads)' if name == 'cpu' else ''}"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kinetic._jobs.ground import Ground
     from kinetic._packing.root import Plan
 
-_NATIVE = {"gpu": "jax[cuda12]"}  # what a base image of that kind would carry
-
 
 def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) -> str:
     """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
@@ -35,26 +33,31 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
     if not ground.backend.is_here or environments.wanted(os.environ) == "same":
         _warn_of_a_stranger()
         return ""
-    from kinetic._images import uv
+    from kinetic._images import choosing, uv
+    from kinetic._jobs import defaults, podding
     from kinetic._packing import dependencies, root
 
+    base = defaults.is_wanted("base_packages", plan.root, ground.target.profile, os.environ)
     found = dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)),
         extras=project_file.read_project_options(plan.root).extras,
         export=uv.export,
+        base=base,
     )
-    for note in found.notes:
+    kind = "gpu" if ground.placement.kind == "gpu" and places.local().limits.gpus else "cpu"  # others are emulated
+    packages = choosing.base_packages(kind, found.names) if base else ()
+    output.once("; ".join([*found.notes[:1], *podding.base_note(packages, base=base)]))
+    for note in found.notes[1:]:
         output.once(note)
     found.check_python(fingerprint.python())
-    native = _NATIVE.get(ground.placement.kind, "jax")
     with output.phase("building the environment"):
         built = environments.ready(
             found.lines,
             cache=places.local().paths.environments,
             python=fingerprint.python(),
             say=output.say,
-            base=(native,) if found.filtered else (),
+            base=packages,
             source=found.source,
         )
     return str(built)

@@ -6,8 +6,9 @@ import os
 from typing import Any, NamedTuple
 
 from kinetic._hardware import Placement, place
-from kinetic._jobs import defaults
+from kinetic._jobs import defaults, resources
 from kinetic._packing import environment
+from kinetic._wire.numbers import seconds_of
 from kinetic.errors import OptionError, OptionTypeError
 
 BACKENDS = ("local", "gke", "pathways")
@@ -19,7 +20,9 @@ class Options(NamedTuple):
 
     Attributes:
         accelerator: E.g. "cpu", "gpu-l4", "tpu-v5e-1".
-        deadline: Seconds that the function may take; None means no limit.
+        deadline: Seconds that the function may take; None where nobody says.
+        resources: Cores, memory and disk, as written; None where nobody says.
+        retries: How many more times a job that failed is tried; None where nobody says.
 
     What is not given is filled in at the submission: see ``defaults``.
     """
@@ -37,7 +40,9 @@ class Options(NamedTuple):
     spot: bool = defaults.SPOT
     output_dir: str | None = None
     debug: bool = False
-    deadline: float | None = None
+    deadline: Any = None
+    resources: Any = None
+    retries: int | None = None
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
@@ -53,9 +58,12 @@ class Options(NamedTuple):
         _check_flags(options)
         _check_backend(options.backend)
         _check_volumes(options.volumes)
-        _check_deadline(options.deadline)
-        names = environment.check(options.capture_env_vars)
-        options = options._replace(capture_env_vars=names)
+        options = options._replace(
+            capture_env_vars=environment.check(options.capture_env_vars),
+            deadline=_seconds(options.deadline),
+            resources=None if options.resources is None else resources.checked(options.resources),
+            retries=_checked_retries(options.retries),
+        )
         options.placement()
         return options
 
@@ -75,25 +83,6 @@ class Options(NamedTuple):
         if not isinstance(self.accelerator, str):
             raise OptionTypeError(f"accelerator={self.accelerator!r} is not a string", next='accelerator="cpu"')
         return place(self.accelerator, spot=self.spot, multi_host=self.backend == "pathways")
-
-
-def deadline_of(options: Options, environ: dict[str, str] | os._Environ[str]) -> float | None:
-    """Return the deadline in seconds: the option, else KINETIC_DEADLINE, else none.
-
-    Raises:
-        OptionError: KINETIC_DEADLINE is not a positive number.
-    """
-    if options.deadline is not None:
-        return options.deadline
-    setting = environ.get("KINETIC_DEADLINE", "")
-    if not setting:
-        return None
-    try:
-        seconds = float(setting)
-    except ValueError:
-        seconds = -1.0
-    _check_deadline(seconds, f"KINETIC_DEADLINE={setting!r}")
-    return seconds
 
 
 def _check_text(name: str, value: object) -> None:
@@ -139,16 +128,43 @@ def _check_volumes(volumes: object) -> None:
     _data.check_volumes(volumes)
 
 
-def _check_deadline(seconds: object, named: str = "") -> None:
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise OptionTypeError(f"deadline={seconds!r} is not a number of seconds")
+def _seconds(written: object) -> float | None:
+    """Read a deadline: a number of seconds, or a text such as "10m"."""
+    if written is None:
+        return None
+    if isinstance(written, bool) or not isinstance(written, int | float | str):
+        raise OptionTypeError(
+            f"deadline={written!r} is not a number of seconds", next='deadline=3600, or deadline="1h"'
+        )
+    try:
+        span = seconds_of(written) if isinstance(written, str) else None
+        seconds = span[0] if span else float(written)
+    except ValueError:
+        raise OptionError(
+            f"deadline={written!r} is not a number of seconds",
+            why="it takes seconds, or a number and s, m, h, d or w",
+            next='deadline=3600, or deadline="10m"',
+        ) from None
     if not 0 < seconds < float("inf"):
         raise OptionError(
-            f"{named or f'deadline={seconds!r}'} is not a positive number of seconds",
+            f"deadline={written!r} is not a positive number of seconds",
             next="give it seconds, e.g. 3600, or leave it out for no limit",
         )
+    return seconds
+
+
+def _checked_retries(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionTypeError(f"retries={value!r} is not a whole number", next="retries=3")
+    if value < 0:
+        raise OptionError(
+            f"retries must be 0 or more, got {value}",
+            why="it is how many more times a job that failed is tried",
+            next="retries=0 for never",
+        )
+    return value
 
 
 def _path_text(value: object) -> Any:

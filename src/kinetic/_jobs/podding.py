@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kinetic import _output as output
 from kinetic._backends.wishes import Needs, PodWishes
 from kinetic._images import choosing
-from kinetic._jobs import defaults
+from kinetic._jobs import defaults, resources
 from kinetic._packing import dependencies, root
 from kinetic._settings import project_file
 from kinetic._settings.variables import read
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kinetic._settings.profiles import Profile
     from kinetic._stores.protocol import Store
 
-_NATIVE = {"tpu": "jax[tpu]", "gpu": "jax[cuda12]", "cpu": "jax"}  # what a base image of that kind would carry
 _USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/]*)@", re.IGNORECASE)
 _FROM_GIT = re.compile(r"(?:\A|[\s@=])git\+")
 
@@ -78,8 +77,9 @@ def wishes(
         kind=placement.kind,
         version=__version__,
     )
-    asked = defaults.resources_of(plan.root, profile, environ)
-    lines = _lines(function, plan, image, placement, environ)
+    asked = resources.read(options.resources or {})
+    base = defaults.is_wanted("base_packages", plan.root, profile, environ)
+    lines = _lines(function, plan, image, placement, environ, base=base)
     return PodWishes(
         image=image.uri,
         requirements=asdict(_artifact(lines, store)) if lines else None,
@@ -90,7 +90,13 @@ def wishes(
 
 
 def _lines(
-    function: Callable[..., Any], plan: Plan, image: Image, placement: Placement, environ: Mapping[str, str]
+    function: Callable[..., Any],
+    plan: Plan,
+    image: Image,
+    placement: Placement,
+    environ: Mapping[str, str],
+    *,
+    base: bool,
 ) -> tuple[str, ...]:
     """Return the lines of the file that is installed in the pod, and tell the user where they come from."""
     find = functools.partial(
@@ -98,6 +104,7 @@ def _lines(
         plan,
         script=root.source_file(root.innermost(function)),
         extras=project_file.read_project_options(plan.root).extras,
+        base=base,
         environ=environ,
     )
     if not image.installs:
@@ -105,13 +112,20 @@ def _lines(
         return ()
     found = find(export=_export)
     found.check_python(fingerprint.python())
-    output.once("; ".join([image.note, *found.notes[:1]]))
+    packages = choosing.base_packages(placement.kind, found.names) if base and not image.has_base else ()
+    output.once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
     for note in found.notes[1:]:
         output.once(note)
     _tell_of_secrets(found)
-    native = (_NATIVE[placement.kind],) if found.filtered and not image.brings_jax else ()
     _tell_of_git(found, image)
-    return (*found.lines, *native)
+    return (*found.lines, *packages)
+
+
+def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
+    """Say which base packages are installed, where there is something to say."""
+    if not base:
+        return ("base packages: none, as base_packages = false says",)
+    return (f"base packages: {', '.join(packages)}",) if packages else ()
 
 
 def _tell_what_the_image_must_hold(image: Image, find: Callable[[], Dependencies]) -> None:
@@ -176,7 +190,7 @@ def _has_secret(line: str) -> bool:
 def _tell_of_git(found: Dependencies, image: Image) -> None:
     """Say before the job waits for its machine what cannot work on it."""
     named = next((line for line in found.lines if _FROM_GIT.search(line)), None)
-    if named and not image.brings_jax:  # the image of nobody's choice
+    if named and not image.has_base:  # the image of nobody's choice
         _warn_once(f"{image.uri} has no git, which is needed to install {_shown(named)}: choose an image that has it")
 
 

@@ -50,11 +50,13 @@ def checked(written: object) -> dict[str, object]:
         OptionError: An unknown name, or an amount that cannot work.
         OptionTypeError: It is no table.
     """
+    if isinstance(written, str):
+        return of_text(written)
     if not isinstance(written, Mapping):
         raise OptionTypeError(
             f"resources={written!r} is not a table",
             why=f"it takes {', '.join(NAMES)}",
-            next='write resources = { cpu = 4, memory = "16Gi" }',
+            next='write resources={"cpu": 4, "memory": "16Gi"}, or in a file resources = "cpu=4,memory=16Gi"',
         )
     read(written)
     return dict(written)

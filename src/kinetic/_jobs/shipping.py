@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting, places, referring
+from kinetic._jobs import defaults, interpreting, places, referring, resources
 from kinetic._jobs import ground as grounds
 from kinetic._jobs.resources import Resources
 from kinetic._packing import archive, environment, root
@@ -89,7 +89,7 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
             profile=ground.target.profile,
             environ=os.environ,
         )
-    asked = defaults.resources_of(plan.root, ground.target.profile, os.environ)
+    asked = resources.read(options.resources or {})
     return Shipment(plan, options, ground, captured, interpreter, by_value, pod, asked)
 
 

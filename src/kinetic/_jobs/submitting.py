@@ -12,7 +12,6 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._backends.protocol import Launch
 from kinetic._jobs import debugging, places, record, referring, shipping
-from kinetic._jobs import options as options_
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import call as calls
 from kinetic._wire import debug, digests, fingerprint, keys, names, outputs, seal
@@ -99,8 +98,9 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
         output_dir=_output_dir(options, ground, job_id),
         accelerator=ground.placement.name,
         hosts=ground.placement.hosts,
-        deadline=None if options.debug else options_.deadline_of(options, os.environ),
+        deadline=None if options.debug else options.deadline,
         debug=debugging.seconds(options, os.environ),
+        retries=0 if options.debug else options.retries or 0,
         fingerprint=shipping.versions(),
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,

@@ -52,6 +52,11 @@ class Dependencies:
     requires_python: str | None = None
 
     @property
+    def names(self) -> frozenset[str]:
+        """The normalised names of the packages that the lines name."""
+        return frozenset(Entry(0, line).name for line in self.lines)
+
+    @property
     def digest(self) -> str:
         """The digest of everything that decides what is installed; comments and places of files do not count."""
         return digests.of_bytes("\n".join([*self.lines, "", *(["with JAX"] if self.filtered else [])]).encode())
@@ -91,6 +96,7 @@ def find(
     script: str | None = None,
     extras: Sequence[str] = (),
     export: Export | None = None,
+    base: bool = True,
     environ: Mapping[str, str] = os.environ,
 ) -> Dependencies:
     """Find what a project needs installed.
@@ -100,25 +106,26 @@ def find(
         script: The file of the function's module; its own metadata wins over every file.
         extras: Optional dependencies that ``[tool.kinetic]`` wants.
         export: Turns a uv.lock into lines. Without it, a lock is passed over with a note.
+        base: Base packages are installed as well, JAX among them, so lines that name JAX are taken out.
         environ: Where HOME is read.
 
     Raises:
         OptionError: A file cannot be read, or a line names what only this machine has.
     """
-    inline = _of_script(script)
+    inline = _of_script(script, base=base)
     if inline is not None:
         return inline
     entry = plan.root / plan.entry_rel
     level = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
     if level.file is None:
-        note = f"no {' or '.join(_FILES)} from {entry} up to {level.folder}: only base packages will be installed"
+        note = f"no {' or '.join(_FILES)} from {entry} up to {level.folder}: {_only_base(base)}"
         return Dependencies(None, "none", notes=(note,))
     notes = _about(level, entry)
     if level.file.name == "pyproject.toml":
-        return _of_project(level.file, extras, export, notes)
+        return _of_project(level.file, extras, export, notes, base=base)
     if extras:
         notes.append(f"extras have no meaning for {level.file}: {', '.join(extras)}")
-    return _finished(level.file, "requirements", requirements.entries(_text(level.file)), notes)
+    return _finished(level.file, "requirements", requirements.entries(_text(level.file)), notes, base=base)
 
 
 class _Level(NamedTuple):
@@ -150,7 +157,7 @@ def _about(level: _Level, entry: Path) -> list[str]:
     return notes
 
 
-def _of_script(script: str | None) -> Dependencies | None:
+def _of_script(script: str | None, *, base: bool) -> Dependencies | None:
     if script is None or is_installed(script):
         return None
     file = Path(script)
@@ -159,10 +166,12 @@ def _of_script(script: str | None) -> Dependencies | None:
     if found is None:
         return None
     notes = [f"dependencies come from the metadata of {file}"]
-    return _finished(file, "script", found.entries, notes, found.requires_python)
+    return _finished(file, "script", found.entries, notes, found.requires_python, base=base)
 
 
-def _of_project(file: Path, extras: Sequence[str], export: Export | None, notes: list[str]) -> Dependencies:
+def _of_project(
+    file: Path, extras: Sequence[str], export: Export | None, notes: list[str], *, base: bool
+) -> Dependencies:
     lock = file.with_name(_LOCK)
     locked = lock.is_file() and export is not None
     found = declared.in_project(file, _text(file), extras, locked=locked)
@@ -170,17 +179,21 @@ def _of_project(file: Path, extras: Sequence[str], export: Export | None, notes:
         entries = _locked(found.entries, export(file.parent, extras))
         notes[0] = f"dependencies come from {lock}"
         notes += _older(found.entries, entries, lock)
-        return _finished(lock, "lock", entries, notes, found.requires_python)
+        return _finished(lock, "lock", entries, notes, found.requires_python, base=base)
     if lock.is_file():
         notes.append(f"{lock} is not read here")
     if not found.entries:
-        notes.append(_nothing(file, found.unread))
-    return _finished(file, "pyproject", found.entries, notes, found.requires_python)
+        notes.append(_nothing(file, found.unread, base=base))
+    return _finished(file, "pyproject", found.entries, notes, found.requires_python, base=base)
 
 
-def _nothing(file: Path, unread: Sequence[str]) -> str:
+def _only_base(base: bool) -> str:
+    return "only base packages will be installed" if base else "nothing will be installed"
+
+
+def _nothing(file: Path, unread: Sequence[str], *, base: bool) -> str:
     more = f"; not read: {', '.join(unread)}" if unread else ""
-    return f"{file} has no dependencies in [project]: only base packages will be installed{more}"
+    return f"{file} has no dependencies in [project]: {_only_base(base)}{more}"
 
 
 def _locked(named: Sequence[Entry], lines: Sequence[str]) -> list[Entry]:
@@ -195,14 +208,20 @@ def _older(named: Sequence[Entry], entries: Sequence[Entry], lock: Path) -> list
 
 
 def _finished(
-    source: Path, kind: Kind, found: Sequence[Entry], notes: Sequence[str], requires_python: str | None = None
+    source: Path,
+    kind: Kind,
+    found: Sequence[Entry],
+    notes: Sequence[str],
+    requires_python: str | None = None,
+    *,
+    base: bool,
 ) -> Dependencies:
     found, ours = requirements.without_ourselves(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
     requirements.refuse_local(found, source)
-    kept, brought = requirements.without_base(found)
+    kept, brought = requirements.without_base(found) if base else (list(found), [])
     filtered = tuple(entry.text for entry in brought)
     if filtered:
         told = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"

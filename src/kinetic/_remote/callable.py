@@ -85,7 +85,7 @@ class RemoteCallable(Generic[P, R]):
 
     @_reaching
     def with_options(self, **options: Any) -> RemoteCallable[P, R]:
-        """Return the same function with some options changed; takes the parameters of ``kinetic.run`` and ``deadline``.
+        """Return the same function with some options changed; takes the parameters of ``kinetic.run``.
 
         Raises:
             OptionError: An unknown option or a value that cannot work.
@@ -130,7 +130,7 @@ class RemoteCallable(Generic[P, R]):
                 "auto" spreads lists, tuples, and dicts whose keys can be names of parameters.
             max_concurrent: How many jobs may be waiting or running at once; None submits all at once. 64 keeps a large
                 batch from filling a cluster's queue.
-            retries: Further attempts at an input whose job failed. Falls back to the profile, then ``[tool.kinetic]``.
+            retries: Further attempts at an input whose job failed. Falls back to the function's own ``retries``.
             fail_fast: Launch nothing more after a failure.
             cancel_running_on_fail: With ``fail_fast``, cancel what runs then as well.
             name: For humans.

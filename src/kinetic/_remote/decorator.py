@@ -39,6 +39,10 @@ def run(
     spot: bool = defaults.SPOT,
     output_dir: str | None = None,
     debug: bool = False,
+    *,
+    deadline: float | str | None = None,
+    resources: Mapping[str, object] | str | None = None,
+    retries: int | None = None,
 ) -> Decorator:
     """Run the decorated function on an accelerator.
 
@@ -61,6 +65,12 @@ def run(
         spot: Ask for capacity that may be taken away at short notice. Falls back like the accelerator.
         output_dir: Where outputs of the job are kept; the job sees it as KINETIC_OUTPUT_DIR.
         debug: Wait for a debugger before the function begins.
+        deadline: How long the function may run: seconds, or a text such as "10m". Falls back to KINETIC_DEADLINE, then
+            like the accelerator.
+        resources: What it asks for of a machine: {"cpu": 4, "memory": "16Gi", "disk": "100Gi", "shm": "8Gi"}, or the
+            text "cpu=4,memory=16Gi". Falls back to KINETIC_RESOURCES, then like the accelerator.
+        retries: How many more times a job that failed is tried. Falls back to KINETIC_RETRIES, then like the
+            accelerator.
 
     Returns:
         A decorator.
@@ -88,6 +98,9 @@ def run(
         spot=spot,
         output_dir=output_dir,
         debug=debug,
+        deadline=deadline,
+        resources=resources,
+        retries=retries,
     )
 
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from kinetic._settings.job_options import JOB_OPTIONS
 from kinetic.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -16,14 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    "accelerator": (str,),
+    **{option.name: option.kinds for option in JOB_OPTIONS},
     "by_value": (list,),  # of names of modules that are pickled by value
-    "container_image": (str,),
-    "deadline": (int, float, str),
     "extras": (list,),  # of names in [project.optional-dependencies] that an environment gets as well
-    "resources": (dict,),
-    "retries": (int,),
-    "spot": (bool,),
 }
 _WORDS: dict[type, str] = {
     bool: "true or false",
@@ -146,7 +142,7 @@ def _unknown(file: Path, key: str) -> SettingsError:
     near = get_close_matches(key, _KINDS, n=1)
     return SettingsError(
         f"{key!r} in [tool.kinetic] of {file} is not an option that a project may set",
-        why=f"options: {', '.join(_KINDS)}",
+        why=f"options: {', '.join(sorted(_KINDS))}",
         next=f"write {near[0]}, or remove the line" if near else "remove the line",
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kinetic._settings.job_options import JOB_OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,7 +45,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_CONTEXT_SIZE_WARN_MB", "packaging", "the archive size in MB that draws a warning", "100"),
     Variable("KINETIC_PAYLOAD_SIZE_WARN_MB", "packaging", "the size of arguments in MB that draws a warning", "50"),
     Variable("KINETIC_BASE_IMAGE_REPO", "jobs", "the repository of prebuilt images", "kinetic"),
-    Variable("KINETIC_DEADLINE", "jobs", "how long a job may run before it is stopped", "no limit"),
+    *(Variable(option.variable, "jobs", option.effect, option.without) for option in JOB_OPTIONS if option.variable),
     Variable("KINETIC_DEBUG_WAIT_TIMEOUT", "jobs", "the seconds that a debug job waits for a debugger", "600"),
     Variable("KINETIC_NO_TTY_DEBUG", "jobs", "1 permits a blocking debug call without a terminal", "unset"),
     Variable("KINETIC_OUTPUT_DIR", "jobs", "where a job leaves its files; set in every job", "a folder for each job"),

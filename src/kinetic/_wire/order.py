@@ -117,6 +117,7 @@ class Order:
         group_attempt: Of a child, which attempt at this input it is, from 0.
         cpu: Cores that each host asked for, or None.
         memory_bytes: Memory that each host asked for, or None.
+        retries: How many more times a job that failed is tried; its batch does so for a child.
     """
 
     job_id: str
@@ -140,6 +141,7 @@ class Order:
     group_attempt: int = 0
     cpu: float | None = None
     memory_bytes: int | None = None
+    retries: int = 0
 
     @property
     def key(self) -> str:

@@ -63,6 +63,7 @@ class PodPage:
         holds: After the verdict the process stays until it is told to end: for a LeaderWorkerSet, which starts again
             whatever ends.
         removes: Path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing.
+        retries: How many more times a job that failed is tried.
         requirements: The file to install before anything else: an Artifact as plain JSON.
         reaches_with: What must be installed to open the store, where the image lacks it; "" for nothing.
         runner: Digest of the zip, for the note.
@@ -92,6 +93,7 @@ class PodPage:
     most_attempts: int | None = None
     holds: bool = False
     removes: str = ""
+    retries: int = 0
     requirements: dict[str, Any] | None = None
     reaches_with: str = ""
     runner: str = ""

@@ -28,7 +28,7 @@ def refused(*words):
 def test_who_asks_for_nothing_gets_the_clients_python_and_one_line_that_says_so(nothing):
     image = choose(nothing)
 
-    assert (image.uri, image.installs, image.brings_jax) == ("python:3.12-slim", True, False)
+    assert (image.uri, image.installs, image.has_base) == ("python:3.12-slim", True, False)
     assert "python:3.12-slim" in image.note
     assert "\n" not in image.note
 
@@ -37,7 +37,7 @@ def test_who_asks_for_nothing_gets_the_clients_python_and_one_line_that_says_so(
 def test_a_prebuilt_image_is_that_of_the_hardware_and_of_this_release(kind):
     image = choose("prebuilt", "ghcr.io/team", kind=kind)
 
-    assert (image.uri, image.installs, image.brings_jax) == (f"ghcr.io/team/base-{kind}:1.2.3", True, True)
+    assert (image.uri, image.installs, image.has_base) == (f"ghcr.io/team/base-{kind}:1.2.3", True, True)
 
 
 def test_without_a_repository_prebuilt_images_are_kinetics_and_nobody_is_left_to_believe_that_they_are_there():
@@ -71,7 +71,7 @@ def test_a_slash_at_the_end_of_a_repository_is_one_too_many():
     ],
 )
 def test_any_other_image_is_taken_as_it_is_written_and_nothing_is_installed(uri):
-    assert choose(uri) == Image(uri, installs=False, brings_jax=False, note="")
+    assert choose(uri) == Image(uri, installs=False, has_base=False, note="")
 
 
 # What is refused.
@@ -142,3 +142,17 @@ def test_what_can_be_no_repository_is_refused_by_its_own_name(written, why, bett
     assert error.what == f"base_image_repo={written!r} cannot be the name of an image repository"
     assert why in error.why
     assert better in error.next
+
+
+# Base packages.
+
+
+@pytest.mark.parametrize(("kind", "jax"), [("cpu", "jax"), ("gpu", "jax[cuda12]"), ("tpu", "jax[tpu]")])
+def test_base_packages_are_jax_for_the_hardware_and_keras(kind, jax):
+    assert choosing.base_packages(kind, []) == (jax, "keras")
+
+
+def test_what_a_project_names_itself_is_its_own():
+    assert choosing.base_packages("tpu", ["keras", "rich"]) == ("jax[tpu]",)
+    assert choosing.base_packages("tpu", ["jax"]) == ("keras",)
+    assert choosing.base_packages("tpu", ["jax", "keras"]) == ()

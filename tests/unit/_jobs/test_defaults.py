@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._jobs import defaults, typed
+from kinetic._cli.commands.run import run as command_run
+from kinetic._jobs import defaults, resources, typed
 from kinetic._jobs.options import Options
 from kinetic._jobs.resources import Resources
+from kinetic._settings.job_options import JOB_OPTIONS
 from kinetic._settings.profiles import Profile
 from kinetic.errors import OptionError, SettingsError
 
@@ -162,6 +164,7 @@ def test_every_option_tells_who_set_it(root, environ):
         "spot": (True, "profile team"),
         "retries": (0, "default"),
         "resources": (None, "default"),
+        "base_packages": (True, "default"),
     }
 
 
@@ -201,7 +204,7 @@ def test_a_bad_value_of_a_profile_names_file_and_profile(root, environ, tmp_path
         defaults.applied(Options.checked(), root, team(deadline="soon"), environ)
 
     assert caught.value.what.startswith(
-        f"deadline in profile team of {tmp_path / 'home' / 'profiles.json'} cannot be used: deadline=soon"
+        f"deadline in profile team of {tmp_path / 'home' / 'profiles.json'} cannot be used: deadline='soon'"
     )
 
 
@@ -219,36 +222,102 @@ def test_what_a_later_version_wrote_into_a_profile_and_nobody_follows_is_told(ro
     )
 
 
-# What single calls do not follow: retries are for batches, resources for clusters.
+# The same table for everybody.
 
 
-def test_the_retries_of_a_batch_come_from_the_profile_before_the_project(root, environ):
-    assert defaults.retries_of(root, None, environ) == 0
-    project(root, "retries = 3")
+@pytest.mark.parametrize(
+    ("given", "more", "profile", "written", "expected"),
+    [
+        ({}, {}, None, "", 0),
+        ({}, {}, None, "retries = 1", 1),
+        ({}, {}, team(retries=2), "retries = 1", 2),
+        ({}, {"KINETIC_RETRIES": "3"}, team(retries=2), "retries = 1", 3),
+        ({"retries": 0}, {"KINETIC_RETRIES": "3"}, team(retries=2), "retries = 1", 0),
+    ],
+)
+def test_retries_come_from_the_first_that_says_something(given, more, profile, written, expected, root, environ):
+    project(root, written)
 
-    assert defaults.retries_of(root, None, environ) == 3
-    assert defaults.retries_of(root, team(retries=0), environ) == 0
-    assert defaults.retries_of(None, None, environ) == 0
+    assert defaults.applied(Options.checked(**given), root, profile, {**environ, **more}).retries == expected
 
 
-def test_resources_are_read_with_their_units(root, environ):
-    assert defaults.resources_of(root, None, environ) == Resources()
+def test_resources_come_from_the_first_that_says_something(root, environ):
+    def found(profile=None, **given):
+        options = Options.checked(**given)
+        return resources.read(defaults.applied(options, root, profile, environ).resources or {})
+
+    assert found() == Resources()
     project(root, 'resources = { cpu = 1.5, memory = "16Gi", shm = "500M" }')
+    assert found() == Resources(1.5, 16 * 2**30, None, 500_000_000)
+    assert found(team(resources={"cpu": "500m"})) == Resources(cpu=0.5)
+    environ["KINETIC_RESOURCES"] = "cpu=3"
+    assert found(team(resources={"cpu": "500m"})) == Resources(cpu=3.0)
+    assert found(resources={"cpu": 7}) == Resources(cpu=7.0)
 
-    assert defaults.resources_of(root, None, environ) == Resources(1.5, 16 * 2**30, None, 500_000_000)
-    assert defaults.resources_of(root, team(resources={"cpu": "500m"}), environ) == Resources(cpu=0.5)
+
+def test_a_text_with_a_unit_is_a_deadline_wherever_it_stands(root, environ):
+    project(root, 'deadline = "10m"')
+
+    assert defaults.applied(Options.checked(), root, None, environ).deadline == 600.0
+    assert defaults.applied(Options.checked(), root, team(deadline="2h"), environ).deadline == 7200.0
+    assert defaults.applied(Options.checked(), root, None, environ | {"KINETIC_DEADLINE": "1d"}).deadline == 86400.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("KINETIC_DEADLINE", "soon", "is not a number of seconds"),
+        ("KINETIC_DEADLINE", "0", "is not a positive number of seconds"),
+        ("KINETIC_RETRIES", "-1", "retries must be 0 or more, got -1"),
+        ("KINETIC_RESOURCES", "cpu", "'cpu' is not NAME=AMOUNT"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(variable, text, words, root, environ):
+    with pytest.raises(OptionError) as caught:
+        defaults.applied(Options.checked(), root, None, {**environ, variable: text})
+
+    assert f"{variable}={text!r} cannot be used: " in caught.value.what
+    assert words in caught.value.what
+
+
+@pytest.mark.parametrize("name", ["base_packages"])
+def test_what_holds_for_a_whole_project_is_said_by_project_profile_or_variable(name, root, environ):
+    assert defaults.is_wanted(name, root, None, environ)
+    project(root, f"{name} = false")
+    assert not defaults.is_wanted(name, root, None, environ)
+    assert defaults.is_wanted(name, root, team(**{name: True}), environ)
+    assert not defaults.is_wanted(name, root, team(**{name: True}), environ | {f"KINETIC_{name.upper()}": "no"})
+
+
+def test_the_table_of_the_manual_is_the_table_of_the_code():
+    page = (SOURCE.parent / "docs" / "configuration.md").read_text()
+
+    for option in JOB_OPTIONS:
+        said = [f"`{option.name}`"] if option.is_argument else []
+        said += [f"`{option.variable}`"] if option.variable else []
+        row = f"| `{option.name}` | {option.effect} | {', '.join(said)} | {option.without} |"
+        assert row in page, row
+
+
+def test_an_option_has_one_spelling_in_python_and_on_the_command_line():
+    arguments = {option.name for option in JOB_OPTIONS if option.is_argument}
+    flags = {param.name for param in command_run.params}
+
+    assert arguments <= set(Options._fields)
+    assert arguments <= set(inspect.signature(kinetic.run).parameters)
+    assert arguments <= flags
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("retries = -1", "retries=-1 is less than nothing"),
+        ("retries = -1", "retries must be 0 or more, got -1"),
         ('resources = { memory = "16" }', "memory='16' is no amount of memory"),
         ("resources = { cpu = 0 }", "cpu=0 is no amount of cpu"),
         ("[tool.kinetic.resources]\nmemmory = '1Gi'", "'memmory' is not a resource"),
     ],
 )
-def test_what_only_batches_and_clusters_follow_is_checked_at_every_submission(root, environ, text, words):
+def test_what_cannot_work_is_refused_wherever_the_job_goes(root, environ, text, words):
     project(root, text)
 
     with pytest.raises(SettingsError) as caught:
@@ -316,7 +385,7 @@ def test_a_typed_value_gets_the_type_of_its_option(name, text, value):
         ("deadline", "-1", "positive"),
         ("spot", "maybe", "spot=true"),
         ("retries", "some", "retries=3"),
-        ("retries", "-1", "less than nothing"),
+        ("retries", "-1", "0 or more"),
         ("resources", "16Gi", "'16Gi' is not NAME=AMOUNT"),
         ("resources", "ram=16Gi", "'ram' is not a resource"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._jobs import options
+from kinetic._jobs import resources
 from kinetic._jobs.options import Options
 from kinetic.errors import OptionError, OptionTypeError
 
@@ -19,7 +19,7 @@ def test_the_first_thirteen_are_those_of_run_in_its_order() -> None:
         "accelerator container_image base_image_repo zone project capture_env_vars cluster backend namespace volumes "
         "spot output_dir debug".split()
     )
-    assert names[13:] == ["deadline"]
+    assert names[13:] == ["deadline", "resources", "retries"]
 
 
 def test_options_do_not_change() -> None:
@@ -67,27 +67,57 @@ def test_an_output_directory_is_kept_as_text() -> None:
 # ------------------------------------------------------------------------------------------------- the deadline
 
 
-def test_a_deadline_is_the_option_before_the_variable() -> None:
-    environ = {"KINETIC_DEADLINE": "60"}
-
-    assert options.deadline_of(Options(deadline=5), environ) == 5
-    assert options.deadline_of(Options(), environ) == 60.0
-    assert options.deadline_of(Options(), {}) is None
-    assert options.deadline_of(Options(), {"KINETIC_DEADLINE": ""}) is None
-
-
-@pytest.mark.parametrize("setting", ["soon", "0", "-3", "inf", "nan"])
-def test_a_variable_that_is_no_positive_number_is_named(setting: str) -> None:
-    with pytest.raises(OptionError, match=f"KINETIC_DEADLINE='{setting}' is not a positive number of seconds"):
-        options.deadline_of(Options(), {"KINETIC_DEADLINE": setting})
-
-
-@pytest.mark.parametrize("deadline", ["60", True, [60]])
-def test_a_deadline_is_a_number(deadline) -> None:
+@pytest.mark.parametrize("deadline", [True, [60]])
+def test_a_deadline_is_a_number_or_a_text(deadline) -> None:
     with pytest.raises(OptionTypeError, match="is not a number of seconds"):
+        Options.checked(accelerator="cpu", deadline=deadline)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "seconds"), [("60", 60.0), ("10m", 600.0), ("1.5 h", 5400.0), ("2d", 172800.0), ("1e3", 1000.0)]
+)
+def test_a_deadline_may_be_a_text_with_a_unit(deadline, seconds) -> None:
+    assert Options.checked(accelerator="cpu", deadline=deadline).deadline == seconds
+
+
+@pytest.mark.parametrize("deadline", ["soon", "10 minutes", "", "m"])
+def test_a_text_that_is_no_span_of_time_is_refused_with_what_it_takes(deadline) -> None:
+    with pytest.raises(OptionError, match="is not a number of seconds") as raised:
+        Options.checked(accelerator="cpu", deadline=deadline)
+
+    assert raised.value.next == 'deadline=3600, or deadline="10m"'
+
+
+@pytest.mark.parametrize("deadline", ["0m", "-1", "inf", "nan", 0, -3])
+def test_a_deadline_is_positive(deadline) -> None:
+    with pytest.raises(OptionError, match="is not a positive number of seconds"):
         Options.checked(accelerator="cpu", deadline=deadline)
 
 
 @pytest.mark.parametrize("deadline", [0.5, 60, None])
 def test_a_deadline_may_be_whole_or_not(deadline) -> None:
     assert Options.checked(accelerator="cpu", deadline=deadline).deadline == deadline
+
+
+# ------------------------------------------------------------------------------------------------ resources, retries
+
+
+@pytest.mark.parametrize("written", [{"cpu": 4, "memory": "16Gi"}, "cpu=4,memory=16Gi"])
+def test_resources_are_a_table_or_a_text(written) -> None:
+    found = Options.checked(accelerator="cpu", resources=written).resources
+
+    assert resources.read(found) == resources.Resources(4.0, 16 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({"ram": "1Gi"}, "'ram' is not a resource"), ({"cpu": 0}, "cpu"), (3, "is not a table")]
+)
+def test_resources_that_cannot_work_are_refused(wrong, words) -> None:
+    with pytest.raises(OptionError, match=words):
+        Options.checked(accelerator="cpu", resources=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "2", True])
+def test_retries_are_a_whole_number_from_zero(wrong) -> None:
+    with pytest.raises(OptionError, match="retries"):
+        Options.checked(accelerator="cpu", retries=wrong)

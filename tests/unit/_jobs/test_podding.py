@@ -15,7 +15,7 @@ import pytest
 from kinetic import _output as output
 from kinetic._backends.wishes import Needs, PodWishes
 from kinetic._hardware import place
-from kinetic._jobs import podding
+from kinetic._jobs import defaults, podding
 from kinetic._jobs.options import Options
 from kinetic._packing.root import Plan
 from kinetic._settings import profiles
@@ -37,7 +37,11 @@ class Project:
         self.root = folder / "home" / "project"
         self.root.mkdir(parents=True)
         self.store = FileStore(folder / "store")
-        self.environ = {"HOME": str(self.home), "KINETIC_HOME": str(folder / "kinetic")}
+        self.environ = {
+            "HOME": str(self.home),
+            "KINETIC_HOME": str(folder / "kinetic"),
+            "KINETIC_STORE": self.store.url,  # what a profile for a kubeconfig context cannot do without
+        }
 
     def write(self, name, text):
         path = self.root / name
@@ -45,14 +49,16 @@ class Project:
         return path
 
     def wishes(self, accelerator="cpu", *, function=print, settings=None, **options):
+        profile = profiles.choose(self.environ).profile
+        given = Options.checked(accelerator=accelerator, spot=False, **options)
         return podding.wishes(
             function,
             Plan(self.root, "", None, ("",)),
-            Options(accelerator=accelerator, spot=False, **options),
+            defaults.applied(given, self.root, profile, self.environ),
             place(accelerator),
             store=self.store,
             settings=settings or ClusterSettings(),
-            profile=profiles.choose(self.environ).profile,
+            profile=profile,
             environ=self.environ,
         )
 
@@ -101,10 +107,11 @@ def test_without_a_word_a_job_starts_from_the_clients_python_and_installs_what_t
     wishes = project.wishes()
 
     assert (wishes.image, wishes.python) == (f"python:{PYTHON}-slim", PYTHON)
-    assert project.lines(wishes) == ["numpy==2.0", "rich"]
+    assert project.lines(wishes) == ["numpy==2.0", "rich", "jax", "keras"]
     assert len(told) == 1
     assert f"python:{PYTHON}-slim" in told[0]
     assert f"dependencies come from {file}" in told[0]
+    assert told[0].endswith("; base packages: jax, keras")
 
 
 def test_what_came_out_can_be_kept_as_json(project):
@@ -116,12 +123,46 @@ def test_what_came_out_can_be_kept_as_json(project):
     assert wishes.settings.queue == "gold"
 
 
-def test_a_project_that_needs_nothing_installs_nothing(project, told):
-    wishes = project.wishes()
-
-    assert wishes.requirements is None
+@pytest.mark.parametrize(("accelerator", "jax"), [("cpu", "jax"), ("gpu-l4", "jax[cuda12]"), ("tpu-v5e-1", "jax[tpu]")])
+def test_a_project_that_names_nothing_finds_jax_for_its_hardware_and_keras(project, told, accelerator, jax):
+    assert project.lines(project.wishes(accelerator)) == [jax, "keras"]
     assert len(told) == 1
     assert "only base packages will be installed" in told[0]
+    assert told[0].endswith(f"; base packages: {jax}, keras")
+
+
+@pytest.mark.parametrize("where", ["project", "profile", "variable"])
+def test_a_project_that_wants_no_base_packages_gets_exactly_what_it_names(project, told, where):
+    file = project.write("requirements.txt", "jax==0.4\nrich\n")
+    if where == "project":
+        project.write("pyproject.toml", "[tool.kinetic]\nbase_packages = false\n")
+    elif where == "profile":
+        home = project.root.parents[1] / "kinetic"
+        home.mkdir()
+        (home / "profiles.json").write_text(
+            '{"current": "c", "profiles": {"c": {"context": "c", "options": {"base_packages": false}}}}'
+        )
+    else:
+        project.environ["KINETIC_BASE_PACKAGES"] = "0"
+
+    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax==0.4", "rich"]
+    assert told[0].endswith("; base packages: none, as base_packages = false says")
+    assert len(told) == 1
+    assert str(file) in told[0]
+
+
+def test_a_project_that_names_nothing_and_wants_no_base_packages_installs_nothing(project, told):
+    project.environ["KINETIC_BASE_PACKAGES"] = "no"
+
+    assert project.wishes("tpu-v5e-1").requirements is None
+    assert "nothing will be installed" in told[0]
+
+
+def test_keras_that_a_project_pins_is_the_one_that_is_installed(project, told):
+    project.write("requirements.txt", "Keras==3.11\n")
+
+    assert project.lines(project.wishes()) == ["Keras==3.11", "jax"]
+    assert told[0].endswith("; base packages: jax")
 
 
 def test_a_custom_image_gets_nothing_and_one_line_says_what_it_must_hold(project, told):
@@ -174,13 +215,7 @@ def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
 def test_the_projects_jax_becomes_that_of_the_hardware(project, accelerator, native):
     project.write("requirements.txt", "jax[cpu]==0.4\nrich\njaxlib\n")
 
-    assert project.lines(project.wishes(accelerator)) == ["rich", native]
-
-
-def test_a_project_without_jax_gets_none(project):
-    project.write("requirements.txt", "rich\nflax\n")
-
-    assert project.lines(project.wishes("gpu-l4")) == ["rich", "flax"]
+    assert project.lines(project.wishes(accelerator)) == ["rich", native, "keras"]
 
 
 def test_a_prebuilt_image_has_its_own_jax(project):
@@ -193,13 +228,13 @@ def test_a_project_that_needs_only_jax_needs_nothing_more_in_a_prebuilt_image(pr
     project.write("requirements.txt", "jax\n")
 
     assert project.wishes("tpu-v5e-1", container_image="prebuilt").requirements is None
-    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax[tpu]"]
+    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax[tpu]", "keras"]
 
 
 def test_jax_that_is_kept_stays_as_it_is(project):
     project.write("requirements.txt", "jax==0.4.30  # kn:keep\n")
 
-    assert project.lines(project.wishes("gpu-l4")) == ["jax==0.4.30"]
+    assert project.lines(project.wishes("gpu-l4")) == ["jax==0.4.30", "keras"]
 
 
 # Lines.
@@ -221,6 +256,8 @@ def test_a_requirement_over_several_lines_arrives_whole(project):
         "--index-url https://packages.example.com/simple",
         'rich==13.0 ; python_version >= "3.8" --hash=sha256:aa --hash=sha256:bb',
         "httpx[http2] @ https://example.com/httpx.whl",
+        "jax",
+        "keras",
     ]
 
 
@@ -232,13 +269,13 @@ def test_a_short_list_travels_with_the_job_and_a_long_one_lies_in_the_store_once
 
     long, again = project.wishes(), project.wishes()
 
-    assert base64.b64decode(short.requirements["inline"]) == b"rich\n"
+    assert base64.b64decode(short.requirements["inline"]) == b"rich\njax\nkeras\n"
     assert before == set()
     assert long == again
     assert long.requirements["size"] > INLINE_BYTES
     assert long.requirements["key"] == keys.requirements(long.requirements["sha256"])
     assert [entry.key for entry in project.store.entries("")] == [long.requirements["key"]]
-    assert project.lines(long)[-1] == "package-with-a-long-name-599==1.0"
+    assert project.lines(long)[-3:] == ["package-with-a-long-name-599==1.0", "jax", "keras"]
 
 
 def test_the_place_of_a_long_list_is_taken_for_no_job(project):
@@ -308,7 +345,7 @@ def test_a_script_says_itself_what_it_needs(project, monkeypatch):
         monkeypatch,
     )
 
-    assert project.lines(project.wishes(function=function)) == ["httpx"]
+    assert project.lines(project.wishes(function=function)) == ["httpx", "jax", "keras"]
 
 
 def test_extras_of_the_project_are_installed_too(project):
@@ -326,7 +363,7 @@ def test_extras_of_the_project_are_installed_too(project):
         """,
     )
 
-    assert project.lines(project.wishes()) == ["rich", "httpx"]
+    assert project.lines(project.wishes()) == ["rich", "httpx", "jax", "keras"]
 
 
 LOCK = """\
@@ -355,7 +392,7 @@ def test_the_versions_of_a_lock_are_installed(project):
     project.write("pyproject.toml", LOCKED)
     project.write("uv.lock", LOCK)
 
-    assert project.lines(project.wishes()) == ["rich==13.7.1"]
+    assert project.lines(project.wishes()) == ["rich==13.7.1", "jax", "keras"]
 
 
 def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, monkeypatch):
@@ -479,4 +516,4 @@ requiring.install(FileStore({str(tmp_path / "store")!r}), {wishes.requirements!r
     )
 
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "seen").read_text() == "rich==13.0 --hash=sha256:aa\n"
+    assert (tmp_path / "seen").read_text() == "rich==13.0 --hash=sha256:aa\njax\nkeras\n"

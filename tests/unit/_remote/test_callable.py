@@ -179,7 +179,7 @@ def test_with_options_refuses_a_deadline_that_cannot_be_met(theirs: ModuleType, 
         theirs.train.with_options(deadline=deadline)
 
 
-@pytest.mark.parametrize("deadline", ["60", True, [1]])
+@pytest.mark.parametrize("deadline", [True, [1]])
 def test_with_options_refuses_a_deadline_that_is_no_number(theirs: ModuleType, deadline) -> None:
     with pytest.raises(TypeError, match="not a number of seconds"):
         theirs.train.with_options(deadline=deadline)

@@ -100,7 +100,10 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
             f"'accelerater' in [tool.kinetic] of {folder / 'pyproject.toml'} is not an option that a project may set "
             "[settings]"
         ),
-        "why:   options: accelerator, by_value, container_image, deadline, extras, resources, retries, spot",
+        (
+            "why:   options: accelerator, base_packages, by_value, container_image, deadline, extras, "
+            "resources, retries, spot"
+        ),
         "next:  write accelerator, or remove the line",
     ]
 
@@ -117,7 +120,8 @@ def test_an_option_that_resembles_none_is_refused(project):
         ('by_value = "helpers"', "a list of strings", "'helpers'"),
         ("by_value = [1]", "a list of strings", "[1]"),
         ("deadline = true", "a number or a string", "True"),
-        ("resources = 1", "a table", "1"),
+        ("resources = 1", "a table or a string", "1"),
+        ("base_packages = 1", "true or false", "1"),
         ("retries = true", "a number", "True"),
         ("retries = 1.5", "a number", "1.5"),
         ("spot = 1", "true or false", "1"),

@@ -74,6 +74,7 @@ def request_of(
         pull_secrets=settings.pull_secrets,
         node_selector=settings.node_selector,
         store_secret=settings.store_secret,
+        retries=JobRequest.retries + launch.order.retries,
     )
 
 
@@ -176,6 +177,7 @@ def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner
         umask=umask,
         most_attempts=wishes.settings.most_attempts,
         holds=launch.placement.hosts > 1 and kind not in {JOB, JOB_SET},
+        retries=order.retries,
         requirements=wishes.requirements,
         reaches_with=client_of(launch),
         runner=runner_sha256,

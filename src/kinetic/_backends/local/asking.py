@@ -44,4 +44,5 @@ def page_of(launch: Launch, umask: int, environ: Mapping[str, str]) -> LaunchPag
         function=launch.order.function_name,
         placed=launch.order.placed_early(),
         memory_bytes=launch.order.memory_bytes,
+        retries=launch.order.retries,
     )

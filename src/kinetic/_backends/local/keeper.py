@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
-from kinetic._runner import judging, keeping, patience, processes, sealing
+from kinetic._runner import judging, keeping, patience, processes, retries, sealing
 from kinetic._runner.work import Work
 from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
 from kinetic._wire import fingerprint, keys
@@ -130,15 +130,11 @@ class Keeper:
         heart = pulse.Heart(self.paths.pulse(row.job_id))
         try:
             verdict = self._carry_out(store, page, tasks, heart, started, again=row.requeues < burying.REQUEUES)
-            if verdict is None:
-                self.queue.requeue(row.job_id, self.name)
         finally:
             self.title.reset()
             heart.stop()
         step("keeper:told")
         if verdict is None:
-            burying.clear_scratch(tasks)
-            burying.drop_data(self.paths, row.job_id)
             return
         burying.finish(self.paths, self.queue, store, tasks, verdict.status)
         for task in tasks if verdict.succeeded else ():
@@ -157,7 +153,8 @@ class Keeper:
         """Fork a worker for each host, watch, judge and seal; the Outcome is in the store when this returns.
 
         Returns:
-            The verdict, or None when a worker was killed before the function began and may be started ``again``.
+            The verdict; None when a worker was killed before the function began and may be started ``again``, or when
+            the job failed and has retries left.
         """
         self.queue.close()  # until it is used next: SQLite's connections must not cross a fork
         hosts = [keeping.start(task, self.libc) for task in tasks]
@@ -172,10 +169,18 @@ class Keeper:
         decisive = judging.together(tasks, endings)
         task, ending = tasks[decisive], endings[decisive]
         if again and ending.was_killed and not any(task.began.exists() for task in tasks):
+            self._requeue(tasks)
             return None
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
         if verdict.cause == "stopped" and self.ending:
             verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
+        if (
+            page.retries
+            and not self.ending
+            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, task))
+        ):
+            self._requeue(tasks, counted=False)
+            return None
         verdict = replace(verdict, key_id=page.key_id)
         step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
@@ -186,6 +191,12 @@ class Keeper:
         self._patiently(page, seal)
         step("keeper:sealed")
         return verdict
+
+    def _requeue(self, tasks: Sequence[Work], *, counted: bool = True) -> None:
+        """Free what an attempt held, and put its job back to its old place, where any keeper may take it."""
+        burying.clear_scratch(tasks)
+        burying.drop_data(self.paths, tasks[0].job_id)
+        self.queue.requeue(tasks[0].job_id, self.name, counted=counted)
 
     def _patiently(self, page: launching.LaunchPage, do: Callable[[], T]) -> T:
         """Do something with a job's store; one in a cloud is waited for while it is out of reach."""
@@ -279,6 +290,17 @@ class Keeper:
         """Pass the end on to the worker: the machine or somebody wants this keeper gone."""
         self.ending = True
         pulse.poke(self.paths.wake(self.name))
+
+
+def _is_tried_again(store: Any, page: launching.LaunchPage, verdict: Outcome, task: Work) -> bool:
+    """Say whether a job that failed is tried again; its Note and its log know of it before the next attempt begins."""
+    words = retries.next_try(store, verdict, page.retries)
+    if not words:
+        return False
+    retries.write_down(store, verdict)
+    with contextlib.suppress(OSError), task.log.open("a") as log:
+        log.write(f"kinetic: {words}\n")
+    return True
 
 
 _TOLD_TO_END = "the job was ended because its keeper was told to end (SIGTERM), as at a shutdown of the machine"

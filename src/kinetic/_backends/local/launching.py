@@ -38,6 +38,7 @@ class LaunchPage:
     function: str = ""
     placed: list[dict[str, Any]] | None = None
     memory_bytes: int | None = None
+    retries: int = 0
 
     def to_bytes(self) -> bytes:
         """Write the page."""

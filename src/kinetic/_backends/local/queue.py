@@ -259,13 +259,13 @@ class Queue:
             )
             return bool(done.rowcount)
 
-    def requeue(self, job_id: str, keeper: str) -> None:
-        """Put a job whose function never began back to its old place."""
+    def requeue(self, job_id: str, keeper: str, *, counted: bool = True) -> None:
+        """Put a job back to its old place: its function never began, which is counted, or it has retries left."""
         with self.change() as db:
             db.execute(
                 "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, worker = NULL,"
-                " requeues = requeues + 1 WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
-                (job_id, keeper),
+                " requeues = requeues + ? WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
+                (int(counted), job_id, keeper),
             )
 
     def count_a_failed_start(self, soil: str) -> list[Row]:

@@ -12,6 +12,7 @@ import click
 
 from kinetic._cli import options, tables, values
 from kinetic._cli.tables import Column
+from kinetic._settings.job_options import BY_NAME
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class _Look:
         """Return what holds, in the order in which it is told."""
         parts = (self._of_profile, self._of_place, self._of_clusters, self._of_machine, self._of_jobs)
         told = [row for part in parts for row in self._tried(part)]
-        return [*told, *_others({row.name for row in told})]
+        return [*told, *_others({row.name for row in told} | BY_NAME.keys())]
 
     def _tried(self, part: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         try:

@@ -10,6 +10,7 @@ from kinetic import _settings as settings
 from kinetic._cli import asking
 from kinetic._cli.commands import profile
 from kinetic._settings import cluster, profile_store, profiles
+from kinetic._settings.job_options import BY_NAME
 from kinetic._settings.profiles import LOCAL, REQUIRED, Profile
 from kinetic._settings.target import BACKENDS, DEFAULT_CLUSTER, DEFAULT_NAMESPACE, DEFAULT_ZONE
 from kinetic.errors import OptionError
@@ -18,7 +19,7 @@ _QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", 
 _SUGGESTED = {"project": "", "zone": DEFAULT_ZONE, "cluster": DEFAULT_CLUSTER}
 
 
-@click.command
+@click.command(epilog=f"Job options: {', '.join(BY_NAME)}; as in --option resources=cpu=4,memory=16Gi.")
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option("--project", metavar="NAME", help="Google Cloud project; else KINETIC_PROJECT.")
 @click.option("--zone", metavar="NAME", help="Google Cloud zone; else KINETIC_ZONE.")
@@ -42,9 +43,7 @@ def create(
 ) -> None:
     """Save a place under a name.
 
-    What is missing is asked for where there is a terminal. The first profile becomes the current one. Job options are
-    accelerator, container_image, deadline (in seconds), spot, retries (of a batch) and resources (as in
-    resources=cpu=4,memory=16Gi).
+    What is missing is asked for where there is a terminal. The first profile becomes the current one.
 
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from kinetic import _output as output
-from kinetic._cli import completing, durations, failures, interrupting, options, showing, tables
+from kinetic._cli import failures, interrupting, options, showing, tables
 from kinetic._cli.mistakes import MistakeError
 
 if TYPE_CHECKING:
@@ -61,18 +61,10 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
 @click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
 @click.argument("target", metavar="FILE.py::func")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
-@click.option(
-    "-a",
-    "--accelerator",
-    metavar="NAME",
-    shell_complete=completing.accelerators,
-    help="What it runs on, as in cpu, gpu-l4 or tpu-v5e-1.",
-)
+@options.of_jobs
 @click.option("--backend", metavar="NAME", help="The place: local, gke or pathways.")
 @options.where
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
-@click.option("--container-image", metavar="ADDRESS", help="The image it starts from.")
-@click.option("--spot/--no-spot", default=None, help="Take capacity that may be taken away at short notice; or do not.")
 @click.option("--output-dir", metavar="PLACE", help="Where its files are kept; it sees this as KINETIC_OUTPUT_DIR.")
 @click.option(
     "--env",
@@ -80,9 +72,6 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
     multiple=True,
     metavar="NAME",
     help="Take this variable along, or NAME* for many; may be repeated.",
-)
-@click.option(
-    "--deadline", type=durations.Duration(bare=True), metavar="TIME", help="End it after so many seconds, or 10m, 2h."
 )
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait.")
 @options.as_json
@@ -102,12 +91,11 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
     from kinetic._cli import arguments, loading
 
     found = loading.find(target, words)
-    given = {name: value for name, value in given.items() if value is not None}
     if arguments.wants_help(words):
         click.echo(arguments.usage(found.function, found.written))
         return
     with _as_flags():
-        remote = _decorated(found.function, given, names)
+        remote = _decorated(found.function, options.read_job_options(given), names)
     handle = _submit(remote, arguments.read(found.function, words, found.written))
     _tell(handle)
     if not detach:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._runner import afresh, judging, keeping, patience, sealing
+from kinetic._runner import afresh, judging, keeping, patience, retries, sealing
 from kinetic._runner.judging import Ending
 from kinetic._runner.pod import claiming, deciding, preparing, shortage
 from kinetic._runner.pod.lookout import Lookout, begin
@@ -98,7 +98,7 @@ class Parent:
         self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
         if page.hosts > 1:
             self._begin_together(page, host)
-        if page.most_attempts is not None and self.note.attempt >= page.most_attempts:
+        if page.most_attempts is not None and self._taken_away() >= page.most_attempts:
             return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
         if lacking := shortage.that_lasts(self.store, self.note):
             return self._give_up(_failed("evicted", shortage.in_words(lacking), self))
@@ -238,6 +238,11 @@ class Parent:
             return False
         return bool(pages.read(self.store.get(place), place).get("resource_removed"))
 
+    def _taken_away(self) -> int:
+        """Count the attempts whose machine was taken away; those that failed are counted as retries."""
+        before = self.note.attempt
+        return before - retries.failures(self.store, self.page.job_id, before) if self.page.retries else before
+
     def _give_up(self, verdict: Outcome) -> int:
         """Fail a job that was cut short too often."""
         message = verdict.error["message"]
@@ -299,6 +304,9 @@ class Parent:
         trouble = self.send_log()
         if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
             return self.leave("another attempt has taken its place")
+        if words := self._next_try(verdict):
+            self.patiently(lambda: retries.write_down(self.store, verdict))
+            return self.leave(words, lambda: None)
 
         def seal() -> bool:
             return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
@@ -313,6 +321,22 @@ class Parent:
         if failed:
             last_words(self.page.last_words, words)
         return FAILED_EXIT if failed else 0
+
+    def _next_try(self, verdict: Outcome) -> str:
+        """Say so when the job has failed and has retries left, which another pod makes; "" when the verdict holds.
+
+        Of several hosts, only a JobSet begins anew with a number of its own.
+        """
+        if self.page.hosts > 1 and self.place.restarts is None:
+            return ""
+        found: list[str] = []
+
+        def ask() -> bool:
+            found.append(retries.next_try(self.store, verdict, self.page.retries))
+            return True
+
+        self.patiently(ask)
+        return found[0] if found else ""
 
     def send_log(self) -> str:
         """Bring the log into the store, as far as there is time; return why its end is not there, or ""."""
