@@ -195,7 +195,7 @@ class JobHandle:
         return logs.text_of(self._log())
 
     def tail(self, n: int = 100) -> str:
-        """Return exactly the last ``n`` lines of the log, "" while the job is pending."""
+        """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
         return logs.tail(self._log(), n)
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:

@@ -7,7 +7,7 @@ import contextlib
 import time
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import LiveLog
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
 
-_BLOCK = 1 << 16
+_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 20
+_DIGITS = 18  # of the offset of a segment
 _SEGMENT = 1 << 20  # bytes, as the runner cuts it
 _PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two questions whether the place has what the store has, too
 
@@ -37,8 +38,9 @@ class StoredLog:
         self._store = store
         self._prefix = prefix
         found = store.entries(prefix) if entries is None else entries
-        self._segments = [(int(entry.key.rpartition("/")[2]), entry) for entry in found]
-        self._starts = [start for start, _ in self._segments]
+        self._segments: list[tuple[int, Entry]] = []
+        self._starts: list[int] = []
+        self._take(found, 0)
 
     def size(self) -> int:
         """Return how many bytes there are."""
@@ -54,18 +56,31 @@ class StoredLog:
                 break
             begins, entry = self._segments[index]
             piece = self._store.get(entry.key, start=position - begins, length=length - len(found))
-            if not piece and not self._has_grown():
+            if not piece and not self._has_grown(position):
                 break
             found += piece
         return bytes(found)
 
-    def _has_grown(self) -> bool:
+    def _has_grown(self, end: int) -> bool:
         """Take in segments that began since the last listing; say whether there are any. A live job writes more."""
         last = self._segments[-1][1].key
-        new = [(int(entry.key.rpartition("/")[2]), entry) for entry in self._store.entries(self._prefix, after=last)]
-        self._segments += new
-        self._starts += [start for start, _ in new]
-        return bool(new)
+        return self._take(self._store.entries(self._prefix, after=last), end)
+
+    def _take(self, entries: Iterable[Entry], end: int) -> bool:
+        """Take in the segments that follow one another from a position on; return whether there are any.
+
+        A runner leaves no gap. Behind one lies what it did not write: a segment that claims to begin a petabyte later
+        would have whoever reads back from the end read for years.
+        """
+        before = len(self._starts)
+        for entry in entries:
+            name = entry.key.rpartition("/")[2]
+            if not name.isascii() or not name.isdecimal() or len(name) > _DIGITS or int(name) != end:
+                continue
+            self._segments.append((end, entry))
+            self._starts.append(end)
+            end += entry.size
+        return len(self._starts) > before
 
 
 class KeptLog:
@@ -210,26 +225,37 @@ def close(log: LiveLog | None) -> None:
         closing()
 
 
-def tail(log: LiveLog | None, lines: int) -> str:
-    """Return exactly the last lines of a log, reading back from its end no further than needed."""
-    return tail_bytes(log, lines).decode(errors="replace").removesuffix("\n")
+def tail(log: LiveLog | None, lines: int, *, most: int = KEPT_BYTES) -> str:
+    """Return exactly the last lines of a log, reading back from its end no further than needed; see ``tail_bytes``."""
+    return tail_bytes(log, lines, most=most).decode(errors="replace").removesuffix("\n")
 
 
-def tail_bytes(log: LiveLog | None, lines: int) -> bytes:
-    """Return exactly the last lines of a log, byte for byte, the break behind the last one included if it is there."""
+def tail_bytes(log: LiveLog | None, lines: int, *, most: int = KEPT_BYTES) -> bytes:
+    """Return exactly the last lines of a log, byte for byte, the break behind the last one included if it is there.
+
+    Args:
+        log: The log, or None.
+        lines: How many.
+        most: Bytes of the end that are read. Of lines that are longer the beginning is left out, and a line in its
+            place says so: a progress bar may have written 400 MB without a break.
+    """
     if log is None or lines <= 0:
         return b""
-    position = log.size()
+    size = position = log.size()
     blocks: list[bytes] = []
-    breaks = 0
-    while position > 0 and breaks <= lines:
-        length = min(_BLOCK, position)
+    breaks = length = 0
+    while position > 0 and breaks <= lines and size - position < most:
+        length = min(max(_BLOCK, 2 * length), _LARGEST_BLOCK, position, most - (size - position))
+        blocks.append(log.read(position - length, length))
+        if len(blocks[-1]) < length:  # it was cut meanwhile
+            break
         position -= length
-        blocks.append(log.read(position, length))
         breaks += blocks[-1].count(b"\n")
     data = b"".join(reversed(blocks))
     end = b"\n" if data.endswith(b"\n") else b""
-    return b"\n".join(data.removesuffix(b"\n").split(b"\n")[-lines:]) + end
+    found = data.removesuffix(b"\n").split(b"\n")[-lines:]
+    left_out = f"kinetic: {position} bytes before this are left out\n".encode() if position and breaks <= lines else b""
+    return left_out + b"\n".join(found) + end
 
 
 class Follower:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
+_LOG_BYTES = 8192
 _LOG_LINES = 20  # of the log of a job whose runner was killed: as many as a runner puts into its verdict
 
 
@@ -150,7 +151,7 @@ def _unwritten(backend: Backend, store: Store, sighting: Sighting, found: Diagno
     job_id, log = sighting.name, ""
     with contextlib.suppress(KineticError):
         attempt = logs.noted(store, job_id) if sighting.attempt is None else sighting.attempt
-        log = logs.tail(logs.keep_what_is_left(backend, store, job_id, attempt=attempt), _LOG_LINES)
+        log = logs.tail(logs.keep_what_is_left(backend, store, job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
     error = {"message": sighting.reason, "next": found.next if found else "", "log": log}
     return Outcome(
         job_id=job_id,

@@ -84,3 +84,27 @@ def test_ctrl_c_while_following_lets_the_job_go_on(submit, start, kinetic) -> No
     assert f"{job_id} goes on; cancel it with: kinetic jobs cancel {job_id}" in told.decode()
     assert "Traceback" not in told.decode()
     assert kinetic("jobs", "status", job_id).out == f"{job_id}: RUNNING\n"
+
+
+def test_the_tail_of_one_line_of_100_mb_takes_little_memory(project) -> None:
+    out = project.out("""
+        import resource
+        import kinetic
+
+        @kinetic.run(accelerator="cpu")
+        def prints():
+            import os
+            for _ in range(100):
+                os.write(1, b"x" * (1 << 20))
+
+        if __name__ == "__main__":
+            job = prints.run_async()
+            job.wait()
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            told = job.tail(5)
+            print(len(told), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """)
+
+    length, kibibytes = map(int, out.split())
+    assert length < 11 << 20
+    assert kibibytes < 60 << 10  # it was twice the line

@@ -408,3 +408,57 @@ def test_other_attempts_keep_their_logs(store: MemoryStore) -> None:
     stored(store, b"later\n", attempt=1)
 
     assert opened(Place(b"first\n"), store, attempt=1) == "later\n"
+
+
+# ------------------------------------------------------------------------------------- hostile and very long logs
+
+
+class Zeros(Counting):
+    """A log of one endless line, of which nothing exists but its length."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(b"")
+        self.length = length
+
+    def size(self) -> int:
+        return self.length
+
+    def read(self, start: int, length: int) -> bytes:
+        self.bytes_read += length
+        return bytes(length)
+
+
+def test_of_a_line_without_end_only_the_end_is_read_and_a_line_says_so() -> None:
+    log = Zeros(400 << 20)
+
+    told = logs.tail(log, 5)
+
+    first, rest = told.split("\n")
+    assert first == f"kinetic: {(400 << 20) - logs.KEPT_BYTES} bytes before this are left out"
+    assert len(rest) == logs.KEPT_BYTES == log.bytes_read
+
+
+def test_the_lines_behind_a_very_long_one_are_told_as_they_are() -> None:
+    log = Counting(b"x" * (logs.KEPT_BYTES + 1) + b"\nthree\nfour\n")
+
+    assert logs.tail(log, 2) == "three\nfour"
+    assert logs.tail_bytes(log, 2) == b"three\nfour\n"
+
+
+@pytest.mark.parametrize("start", [999_999_999_999, 10**15, 10**17])
+def test_a_segment_that_begins_behind_a_gap_is_no_part_of_the_log(store: MemoryStore, start: int) -> None:
+    log = stored(store, b"first\n", b"second\n")
+    store.put(keys.log_segment("job", 0, 0, start), b"planted\n")
+    planted = StoredLog(store, keys.logs("job", 0, 0))
+
+    assert planted.size() == log.size() == 13
+    assert logs.tail(planted, 5) == logs.tail(log, 5) == "first\nsecond"
+    assert planted.read(0, 100) == b"first\nsecond\n"
+
+
+@pytest.mark.parametrize("name", ["planted", "-1", "1e3", "٣", "9" * 400])
+def test_what_has_no_offset_for_a_name_is_no_part_of_the_log(store: MemoryStore, name: str) -> None:
+    log = stored(store, b"first\n")
+    store.put(keys.logs("job", 0, 0) + name, b"planted\n")
+
+    assert logs.text_of(StoredLog(store, keys.logs("job", 0, 0))) == logs.text_of(log) == "first\n"

@@ -211,9 +211,12 @@ def ship_log(store: Any, task: Work) -> None:
             store.put(key, task.log)
 
 
+_ADVICE = ("why: ", "next: ", " ")  # how the lines below an error of ours begin, and those of a traceback
+
+
 def _with_last_words(what: str, said: str) -> str:
-    """Add the end of a keeper's own log, if it left any."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    """Add what a keeper's own log says last, if it left any: the error itself, not the advice below it."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_ADVICE)]
     return f"{what}; its last words: {lines[-1]}" if lines else what
 
 

@@ -22,6 +22,7 @@ _INDENT = " " * len("phase: ")
 _LONG_ROW = 3  # hosts; of more, the first and the last are named
 _MOST_LOOKS = 3  # at a job that changes while it is looked at
 _LINES = 10  # of the log of a job that failed
+_LOG_BYTES = 16 << 10
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
     "order": "before anything was fetched: its order was read",
@@ -203,7 +204,7 @@ def _last_lines(handle: JobHandle) -> tuple[str, ...]:
     from kinetic._jobs import logs
 
     log = logs.log_of(handle)
-    return tuple(tables.plain(line) for line in logs.tail(log, _LINES).splitlines())
+    return tuple(tables.plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
 
 
 def _line(name: str, text: str) -> None:

@@ -476,3 +476,17 @@ def test_processes_are_found_by_ps_where_there_is_no_proc(family):
         pytest.skip("this ps does not show environments the way macOS does")
 
     assert burying._marked_by_ps(f"{burying.MARK}=dead-too".encode()) == [orphan.pid]
+
+
+def test_the_last_words_of_a_keeper_are_its_error_and_not_our_advice_below_it():
+    said = (
+        "Traceback (most recent call last):\n"
+        '  File "keeper.py", line 1, in run\n'
+        "kinetic.errors.StoreError: the store is full [store-full]\n"
+        "why:   [Errno 28] No space left on device\n"
+        "next:  free some space\n"
+    )
+
+    told = burying._with_last_words("the job was lost", said)
+
+    assert told == "the job was lost; its last words: kinetic.errors.StoreError: the store is full [store-full]"
