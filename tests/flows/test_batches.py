@@ -745,6 +745,36 @@ def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on
     assert batches.run(resumed, group) == [20, 30, 40, 50]
 
 
+def test_a_crash_of_the_driver_is_told_at_once_though_a_job_runs_on(batches: Any) -> None:
+    told, notes, values, counts = batches.run("""
+        from kinetic._batches.launching import Launcher
+        whole, calls = Launcher.launch, []
+        def launch(self, wanted):
+            calls.append(time.monotonic())
+            if len(calls) == 2:
+                raise RuntimeError("the driver crashed")
+            return whole(self, wanted)
+        Launcher.launch = launch
+        batch = run([plan(0), plan(1, until=go), *plans(4)[2:]], max_concurrent=2)
+        told, got = [], []
+        for way in (batch.wait, lambda: got.extend(batch.as_completed()), batch.results):
+            try:
+                way()
+            except RuntimeError as error:
+                told.append([str(error), time.monotonic() - calls[1] < 5, os.path.exists(go)])
+                notes = error.__notes__
+        open(go, "w").close()
+        values = [value if isinstance(value, int) else str(value) for value in batch.results(return_exceptions=True)]
+        tell([told, notes, values, batch.summary()])
+    """)
+
+    assert told == [["the driver crashed", True, False]] * 3
+    assert sum("1 of its jobs keeps running: kinetic batch status grp-" in note for note in notes) == 1
+    assert any("kinetic batch resume grp-" in note for note in notes)
+    assert values == [0, 10, "the driver crashed", "the driver crashed"]
+    assert counts == {"succeeded": 2, "not submitted": 2}
+
+
 def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> None:
     group = batches.run("tell(run(plans(5, seconds=0.05), max_concurrent=1).group_id)")  # and nobody waits
 

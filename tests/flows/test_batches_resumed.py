@@ -69,6 +69,35 @@ def test_what_was_submitted_can_be_seen_and_the_other_places_are_empty(batches: 
     assert f"kinetic batch resume {group}" in said
 
 
+def test_who_waits_for_a_batch_whose_driver_is_gone_is_told_at_once_though_jobs_run_on(
+    batches: Any, left: Left
+) -> None:
+    group = left.leave("plans(6, until=go)")
+
+    told, values = batches.run(
+        """
+        batch, told = kinetic.attach_batch(words[0]), []
+        for way in (batch.wait, lambda: [*batch.as_completed()], batch.results):
+            begun = time.monotonic()
+            try:
+                way()
+            except RuntimeError as error:
+                told.append([error.code, time.monotonic() - begun < 10, str(error)])
+        open(go, "w").close()
+        values = batch.results(return_exceptions=True, cleanup=False)
+        tell([told, [value if isinstance(value, int) else value.code for value in values]])
+        """,
+        group,
+    )
+
+    assert [words[:2] for words in told] == [["driver-gone", True]] * 3
+    for _, _, text in told:
+        assert f"4 of 6 inputs of {group} were not submitted" in text
+        assert "2 of its jobs keep running" in text
+        assert f"kinetic batch resume {group}" in text
+    assert values == [0, 10, *["driver-gone"] * 4]
+
+
 def test_who_only_watches_makes_do_without_what_was_announced_and_never_launched(batches: Any) -> None:
     """The driver dies between the key that makes a child known and the launch."""
     driver = batches.start(

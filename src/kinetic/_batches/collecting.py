@@ -25,7 +25,7 @@ def results(
     values: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
     with LettingGo(batch), view.of(batch) as shown:
-        for index in waiting.completions(batch, timeout, shown):
+        for index in waiting.completions(batch, timeout, shown, make_do=return_exceptions):
             _collect(batch, board, index, values, failed)
     ended = [*values, *failed]
     by_themselves = [index for index in sorted(failed) if not isinstance(failed[index], JobCancelledError)]
@@ -66,13 +66,14 @@ def _by_end(board: Board | Loose, ended: list[int]) -> list[int]:
 
 
 def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseException]:
-    """Return the exceptions that stand for inputs without a job."""
+    """Return the exceptions that stand for inputs without a job: where the submission broke off, what ended it."""
     errors: dict[int, BaseException] = dict(batch.submission_failures)
     stopped = batch._seeing().stopped  # noqa: SLF001 - one room
+    lost = None if stopped else waiting.loss_of(batch)
     why = "the batch was stopped" if stopped else "the process that submitted the batch was gone"
     for index in range(len(batch.jobs)):
         if index not in known and index not in errors:
-            errors[index] = JobCancelledError(
+            errors[index] = lost or JobCancelledError(
                 f"input {index} of {batch.group_id} was not submitted",
                 why=f"{why} before its turn came",
                 next=f"kinetic batch status {batch.group_id}",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._batches import lease
-from kinetic.errors import JobTimeoutError
+from kinetic.errors import JobTimeoutError, LaunchError
 
 if TYPE_CHECKING:
     from kinetic._batches.board import Board
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kinetic._batches.view import View
 
 _LOOK_SECONDS = 1.0  # told, not polled: this only finds what nobody told
+_HERE_SECONDS = 2.0  # between two questions whether a driver on this machine lives
+_TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
 
 
 @dataclass
@@ -37,20 +39,24 @@ class Poll:
     needs_driver: bool = False
 
 
-def completions(batch: BatchHandle, timeout: float | None, view: View | None = None) -> Iterator[int]:
+def completions(
+    batch: BatchHandle, timeout: float | None, view: View | None = None, *, make_do: bool = False
+) -> Iterator[int]:
     """Yield the index of each input whose job has ended for good, in that order.
 
     Args:
         batch: The batch.
         timeout: Seconds; None waits for ever.
         view: Shows how it goes; None where the caller's own code runs in between and may write to the terminal.
+        make_do: Where nobody submits the rest any more, wait for what was submitted instead of raising.
 
     Raises:
         JobTimeoutError: The time is over; the jobs go on.
-        BaseException: What ended the submission, once everything else was told.
+        BaseException: What ended the submission, as soon as it is known and what had ended by then was told.
+        LaunchError: The process that submitted is gone, and inputs are left.
     """
     limit = None if timeout is None else time.monotonic() + timeout
-    board, others = batch._seeing(), _Others(batch)  # noqa: SLF001 - one room
+    board, others = batch._seeing(), _Others(batch, make_do=make_do)  # noqa: SLF001 - one room
     read, held, told = 0, set[int](), set[int]()
     while True:
         over = _is_over(batch, board, others)
@@ -67,6 +73,8 @@ def completions(batch: BatchHandle, timeout: float | None, view: View | None = N
             if view is not None:
                 view.look(board)
             yield index
+        if not make_do and (lost := others.loss(board)) is not None:
+            raise lost
         if over:
             break
         if view is not None:
@@ -75,8 +83,6 @@ def completions(batch: BatchHandle, timeout: float | None, view: View | None = N
         if left is not None and left <= 0:
             raise _too_late(batch, timeout or 0.0, len(board.active))
         board.wait(_LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS), read=read)
-    if batch._submission_error is not None:  # noqa: SLF001
-        raise batch._submission_error  # noqa: SLF001
 
 
 def tell_of_submission_failures(batch: BatchHandle) -> None:
@@ -114,41 +120,104 @@ def _only_unlaunched(board: Board | Loose) -> bool:
     return len(board.active) <= len(board.unlaunched)
 
 
-class _Others:
-    """Whether another process may still submit something for a batch that this one only watches."""
+def loss_of(batch: BatchHandle) -> BaseException | None:
+    """Return why nobody submits the rest of a batch any more; None while somebody does, or nothing is left."""
+    return _Others(batch).loss(batch._seeing(), at_once=True)  # noqa: SLF001 - one room
 
-    def __init__(self, batch: BatchHandle) -> None:
+
+class _Others:
+    """Who submits what is left of a batch: this process, another one, or nobody any more."""
+
+    def __init__(self, batch: BatchHandle, *, make_do: bool = False) -> None:
         self._batch = batch
         self._poll = batch._poll  # noqa: SLF001 - one room
+        self._makes_do = make_do or self._poll.needs_driver
         self._since = time.monotonic()
-        self._asked = float("-inf")
+        self._asked = self._gone_since = float("-inf")
+        self._interval, self._is_gone = 0.0, False
 
     def may_submit(self, board: Board | Loose) -> bool:
         """Say whether something may come; ask for the driver only now and then."""
-        errors = self._batch.submission_failures
-        unsubmitted = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in errors]
-        missing = [*board.unlaunched, *(index for index in unsubmitted if board.may_launch(index))]
+        missing = self._missing(board)
         again = [index for index in range(len(board.attempts)) if board.end(index) and not board.counts(index)]
         if not missing and not again:
             return False
-        now = time.monotonic()
-        if self._poll.limit is not None and now - self._since > self._poll.limit:
+        if self._poll.limit is not None and time.monotonic() - self._since > self._poll.limit:
             return False
-        if now - self._asked >= self._poll.interval:
-            self._asked = now
-            found = lease.holder(board.store, self._batch.group_id)
-            if found is None or not found.lives:
-                if not missing or self._poll.needs_driver:
-                    return False
-                self._tell(len(missing))
+        if not self._driver_is_gone(board):
+            return True
+        if not missing or self._makes_do:
+            return False
+        self._tell(len(missing))
         return True
+
+    def loss(self, board: Board | Loose, *, at_once: bool = False) -> BaseException | None:
+        """Return what to raise because the rest will not be submitted; None while it may be.
+
+        Args:
+            board: Shows how the children stand.
+            at_once: Do not look twice: somebody may be taking over in this very moment.
+        """
+        error = self._batch._submission_error  # noqa: SLF001 - one room
+        if error is not None:
+            return _with_what_runs(error, self._batch, board)
+        if not self._poll.attached or not (missing := self._missing(board)) or not self._driver_is_gone(board):
+            return None
+        if self._makes_do or self._poll.limit is not None:
+            self._tell(len(missing))
+            return None
+        if not at_once and time.monotonic() - self._gone_since < _TAKE_OVER_SECONDS:
+            return None
+        gid = self._batch.group_id
+        return LaunchError(
+            f"{len(missing)} of {len(self._batch.jobs)} inputs of {gid} were not submitted, and nobody submits them",
+            why=f"the process that submitted them is gone; {_what_runs(self._batch, board)}",
+            next=f"kinetic batch resume {gid}",
+            code="driver-gone",
+        )
+
+    def _missing(self, board: Board | Loose) -> list[int]:
+        """Name the inputs that are still to be submitted."""
+        errors = self._batch.submission_failures
+        unsubmitted = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in errors]
+        return [*board.unlaunched, *(index for index in unsubmitted if board.may_launch(index))]
+
+    def _driver_is_gone(self, board: Board | Loose) -> bool:
+        """Say whether nobody drives; a batch that nobody drove yet may be about to be."""
+        now = time.monotonic()
+        if now - self._asked >= self._interval:
+            found = lease.holder(board.store, self._batch.group_id)
+            self._asked = now
+            self._interval = min(self._poll.interval, _HERE_SECONDS) if found and found.is_here else self._poll.interval
+            was_gone, self._is_gone = self._is_gone, found is not None and not found.lives
+            if found is None:
+                self._is_gone = now - self._since >= self._poll.interval
+            if self._is_gone:
+                self._interval = min(self._interval, _TAKE_OVER_SECONDS)
+                self._gone_since = self._gone_since if was_gone else now
+        return self._is_gone
 
     def _tell(self, missing: int) -> None:
         gid = self._batch.group_id
         output.once(
             f"{gid}: {missing} inputs were not submitted, and nobody drives this batch any more; "
-            f"kinetic batch resume {gid} goes on with them"
+            f"run `kinetic batch resume {gid}` to submit them"
         )
+
+
+def _with_what_runs(error: BaseException, batch: BatchHandle, board: Board | Loose) -> BaseException:
+    """Add what still runs to the error that ended a submission, in the place of what was added before."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(f"{batch.group_id}: ")]
+    error.__notes__ = [*notes, f"{batch.group_id}: {_what_runs(batch, board)}"]
+    return error
+
+
+def _what_runs(batch: BatchHandle, board: Board | Loose) -> str:
+    active = len(board.active) - len(board.unlaunched)
+    if active <= 0:
+        return "none of its jobs is running"
+    jobs = "1 of its jobs keeps" if active == 1 else f"{active} of its jobs keep"
+    return f"{jobs} running: kinetic batch status {batch.group_id}"
 
 
 def _too_late(batch: BatchHandle, timeout: float, active: int) -> JobTimeoutError:
