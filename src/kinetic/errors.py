@@ -46,6 +46,7 @@ happened, why, and what to do next.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, ClassVar
 
 __all__ = [
@@ -116,6 +117,18 @@ class KineticError(Exception):
         if self.next:
             lines.append(f"next:  {self.next}")
         return "\n".join(lines)
+
+    @property
+    def _render_traceback_(self) -> Any:
+        """Show a mistake in a notebook as its message only: IPython calls what it finds under this name.
+
+        Raises:
+            AttributeError: A job failed, or KINETIC_DEBUG is set: then IPython shows the traceback.
+        """
+        if isinstance(self, JobError) or os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}:
+            raise AttributeError("_render_traceback_")
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}: {self}".splitlines
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts, so that keyword arguments survive the trip out of a job."""

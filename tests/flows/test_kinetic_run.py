@@ -152,17 +152,14 @@ def test_an_undecorated_function_runs_and_its_log_and_value_are_printed(kinetic)
     assert (told.code, told.out) == (0, "training 0.001\n[0.001, 'x', ['a', 'b']]\n")
 
 
-def test_after_the_submission_the_id_and_the_next_commands_are_on_standard_error(kinetic) -> None:
+def test_besides_log_and_value_there_are_two_lines_where_it_runs_and_how_to_follow_it(kinetic) -> None:
     told = kinetic("run", "-a", "cpu", "train.py::plain", "1")
 
     job_id = jobs(kinetic)[0]["job_id"]
-    lines = told.err.splitlines()
-    start = lines.index(f"{job_id} is submitted")
-    assert lines[start + 1 : start + 4] == [
-        f"  follow: kinetic jobs logs {job_id} --follow",
-        f"  result: kinetic jobs result {job_id}",
-        f"  cancel: kinetic jobs cancel {job_id}",
-    ]
+    place, follow = told.err.splitlines()
+    assert place.startswith("kinetic: jobs run on this machine")
+    assert len(place) <= 80
+    assert follow == f"kinetic: follow the job with: kinetic jobs logs {job_id} --follow"
 
 
 def test_what_is_printed_is_no_copy_so_the_result_stays(kinetic) -> None:
@@ -179,6 +176,7 @@ def test_a_job_that_fails_gives_exit_code_125_its_traceback_and_one_error(kineti
     assert told.out.endswith("ValueError: no 7\n")
     assert told.err.count("error:") == 1
     assert "error: bad raised ValueError: no 7 [job-failed]" in told.err
+    assert told.err.splitlines()[-1] == f"next:  kinetic jobs logs {jobs(kinetic)[0]['job_id']}"
 
 
 def test_detached_it_prints_the_id_alone_and_does_not_wait(kinetic) -> None:
@@ -201,7 +199,8 @@ def test_ctrl_c_lets_go_of_the_job_and_says_how_to_cancel_it(start, kinetic, wai
     assert process.returncode == 130
     (job,) = jobs(kinetic)
     assert job["status"] == "RUNNING"
-    assert f"{job['job_id']} goes on; cancel it with: kinetic jobs cancel {job['job_id']}" in said
+    assert f"kinetic: detached: {job['job_id']} keeps running\n" in said
+    assert said.endswith(f"kinetic: cancel:   kinetic jobs cancel {job['job_id']}\n")
     assert "Traceback" not in said
 
 

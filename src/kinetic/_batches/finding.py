@@ -14,6 +14,7 @@ from kinetic._batches.board import Board
 from kinetic._batches.handle import BatchHandle, of_group
 from kinetic._batches.waiting import Poll
 from kinetic._jobs import places
+from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys, names
 from kinetic._wire.group import Group, Table
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _BEGINNING = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
 
 
+@tracebacks.door
 def attach_batch(
     group_id: str,
     project: str | None = None,

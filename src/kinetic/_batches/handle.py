@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._batches import collecting, ending, tally, view, waiting
 from kinetic._batches.interrupting import LettingGo
 from kinetic._jobs.handle import JobHandle
+from kinetic._output import tracebacks
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kinetic._wire.group import Group, Table
 
 
+@tracebacks.doors
 @dataclass
 class BatchHandle:
     """A collection of submitted jobs: observe it, collect from it, end it.

@@ -44,7 +44,7 @@ def tell(error: BaseException, *, debug: bool = False) -> int:
         _let_go_of_stdout_if_it_fails()
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
-    if debug:
+    if debug or os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}:
         import traceback
 
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
@@ -84,7 +84,7 @@ def of_job(handle: JobHandle, seen: Look, *, log_is_shown: bool = False) -> Kine
         raised = JobError(
             f"{handle.func_name} raised {kind}" + (f": {first[:_LONGEST_SENTENCE]}" if first else ""),
             why="it was raised in the job; the traceback above is the job's",
-            next=f"kinetic jobs cleanup {handle.job_id}     removes it" if log_is_shown else logs,
+            next=logs,
             code="job-failed",
         )
         if not log_is_shown:
@@ -150,8 +150,10 @@ def _tell_own(error: BaseException) -> int:
             next="run it again with the traceback: put --debug after kinetic",
         )
         return ERROR
+    from kinetic._output import tracebacks
+
     for note in getattr(error, "__notes__", ()):
-        click.echo(note.removeprefix("Remote traceback:\n").rstrip("\n"), err=True)
+        click.echo(note.removeprefix(tracebacks.REMOTE).rstrip("\n"), err=True)
     block(error.what, code=error.code, why=error.why, next=error.next)
     return exit_code(error)
 

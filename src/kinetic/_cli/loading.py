@@ -186,8 +186,9 @@ def _told(error: BaseException, file: Path, real: str) -> KineticError:
     """Return what stands for an error of the user's file, with the user's part of the traceback as its note."""
     page = traceback.TracebackException.from_exception(error)
     _trim(page)
-    if isinstance(error, KineticError):  # of a decorator, for example: what it says stands in its own three parts
-        error.add_note("Traceback (most recent call last):\n" + "".join(page.stack.format()))
+    if isinstance(
+        error, KineticError
+    ):  # of a decorator, for example: its three parts say all; --debug shows the frames
         return error
     told = _in_words(error, file, page, real)
     told.add_note("".join(page.format()))

@@ -1,4 +1,4 @@
-"""The blocking call: submit, follow, collect; Ctrl-C lets go of the job and says how to find it again."""
+"""The blocking call: submit, follow, collect; Ctrl-C detaches from the job and says how to find it again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._jobs import debugging, ground
+from kinetic._output import tracebacks
 from kinetic._wire import standard_library
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def call(
 
     Raises:
         DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
-        KeyboardInterrupt: Ctrl-C; the job goes on, and the two commands to follow and to cancel it are printed. Where
-            nobody catches it, Python prints its traceback below them, so its own words say the most important again.
+        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed.
+            Where nobody catches it, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
         Exception: The function's own.
     """
     if options.debug:
@@ -49,21 +50,14 @@ def call(
     try:
         handle = submit(function, args, kwargs, name, options)
     except KeyboardInterrupt:
-        output.say("interrupted before the job was submitted; nothing runs")
-        raise
-    try:
-        if options.debug:
-            from kinetic._jobs import attaching  # with debug=True only
-
-            return attaching.collect(handle)
+        words = "interrupted before the job was submitted; nothing runs"
+        output.say(words)
+        raise tracebacks.interrupt(words) from None
+    output.say(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if not options.debug:
         return handle.result(stream_logs=True)
-    except KeyboardInterrupt:
-        output.say(f"detached: {handle.job_id} goes on")
-        output.say(f"follow:   kinetic jobs logs {handle.job_id} --follow")
-        if options.debug:
-            output.say(f"debug:    kinetic jobs debug {handle.job_id}")
-        output.say(f"cancel:   kinetic jobs cancel {handle.job_id}")
-        # From here: the frames of the waiting itself help nobody. And no class of our own: Python tells a shell that
-        # Ctrl-C ended the program (130) only if it was exactly this one.
-        words = f"{handle.job_id} goes on; cancel it with: kinetic jobs cancel {handle.job_id}"
-        raise KeyboardInterrupt(words) from None
+    from kinetic._jobs import attaching  # with debug=True only
+    from kinetic._jobs.waiting import detaching
+
+    with detaching(handle):
+        return attaching.collect(handle)

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from kinetic._jobs import mending, reading
+from kinetic._output import tracebacks
 from kinetic._stores.protocol import Store
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
@@ -25,7 +26,7 @@ def attach_remote_traceback(exception: BaseException, remote_traceback: str | No
     """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
     if remote_traceback and hasattr(exception, "add_note"):
         with contextlib.suppress(Exception):  # user classes may refuse notes
-            exception.add_note(f"Remote traceback:\n{remote_traceback}")
+            exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
     return exception
 
 
@@ -56,7 +57,9 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
         raised.add_note(said)
     if outcome.error.get("hosts", 1) > 1:
         raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
-    return attach_remote_traceback(raised, outcome.error.get("traceback"))
+    if traceback := outcome.error.get("traceback"):
+        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}kinetic jobs logs {outcome.job_id}"
+    return attach_remote_traceback(raised, traceback)
 
 
 def _users_own(store: Store, outcome: Outcome) -> BaseException | None:

@@ -184,6 +184,8 @@ def _kind(file: _File) -> tuple[str, str]:
         return "environments", "/".join(parts[: parts.index(retention.ENVIRONMENTS) + 2])
     if top == "cache":
         return "caches", "/".join(parts)
+    if top == "notices":  # what was said once today: empty files
+        return "caches", top
     if top == "keys" or (len(parts) == 1 and top.endswith((".json", ".toml", ".lock"))):
         return "keys and settings", "/".join(parts)
     return "other", "/".join(parts)

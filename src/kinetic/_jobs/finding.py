@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic import _settings as settings
 from kinetic._jobs import history, places, record, retention, tombstones
 from kinetic._jobs.handle import JobHandle
+from kinetic._output import tracebacks
 from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys, names
@@ -37,6 +38,7 @@ class Known:
     order: list[str]
 
 
+@tracebacks.door
 def attach(job_id: str, project: str | None = None, cluster: str | None = None) -> JobHandle:
     """Rebuild the handle of a job from its durable record; of a collected job, from the history.
 
@@ -74,6 +76,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     raise _not_found(stores, job_id)
 
 
+@tracebacks.door
 def list_jobs(
     project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
 ) -> list[JobHandle]:

@@ -97,9 +97,10 @@ def announce(ground: Ground, options: Options) -> None:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
-        output.once(f"jobs run on this machine{told}")
-        if bound := session.bound_to(os.environ):
-            output.once(bound)
+        bound = session.bound_to(os.environ)
+        is_news = bound and output.is_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
+        here = "jobs run on this machine"
+        output.once(f"{here}{f' and end {bound}' if is_news else ''}{told}", about=f"{here}{told}")
     else:
         output.once(f"jobs run in {_place(ground.target)}")
     for note in ground.notes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import collecting, history, logs, looking, places, removing, waiting
+from kinetic._output import tracebacks
 from kinetic._wire.names import utc
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
@@ -25,6 +26,7 @@ class _NOTHING:  # a class, because a pickled handle must find the same one
     """Stands for a value that is not here yet."""
 
 
+@tracebacks.doors
 @dataclass
 class JobHandle:
     """Durable description of a submitted job, and what can be done with it from any machine.
@@ -162,7 +164,8 @@ class JobHandle:
         Raises:
             JobTimeoutError: The seconds are over; the job goes on (also a TimeoutError).
         """
-        return waiting.wait(self, timeout=timeout).status
+        with waiting.detaching(self):
+            return waiting.wait(self, timeout=timeout).status
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end and return the exception that ``result()`` would raise, or None; removes nothing.
@@ -190,7 +193,8 @@ class JobHandle:
             follow: Print to stdout and return None.
         """
         if follow:
-            waiting.wait(self, follow=waiting.to_stdout)
+            with waiting.detaching(self):
+                waiting.wait(self, follow=waiting.to_stdout)
             return None
         return logs.text_of(self._log())
 
@@ -250,7 +254,8 @@ class JobHandle:
         if self._exception is not None:
             raise self._exception
         follow = waiting.to_stdout if stream_logs else None
-        seen = waiting.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
+        with waiting.detaching(self):
+            seen = waiting.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
         return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented

@@ -98,7 +98,7 @@ def _check_flags(options: Options) -> None:
         import warnings  # 1 ms; a rare pair
 
         words = "debug=True with spot=True: the machine may be taken away while you look at what stands still on it"
-        warnings.warn(words, UserWarning, stacklevel=4)
+        warnings.warn(words, UserWarning, stacklevel=5)  # the door of `run` and `with_options` is one frame of them
 
 
 def _check_backend(backend: str | None) -> None:

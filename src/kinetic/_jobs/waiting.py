@@ -6,12 +6,14 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
+from kinetic._output import live, tracebacks
 from kinetic.errors import BackendUnavailableError, JobTimeoutError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
@@ -296,10 +298,37 @@ def make_follower(handle: JobHandle, *, attempt: Callable[[], int], host: int = 
     return logs.Follower(reopen, attempt, stored, store_seconds=pause)
 
 
+class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own
+    """Wait for a job in this: Ctrl-C says that it keeps running, and how to follow and to cancel it.
+
+    Args:
+        handle: The job.
+    """
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            return
+        job_id = self._handle.job_id
+        live.leave_line()
+        output.say(f"detached: {job_id} keeps running")
+        output.say(f"follow:   kinetic jobs logs {job_id} --follow")
+        if self._handle.debug:
+            output.say(f"debug:    kinetic jobs debug {job_id}")
+        output.say(f"cancel:   kinetic jobs cancel {job_id}")
+        raise tracebacks.interrupt(f"{job_id} keeps running; cancel it with: kinetic jobs cancel {job_id}") from None
+
+
 def to_stdout(text: str) -> None:
     """Write a job's text as it is."""
     sys.stdout.write(text)
     sys.stdout.flush()
+    tracebacks.saw(text)
 
 
 def _tell(on_change: OnChange | None, status: JobStatus) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
+import zlib
+from pathlib import Path
 
 from kinetic._output import live
 
@@ -11,6 +15,7 @@ PREFIX = "kinetic: "
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
 INFO = _LEVELS["INFO"]
 _said: set[str] = set()
+_DAY_SECONDS = 24 * 3600.0
 
 
 def say(text: str) -> None:
@@ -23,11 +28,38 @@ def warn(text: str) -> None:
     _write(f"warning: {text}", _LEVELS["WARNING"])
 
 
-def once(text: str) -> None:
-    """Tell something, but only the first time in this process."""
-    if text not in _said:
-        _said.add(text)
+def once(text: str, *, about: str = "") -> None:
+    """Tell something, but only the first time in this process.
+
+    Args:
+        text: What is said.
+        about: What counts as the same thing; the text itself by default.
+    """
+    if (about or text) not in _said:
+        _said.add(about or text)
         say(text)
+
+
+def is_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
+    """Return whether a notice is to be given: once a day, as an empty file with its digest for a name remembers.
+
+    Args:
+        notice: What is to be said.
+        folder: Where it is remembered; where that cannot be written, the notice is due each time.
+        now: Seconds since the epoch; tests bring their own.
+    """
+    now = time.time() if now is None else now
+    mark = folder / f"{zlib.crc32(notice.encode()):08x}"
+    try:
+        if 0 <= now - mark.stat().st_mtime < _DAY_SECONDS:
+            return False
+    except OSError:
+        pass  # not yet
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        mark.touch(mode=0o600)
+        os.utime(mark, (now, now))
+    return True
 
 
 def wanted(level: int) -> bool:

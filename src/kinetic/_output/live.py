@@ -106,6 +106,13 @@ def end_line() -> None:
         _write("\n")
 
 
+def leave_line() -> None:
+    """Begin a new line on a terminal, where the ``^C`` of who pressed it stands on the present one."""
+    if is_possible():
+        clear()
+        end_line()
+
+
 def _is_taken(owner: object) -> bool:
     """Say whether what is shown belongs to somebody else, who still lives."""
     return _shown and _owner is not None and _owner() not in (None, owner)

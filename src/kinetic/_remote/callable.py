@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from kinetic._output import tracebacks
 from kinetic._remote import checking
 from kinetic._wire import references, standard_library
 from kinetic._wire.numbers import RETRIES
@@ -40,7 +41,7 @@ else:
         """Give a method the function bound to the class that it was reached through; see ``_with_lost_class``."""
 
         def __init__(self, method: Callable[..., Any]) -> None:
-            self._method = method
+            self._method = tracebacks.door(method)
 
         def __get__(self, instance: RemoteCallable[..., Any] | None, owner: type | None = None) -> Callable[..., Any]:
             return self._method if instance is None else self._method.__get__(instance._with_lost_class())  # noqa: SLF001 - ours
@@ -69,6 +70,7 @@ class RemoteCallable(Generic[P, R]):
         """The options it runs with."""
         return self._options
 
+    @tracebacks.door
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):

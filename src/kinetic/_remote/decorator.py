@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from kinetic._jobs import defaults
 from kinetic._jobs.options import Options
+from kinetic._output import tracebacks
 from kinetic._remote import checking
 from kinetic._remote.callable import RemoteCallable
 from kinetic.errors import OptionTypeError
@@ -25,6 +26,7 @@ class Decorator(Protocol):
         """Decorate a function."""
 
 
+@tracebacks.door
 def run(
     accelerator: str = defaults.ACCELERATOR,
     container_image: str | None = None,
@@ -103,6 +105,7 @@ def run(
         retries=retries,
     )
 
+    @tracebacks.door
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
         checking.check(function)
         return RemoteCallable(function, options)

@@ -52,6 +52,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_DATA_WRITABLE", "jobs", "1 gives a job copies of its data that it may change", "read-only data"),
     Variable("KINETIC_TRUST_STORE", "jobs", "1 opens results whose seal cannot be checked", "unset"),
     Variable("KINETIC_LOG_LEVEL", "jobs", "how much kinetic logs: DEBUG, INFO, WARNING, ERROR or FATAL", "INFO"),
+    Variable("KINETIC_DEBUG", "jobs", "1 shows the whole Python traceback of an error, our frames too", "unset"),
     Variable("KINETIC_OWNER", "clusters", "who submits, as jobs on a cluster are labelled", "the user's name"),
     Variable("KINETIC_SERVICE_ACCOUNT", "clusters", "the account that pods run as", "kinetic if it exists, or default"),
     Variable("KINETIC_QUEUE", "clusters", "the queue (of Kueue) that jobs wait in", "none"),

@@ -81,7 +81,7 @@ def test_ctrl_c_while_following_lets_the_job_go_on(submit, start, kinetic) -> No
     _, told = following.communicate(timeout=10)
 
     assert following.returncode == 130
-    assert f"{job_id} goes on; cancel it with: kinetic jobs cancel {job_id}" in told.decode()
+    assert f"cancel:   kinetic jobs cancel {job_id}" in told.decode()
     assert "Traceback" not in told.decode()
     assert kinetic("jobs", "status", job_id).out == f"{job_id}: RUNNING\n"
 

@@ -38,14 +38,20 @@ def test_a_job_goes_on_when_the_whole_session_that_submitted_it_is_killed(
     assert clients.collect(job)["file"].endswith("jobs.py")
 
 
-def test_where_jobs_die_with_their_session_one_sentence_says_so_once(clients: Any) -> None:
+def test_where_jobs_end_with_their_session_one_line_of_80_characters_says_so_once_a_day(clients: Any) -> None:
     clients.until.touch()
-    client = clients.start(f"{clients.held}\n{clients.held}", SLURM_JOB_ID="4711", SLURMD_NODENAME="node07")
+    said = []
+    for job in ("4711", "4711", "4712"):
+        client = clients.start(f"{clients.held}\n{clients.held}", SLURM_JOB_ID=job, SLURMD_NODENAME="node07")
+        _, err = client.communicate(timeout=30)
+        assert client.returncode == 0, err
+        (line,) = [line for line in err.splitlines() if "jobs run on this machine" in line]
+        said.append(line)
 
-    _, err = client.communicate(timeout=30)
-
-    assert client.returncode == 0, err
-    assert err.count("jobs end with Slurm job 4711: what still runs when that is over is killed\n") == 1
+    assert said[0] == "kinetic: jobs run on this machine and end with Slurm job 4711"
+    assert said[1] == "kinetic: jobs run on this machine"
+    assert said[2].endswith("Slurm job 4712")  # another allocation is news
+    assert max(map(len, said)) <= 80
 
 
 def _processes_of_session(session: int) -> list[int]:

@@ -277,14 +277,19 @@ def test_a_script_that_ends_the_program_is_told_to_guard_itself(write) -> None:
     assert '__name__ == "__main__"' in str(refused.next)
 
 
-def test_a_decorator_that_refuses_keeps_its_own_words_and_shows_the_line(write, kinetic) -> None:
+def test_a_decorator_that_refuses_keeps_its_own_words_and_on_request_shows_the_line(
+    write, kinetic, monkeypatch
+) -> None:
     write("broken.py", "import kinetic\n@kinetic.run(accelerator='tpu-v9')\ndef f(): pass\n")
 
     told = kinetic("run", "broken.py::f")
+    debugged = kinetic("--debug", "run", "broken.py::f")
+    monkeypatch.setenv("KINETIC_DEBUG", "1")
+    by_variable = kinetic("run", "broken.py::f")
 
-    assert told.exit_code == 2
-    assert told.stderr.count("tpu-v9") == 2  # in the user's line, and in the error
-    assert 'broken.py", line 2' in told.stderr
+    assert (told.exit_code, debugged.exit_code, by_variable.exit_code) == (2, 2, 2)
+    assert [line.split()[0] for line in told.stderr.splitlines()] == ["error:", "why:", "next:"]
+    assert all('broken.py", line 2' in shown.stderr for shown in (debugged, by_variable))
 
 
 # -------------------------------------------------------------------------------------------------------- the options

@@ -21,7 +21,7 @@ _YES = frozenset({"1", "yes", "y", "true", "t", "on"})
 
 
 def bound_to(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Say in one sentence what jobs here die with; "" in an ordinary shell, which they outlive.
+    """Return what jobs here end with, e.g. "when this container stops"; "" in an ordinary shell, which they outlive.
 
     Args:
         environ: The environment of the client.
@@ -30,17 +30,14 @@ def bound_to(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     if environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME"):
         step = environ.get("SLURM_STEP_ID", "")
         what = f"step {step} of Slurm job {environ['SLURM_JOB_ID']}" if step else f"Slurm job {environ['SLURM_JOB_ID']}"
-        return f"jobs end with {what}: what still runs when that is over is killed"
+        return f"with {what}"
     if environ.get("KUBERNETES_SERVICE_HOST"):
-        return f"jobs end with this pod: {_LOST}"
+        return "with this pod"
     if any((root / name).exists() for name in _CONTAINER_FILES):
-        return f"jobs end when this container stops: {_LOST}"
+        return "when this container stops"
     if environ.get("XDG_SESSION_ID") and environ.get("USER") != "root" and _kills_user_processes(root):
-        return "jobs end when you log out: systemd then kills what a session left running (KillUserProcesses=yes)"
+        return "when you log out (KillUserProcesses=yes)"
     return ""
-
-
-_LOST = "what still runs then is killed, and results stay only if the kinetic home is on a volume"
 
 
 def _kills_user_processes(root: Path) -> bool:

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 _ALIKE = 0.75  # so much must an option look like one of ours to be a slip of the finger
 _ADVISED = re.compile(r'(\w+)="([^"]+)"')
-_NEXT = (
-    ("follow", "kinetic jobs logs {} --follow"),
-    ("result", "kinetic jobs result {}"),
-    ("cancel", "kinetic jobs cancel {}"),
-)
 
 
 class _Run(click.Command):
@@ -84,7 +79,7 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
     @kinetic.run; a decorated function keeps its own options where none is given here.
 
     Follows the log, then prints the value; both on standard output, with --json the value only. The exit code is the
-    job's: 0, or 125 when it failed. Ctrl-C lets go of the job, which goes on.
+    job's: 0, or 125 when it failed. Ctrl-C detaches: the job keeps running. The result stays until the job is removed.
 
     Example: kinetic run -a cpu train.py::train --lr 1e-3
     """
@@ -97,7 +92,7 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
     with _as_flags():
         remote = _decorated(found.function, options.read_job_options(given), names)
     handle = _submit(remote, arguments.read(found.function, words, found.written))
-    _tell(handle)
+    _tell(handle, detach=detach)
     if not detach:
         _wait(handle, as_json=as_json)
     elif as_json:
@@ -137,11 +132,11 @@ def _submit(remote: RemoteCallable[..., Any], call: Arguments) -> JobHandle:
         raise
 
 
-def _tell(handle: JobHandle) -> None:
-    """Say which job it is, and what can be done with it from any terminal."""
-    click.echo(f"{handle.job_id} is submitted", err=True)
-    for word, command in _NEXT:
-        click.echo(f"  {word}: {command.format(handle.job_id)}", err=True)
+def _tell(handle: JobHandle, *, detach: bool) -> None:
+    """Say which job it is, and how to follow it from any terminal; of one that is not waited for, how to cancel it."""
+    output.say(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if detach:
+        output.say(f"cancel it with: kinetic jobs cancel {handle.job_id}")
 
 
 def _wait(handle: JobHandle, *, as_json: bool) -> None:
@@ -163,7 +158,6 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     else:
         print(showing.repr_of(value))
     sys.stdout.flush()
-    click.echo(f"the result is kept until: kinetic jobs cleanup {handle.job_id}", err=True)
 
 
 def _failure(handle: JobHandle, seen: Look, *, as_json: bool) -> Exception:

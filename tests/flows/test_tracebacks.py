@@ -1,0 +1,207 @@
+"""What is seen of an error: one short traceback of the user's frames, wherever tracebacks are shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+HEADER = "Traceback (most recent call last)"
+
+THEIRS = """
+    import kinetic
+
+    def inner(number):
+        raise ValueError(f"no such thing: {number}")
+
+    @kinetic.run(accelerator="cpu")
+    def fail(number):
+        print("begun")
+        inner(number)
+
+    def calls_it():
+        return fail(3)
+"""
+
+
+@pytest.fixture
+def theirs(project: Any) -> Any:
+    project.write("theirs.py", THEIRS)
+    return project
+
+
+def frames(text: str) -> list[str]:
+    """Return the functions that a traceback names, in its order."""
+    return [line.rpartition(" in ")[2] for line in text.splitlines() if line.startswith('  File "')]
+
+
+def is_ours_seen(text: str) -> bool:
+    return "kinetic/_" in text or "cloudpickle" in text
+
+
+def test_a_failed_call_ends_with_one_traceback_that_leads_from_the_script_into_the_job(theirs: Any) -> None:
+    theirs.write("script.py", "from theirs import calls_it\ncalls_it()\n")
+
+    done = theirs.run("script.py")
+
+    assert done.returncode == 1
+    assert done.stderr.count(HEADER) == 1
+    assert frames(done.stderr) == ["<module>", "calls_it", "fail", "inner"]
+    assert not is_ours_seen(done.stderr)
+    (follow,) = [line for line in done.stderr.splitlines() if "--follow" in line]
+    job_id = follow.split()[-2]
+    assert follow == f"kinetic: follow the job with: kinetic jobs logs {job_id} --follow"
+    assert done.stderr.endswith(f"ValueError: no such thing: 3\nkinetic: the job's log: kinetic jobs logs {job_id}\n")
+    assert done.stderr.count(f"kinetic jobs logs {job_id}") == 2
+
+
+@pytest.mark.parametrize("way", ["terminal", "pipe"])
+def test_where_log_and_error_go_to_one_place_the_traceback_stands_there_once(way: str, theirs: Any) -> None:
+    script = "from theirs import calls_it\ncalls_it()\n"
+
+    if way == "terminal":
+        text = theirs.watch("-c", script, columns=400).screen
+    else:
+        text = theirs.run("", instead=["sh", "-c", f"{sys.executable} -c '{script}' 2>&1"]).stdout
+
+    assert text.count(HEADER) == 1, text
+    assert frames(text) == ["fail", "inner"]
+    assert text.splitlines()[-1].startswith("kinetic: the job's log: kinetic jobs logs cpu-fail-")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ('kinetic.run(accelerator="gpu-l5")', "OptionError: unknown GPU"),
+        ('theirs.fail.with_options(accelerator="gpu-l5")', "OptionError: unknown GPU"),
+        ("theirs.fail(1, 2)", "CallableError: "),
+        ("theirs.fail.run_async(__import__('threading').Lock())", "ArgumentNotPicklableError: argument 0"),
+        ("theirs.fail.run_async_map([])", "OptionError: "),
+        ('kinetic.attach("cpu-nothing")', "JobNotFoundError: "),
+    ],
+)
+def test_a_mistake_shows_its_three_parts_and_nothing_else(
+    mistake: str, said: str, theirs: Any, monkeypatch: Any
+) -> None:
+    script = f"import kinetic, theirs\n{mistake}\n"
+
+    done = theirs.run("-c", script)
+    monkeypatch.setenv("KINETIC_DEBUG", "1")
+    debugged = theirs.run("-c", script)
+
+    told = [line for line in done.stderr.splitlines() if not line.startswith("kinetic: ")]
+    if "JobNotFound" in said:
+        assert frames(done.stderr) == ["<module>"]
+        told = told[2:]
+    assert told[0].startswith(f"kinetic.errors.{said}"), done.stderr
+    assert {line[:7] for line in told[1:]} <= {"why:   ", "next:  ", "       "}
+    assert not is_ours_seen(done.stderr)
+    assert is_ours_seen(debugged.stderr)
+    assert (done.returncode, debugged.returncode) == (1, 1)
+
+
+def test_who_catches_the_exception_gets_it_untouched_and_every_tool_shows_the_users_frames(theirs: Any) -> None:
+    out = theirs.out(
+        """
+        import io, logging, pdb, sys, traceback
+        import theirs
+
+        try:
+            theirs.calls_it()
+        except ValueError as error:
+            caught = error
+            logging.basicConfig(stream=sys.stdout)
+            logging.exception("logged")
+        assert type(caught) is ValueError and caught.args == ("no such thing: 3",) and caught.__cause__ is None
+        assert [frame.name for frame in traceback.extract_tb(caught.__traceback__)] == ["<module>", "calls_it"]
+        assert len(caught.__notes__) == 1
+        debugger = pdb.Pdb(stdin=io.StringIO("where\\np caught.args\\nq\\n"), stdout=sys.stdout)
+        debugger.reset()
+        debugger.interaction(None, caught.__traceback__)
+        """
+    )
+
+    assert "ERROR:root:logged\nTraceback" in out
+    assert "return fail(3)" in out
+    assert not is_ours_seen(out)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_of_the_users_own_is_called_with_the_exception(when: str, theirs: Any) -> None:
+    hook = "import sys\nsys.excepthook = lambda kind, error, at: print('theirs:', kind.__name__, error, at.tb_lineno)\n"
+    call = "import theirs\ntheirs.fail(3)\n"
+    first = "import theirs\ntry:\n    theirs.fail(1)\nexcept ValueError:\n    pass\n"
+
+    done = theirs.run("-c", hook + call if when == "before" else first + hook + call)
+
+    assert "theirs: ValueError no such thing: 3" in done.stdout
+    assert HEADER not in done.stderr
+
+
+def test_an_error_that_is_none_of_ours_is_shown_as_python_shows_it(theirs: Any) -> None:
+    script = "import theirs\ntry:\n    theirs.fail(1)\nexcept ValueError:\n    pass\n{}['missing']\n"
+
+    done = theirs.run("-c", script)
+
+    assert done.stderr.endswith(
+        "Traceback (most recent call last):\n  File \"<string>\", line 6, in <module>\nKeyError: 'missing'\n"
+    )
+
+
+def test_pytest_shows_the_users_frames(theirs: Any) -> None:
+    theirs.write(
+        "test_theirs.py",
+        "import kinetic, theirs\n\n"
+        "def test_one():\n    theirs.calls_it()\n\n"
+        "def test_two():\n    kinetic.attach('cpu-nothing')\n",
+    )
+
+    done = theirs.run(
+        "",
+        instead=[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-q", "test_theirs.py"],
+    )
+
+    assert "2 failed" in done.stdout, done.stdout + done.stderr
+    assert "theirs.py:13: ValueError" in done.stdout, done.stdout
+    assert not is_ours_seen(done.stdout)
+
+
+def test_a_notebook_shows_the_users_frames_and_of_a_mistake_its_three_parts(theirs: Any) -> None:
+    done = theirs.run(
+        "-c",
+        """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="nocolor")
+shell.run_cell("import kinetic, theirs")
+assert isinstance(shell.run_cell("theirs.calls_it()").error_in_exec, ValueError)
+print("second cell")
+shell.run_cell("kinetic.run(accelerator='gpu-l5')")
+""",
+    )
+
+    first, _, second = done.stdout.partition("second cell\n")
+    assert done.returncode == 0, done.stderr
+    assert "return fail(3)" in first
+    assert "kinetic jobs logs cpu-fail-" in first
+    assert not is_ours_seen(done.stdout), done.stdout
+    assert [line[:7] for line in second.splitlines()] == ["kinetic", "why:   ", "next:  "]
+
+
+def test_the_frames_of_the_users_own_code_below_ours_stay(theirs: Any) -> None:
+    done = theirs.run(
+        "-c",
+        "import theirs\ndef inputs():\n    yield 1\n    raise KeyError('gone')\ntheirs.fail.run_async_map(inputs())\n",
+    )
+
+    assert frames(done.stderr)[-1] == "inputs"
+    assert not is_ours_seen(done.stderr)
+    assert done.stderr.endswith("KeyError: 'gone'\n")
+
+
+def test_a_failed_batch_shows_one_traceback(theirs: Any) -> None:
+    done = theirs.run("-c", "import theirs\ntheirs.fail.run_async_map([1, 2]).results()\n")
+
+    assert done.stderr.count(HEADER) == 1, done.stderr
+    assert "BatchError: batch grp-" in done.stderr
+    assert not is_ours_seen(done.stderr)
