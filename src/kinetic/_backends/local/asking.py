@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import environment
 from kinetic._backends.local.launching import LaunchPage
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Launch
 
 
-def page_of(launch: Launch, umask: int, environ: Mapping[str, str]) -> LaunchPage:
+def page_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> LaunchPage:
     """Return what the keeper of a job is told.
 
     Args:
         launch: The job.
         umask: The client's.
         environ: The client's environment; a batch has the one of whoever made it.
+        queued: What the queue is told.
     """
     return LaunchPage(
         job_id=launch.order.job_id,
@@ -45,4 +46,5 @@ def page_of(launch: Launch, umask: int, environ: Mapping[str, str]) -> LaunchPag
         placed=launch.order.placed_early(),
         memory_bytes=launch.order.memory_bytes,
         retries=launch.order.retries,
+        queued=queued,
     )

@@ -29,7 +29,7 @@ from kinetic._backends.local import (
 from kinetic._backends.local import limits as limits_
 from kinetic._backends.local.log import FileLog
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import NEW_SOIL, Brief, Limits, Queue, Row
+from kinetic._backends.local.queue import Brief, Limits, Queue, Row
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
 from kinetic._packing import runner
 from kinetic._stores import open_store, transfer
@@ -134,7 +134,11 @@ class LocalBackend:
         name, recipe = self._our_soil(interpreter)
         mask = os.umask(0o077)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
-        writes = [partial(self._write, launch, mask) for launch in launches]
+        now = time.time()
+        writes = [
+            partial(self._write, launch, mask, self._queued(launch, name, recipe, now + number * 1e-6))  # in this order
+            for number, launch in enumerate(launches)
+        ]
         if len(writes) == 1:
             writes[0]()  # without a thread
         else:
@@ -148,11 +152,24 @@ class LocalBackend:
         self._launched = time.monotonic()
         spawning.advance(self.paths, self.queue, self.limits, soil=name)
 
-    def _write(self, launch: Launch, mask: int) -> None:
+    def _queued(self, launch: Launch, soil_name: str, recipe: str, submitted: float) -> dict[str, Any]:
+        """Return what the queue says of a job, for the case that it must be rebuilt."""
+        gpus = self._devices(launch.placement)
+        return {
+            "group": launch.group,
+            "soil": soil_name,
+            "recipe": recipe,
+            "gpus": gpus,
+            "submitted": submitted,
+            "slots": self.limits.slots,
+            "allowed": ",".join(self.limits.gpus) if gpus else "",
+        }
+
+    def _write(self, launch: Launch, mask: int, queued: dict[str, Any]) -> None:
         """Write what the keeper of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
-        launching.write(self.paths, asking.page_of(launch, mask & _MODES, self.environ), launch.key)
+        launching.write(self.paths, asking.page_of(launch, mask & _MODES, self.environ, queued), launch.key)
         pulse.make(self.paths.pulse(job_id))
         step("client:launch-written")
 
@@ -355,8 +372,7 @@ class LocalBackend:
             self.paths.make()
             made = soil.recipe(runner.folder(self.paths.runners), self.environ, interpreter)
             self._soils[interpreter] = soil.name(made), pages.write(made).decode()
-            with self.queue.change() as db:
-                db.execute(NEW_SOIL, self._soils[interpreter])
+            self.queue.add_soil(*self._soils[interpreter])
         return self._soils[interpreter]
 
     def _devices(self, placement: Placement) -> int:

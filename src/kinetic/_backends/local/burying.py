@@ -82,7 +82,8 @@ def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
             settle(paths, queue, row, said)
         drop_data(paths, row.job_id)
     queue.forget_keeper(keeper.keeper)
-    paths.wake(keeper.keeper).unlink(missing_ok=True)
+    for path in (paths.wake(keeper.keeper), paths.held(keeper.keeper)):
+        path.unlink(missing_ok=True)
     if not said:  # else its last words are kept for a day
         paths.keeper_log(keeper.keeper).unlink(missing_ok=True)
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kinetic._backends.local import burying, environment, launching, life, pulse, soil, spawning
+from kinetic._backends.local import burying, environment, launching, life, pulse, queue_repair, soil, spawning
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import NEW_KEEPER, Limits, Queue, Row
+from kinetic._backends.local.queue import Limits, Queue, Row
 from kinetic._runner import judging, keeping, patience, processes, retries, sealing
 from kinetic._runner.work import Work
 from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
@@ -28,7 +28,7 @@ from kinetic._wire import fingerprint, keys
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
+from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
 
 T = TypeVar("T")
 
@@ -60,8 +60,7 @@ class Keeper:
     def run(self) -> None:
         """Keep jobs until there are none for a minute."""
         soil.become(self.queue.recipe(self.soil))
-        with self.queue.change() as db:
-            db.execute(NEW_KEEPER, (self.name, self.soil, "idle", os.getpid(), time.time()))
+        self.queue.register(self.name, self.soil)
         step("keeper:registered")
         while not self.ending:
             row_ = self.queue.claim(self.name, self.soil, self.limits)
@@ -75,13 +74,20 @@ class Keeper:
         self._leave()
 
     def _keep(self, row: Row) -> None:
-        """Carry out a job; whatever goes wrong here becomes its verdict, so that no job ends keeper after keeper."""
+        """Carry out a job; whatever goes wrong here becomes its verdict, so that no job ends keeper after keeper.
+
+        What only goes wrong with the queue ends this keeper instead: no worker of it runs then, its lock is free, and
+        whoever looks next finishes the job from what is in the store.
+        """
         try:
             self._carry(row)
+        except BackendUnavailableError:
+            raise
         except (KineticError, OSError) as error:
             _print_traceback()
             burying.end_marked(self.name)
             self._give_up(row.job_id, error)
+        self.paths.held(self.name).unlink(missing_ok=True)
 
     def _give_up(self, job_id: str, error: Exception) -> None:
         """Say what became of a job that this keeper could not bring to its end."""
@@ -119,10 +125,14 @@ class Keeper:
             burying.remove_job(self.paths, row.job_id)
             return
         step("keeper:attempt-noted")
+        queue_repair.hold(self.paths, self.name, row.job_id, attempt, row.devices)
         if not self.queue.running(row.job_id, self.name, attempt):
-            if not self.queue.end(row.job_id, "ended"):  # stopped, or removed
+            now = self.queue.jobs([row.job_id]).get(row.job_id)
+            if now is None:  # removed
                 burying.forsake(self.paths, store, row.job_id)
-            return
+            elif now.stop:
+                self.queue.end(row.job_id, "ended")
+            return  # else it is somebody else's: the queue was rebuilt before it could know that we had the job
         step("keeper:marked-running")
         meet = keeping.free_address() if page.hosts > 1 else ""
         marks = self._marks(row, attempt)
@@ -196,6 +206,8 @@ class Keeper:
         """Free what an attempt held, and put its job back to its old place, where any keeper may take it."""
         burying.clear_scratch(tasks)
         burying.drop_data(self.paths, tasks[0].job_id)
+        for task in tasks:
+            task.began.unlink(missing_ok=True)
         self.queue.requeue(tasks[0].job_id, self.name, counted=counted)
 
     def _patiently(self, page: launching.LaunchPage, do: Callable[[], T]) -> T:
@@ -214,8 +226,10 @@ class Keeper:
         select.select([self.wake], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
-        row = self.queue.jobs([job_id]).get(job_id)
-        return self.ending or row is None or bool(row.stop)
+        with contextlib.suppress(BackendUnavailableError):  # a queue that is out of reach as well ends no job
+            row = self.queue.jobs([job_id]).get(job_id)
+            return self.ending or row is None or bool(row.stop)
+        return self.ending
 
     def _claim_attempt(self, store: Any, page: launching.LaunchPage, started: float) -> int | None:
         """Create the Note of the next attempt; creating it is what makes the attempt ours.
@@ -274,10 +288,8 @@ class Keeper:
 
     def _leave(self) -> bool:
         """Sign off, unless a job came in the same moment."""
-        with self.queue.change() as db:
-            if not self.ending and db.execute(_WAITING, (self.soil,)).fetchone():
-                return False
-            db.execute("DELETE FROM keepers WHERE keeper = ?", (self.name,))
+        if not self.queue.leave(self.name, self.soil, at_once=self.ending):
+            return False
         self.paths.wake(self.name).unlink(missing_ok=True)
         log = self.paths.keeper_log(self.name)
         with contextlib.suppress(OSError):
@@ -304,7 +316,6 @@ def _is_tried_again(store: Any, page: launching.LaunchPage, verdict: Outcome, ta
 
 
 _TOLD_TO_END = "the job was ended because its keeper was told to end (SIGTERM), as at a shutdown of the machine"
-_WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
 
 
 def _memory() -> int:

@@ -21,7 +21,7 @@ from kinetic._wire import pages
 
 @dataclass(frozen=True)
 class LaunchPage:
-    """What a keeper is told about a job."""
+    """What a keeper is told about a job; ``queued`` is what its row says, should the queue have to be rebuilt."""
 
     job_id: str
     order_sha256: str
@@ -39,6 +39,7 @@ class LaunchPage:
     placed: list[dict[str, Any]] | None = None
     memory_bytes: int | None = None
     retries: int = 0
+    queued: dict[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
         """Write the page."""

@@ -1,7 +1,7 @@
 """Where the host-local state lies: the queue, the locks, the pulses, the logs being written.
 
-{runtime}/queue.db
-{runtime}/keepers/{keeper}.lock .wake .log
+{runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
+{runtime}/keepers/{keeper}.lock .wake .log .job
 {runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
 {runtime}/groups/{group}.json {group}.{epoch}.lock
@@ -114,6 +114,10 @@ class Paths:
     def wake(self, keeper: str) -> Path:
         """A byte written here wakes an idle keeper."""
         return self.keepers / f"{keeper}.wake"
+
+    def held(self, keeper: str) -> Path:
+        """Which job a keeper has in hand; see ``queue_repair``."""
+        return self.keepers / f"{keeper}.job"
 
     def keeper_log(self, keeper: str) -> Path:
         """What a keeper says about itself; empty unless something went wrong."""

@@ -9,21 +9,29 @@ it never depends on the environment in which a keeper or an observer happened to
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from kinetic._backends.local import life, queue_locks, queue_repair
+from kinetic._runner import patience
 from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _SCHEMA = 1
-_BUSY_SECONDS = 30.0  # longer than any transaction here; a disk that stalls longer is an error worth telling
+_TURN_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look who holds it
+_SAY_SECONDS = 5.0  # after which whoever waits says for whom
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -126,6 +134,7 @@ _BRIEF = (
     f"SELECT {', '.join(Brief._fields)} FROM jobs"  # noqa: S608 - our own words
     " WHERE group_id = ? AND state IN ('queued', 'claimed', 'running')"
 )
+_WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
 _ACTIVE = "SELECT job_id FROM jobs WHERE group_id = ? AND state {} ORDER BY seq LIMIT ?"
 _QUEUED = f"{_JOBS} WHERE state = 'queued'"
 _QUEUED_BEFORE = "SELECT allowed, count(*) FROM jobs WHERE state = 'queued' AND seq < ?"
@@ -136,30 +145,60 @@ NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(Keeper._fields)}) VALU
 NEW_SOIL = "INSERT OR IGNORE INTO soils (soil, recipe) VALUES (?, ?)"
 
 
+class _RepairedError(BackendUnavailableError):
+    """A change came to nothing because the database was damaged; by now it is repaired."""
+
+
+def again_if_repaired(change: Callable[P, T]) -> Callable[P, T]:
+    """Make a change that is harmless to repeat once more, if the database turned out to be damaged in its middle."""
+
+    @functools.wraps(change)
+    def changed(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return change(*args, **named)
+        except _RepairedError:
+            return change(*args, **named)
+
+    return changed
+
+
 class Queue:
-    """The rows of one machine, for any thread of one process."""
+    """The rows of one machine, for any thread of one process.
+
+    Whoever needs the database while somebody else changes it waits, as long as everybody here waits for a store; see
+    ``queue_locks`` for those who are stopped in the middle of a change. A database that is damaged, or gone, is set
+    aside and rebuilt from what is durable beside it; see ``queue_repair``.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._db: sqlite3.Connection | None = _connect(path)
+        self._file = (0, 0)
+        self._db: sqlite3.Connection | None = None
+        self._mine()
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
         """Run one transaction that nobody else can come between."""
         with self._lock:
-            db = self._mine()
+            db = self._patiently(self._begin)
             try:
-                db.execute("BEGIN IMMEDIATE")
                 yield db
-                db.execute("COMMIT")
+                _patiently(self._path, lambda: db.execute("COMMIT"))
             except BaseException as error:
                 if db.in_transaction:  # SQLite itself rolls back when the disk is full
-                    db.execute("ROLLBACK")
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
-                    raise _unusable(self._path, str(error)) from error
+                    kind = _RepairedError if self._repair_after(error) else BackendUnavailableError
+                    raise _unusable(self._path, str(error), kind=kind) from error
                 raise
+
+    def _begin(self) -> sqlite3.Connection:
+        db = self._mine()
+        db.execute("BEGIN IMMEDIATE")
+        return db
 
     def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
         """Return rows in the order in which they were submitted."""
@@ -194,6 +233,7 @@ class Queue:
             if not row.gpus or mine & set(_words(allowed) or limits.gpus)
         )
 
+    @again_if_repaired
     def may_start(self, row: Row, limits: Limits) -> bool:
         """Say whether a queued job would be given to a keeper that asked now."""
         with self.change() as db:
@@ -208,6 +248,7 @@ class Queue:
         found = self._read("SELECT recipe FROM soils WHERE soil = ?", (soil,))
         return dict(json.loads(found[0][0])) if found else {}
 
+    @again_if_repaired
     def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str, limits: Limits | None = None) -> None:
         """Append jobs (job id, group id, GPUs) with the limits of their client; one that is there stays as it is."""
         now = time.time()
@@ -220,6 +261,7 @@ class Queue:
                 [(job_id, group, soil, gpus, now, slots, devices if gpus else "") for job_id, group, gpus in jobs],
             )
 
+    @again_if_repaired
     def claim(self, keeper: str, soil: str, limits: Limits) -> Row | None:
         """Give the oldest job that may start now to a keeper of its kind; the limits are for rows that name none."""
         with self.change() as db:
@@ -229,11 +271,33 @@ class Queue:
                         "UPDATE jobs SET state = 'claimed', keeper = ?, devices = ?, started = ? WHERE seq = ?",
                         (keeper, row.devices, time.time(), row.seq),
                     )
-                    db.execute("UPDATE keepers SET state = 'busy' WHERE keeper = ?", (keeper,))
+                    _register(db, keeper, soil, "busy")
                     return row._replace(state="claimed", keeper=keeper)
-            db.execute("UPDATE keepers SET state = 'idle' WHERE keeper = ?", (keeper,))
+            _register(db, keeper, soil, "idle")
         return None
 
+    @again_if_repaired
+    def register(self, keeper: str, soil: str) -> None:
+        """Say that this process is a keeper and has nothing to do."""
+        with self.change() as db:
+            _register(db, keeper, soil, "idle")
+
+    @again_if_repaired
+    def leave(self, keeper: str, soil: str, *, at_once: bool) -> bool:
+        """Sign a keeper off; False, and nothing happens, if a job of its kind waits, unless it leaves at once."""
+        with self.change() as db:
+            if not at_once and db.execute(_WAITING, (soil,)).fetchone():
+                return False
+            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+        return True
+
+    @again_if_repaired
+    def add_soil(self, soil: str, recipe: str) -> None:
+        """Say how keepers of a kind are started."""
+        with self.change() as db:
+            db.execute(NEW_SOIL, (soil, recipe))
+
+    @again_if_repaired
     def running(self, job_id: str, keeper: str, attempt: int) -> bool:
         """Say that the worker is about to begin; False when the job was taken away or stopped meanwhile."""
         with self.change() as db:
@@ -244,6 +308,7 @@ class Queue:
             )
             return bool(done.rowcount)
 
+    @again_if_repaired
     def end(self, job_id: str, verdict: str) -> bool:
         """Say that a job has its verdict; False when the row is gone, because somebody removed the job.
 
@@ -259,6 +324,7 @@ class Queue:
             )
             return bool(done.rowcount)
 
+    @again_if_repaired
     def requeue(self, job_id: str, keeper: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never began, which is counted, or it has retries left."""
         with self.change() as db:
@@ -268,12 +334,14 @@ class Queue:
                 (int(counted), job_id, keeper),
             )
 
+    @again_if_repaired
     def count_a_failed_start(self, soil: str) -> list[Row]:
         """Remember with every waiting job of a soil that a keeper of theirs did not come up, and return those jobs."""
         with self.change() as db:
             db.execute("UPDATE jobs SET requeues = requeues + 1 WHERE soil = ? AND state = 'queued'", (soil,))
         return self.look("soil = ? AND state = 'queued'", (soil,))
 
+    @again_if_repaired
     def ask_to_stop(self, names: Sequence[str]) -> dict[str, Row]:
         """Mark jobs as unwanted, and return those that run: one that waits is taken out at once."""
         with self.change() as db:
@@ -281,11 +349,13 @@ class Queue:
             db.executemany("DELETE FROM jobs WHERE job_id = ? AND state = 'queued'", [(name,) for name in names])
         return self.jobs(names)
 
+    @again_if_repaired
     def forget(self, names: Sequence[str]) -> None:
         """Drop rows."""
         with self.change() as db:
             db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
 
+    @again_if_repaired
     def forget_keeper(self, keeper: str) -> None:
         """Drop a keeper."""
         with self.change() as db:
@@ -300,21 +370,70 @@ class Queue:
 
     def _read(self, question: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._lock:
-            try:
-                return self._mine().execute(question, values).fetchall()
-            except sqlite3.Error as error:
+            return self._patiently(lambda: self._mine().execute(question, values).fetchall())
+
+    def _patiently(self, do: Callable[[], T]) -> T:
+        """Do something with the database; once more if it turns out to be damaged, and has been repaired."""
+        try:
+            return _patiently(self._path, do)
+        except sqlite3.Error as error:
+            if not self._repair_after(error):
                 raise _unusable(self._path, str(error)) from error
+        try:
+            return _patiently(self._path, do)
+        except sqlite3.Error as error:
+            raise _unusable(self._path, str(error)) from error
+
+    def _repair_after(self, error: sqlite3.Error) -> bool:
+        """Set a damaged database aside, unless somebody did so already; say whether it was damaged."""
+        if not _is_damage(error):
+            return False
+        damaged = self._file
+        self.close()
+        with _gate(self._path):
+            if _file_of(self._path) == damaged:
+                queue_repair.set_aside(self._path)
+        return True
 
     def _mine(self) -> sqlite3.Connection:
         if self._pid != os.getpid():  # after a fork: a connection must not cross it
             _left_alone.append(self._db)  # nor be closed by the child
             self._db, self._pid = None, os.getpid()
+        if self._db is not None and _file_of(self._path) != self._file:
+            self.close()  # it was set aside, or removed
         if self._db is None:
-            self._db = _connect(self._path)
+            self._db, self._file = _connect(self._path)
         return self._db
 
 
+def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> T:
+    """Do something with a database, and again while somebody else holds its lock.
+
+    Raises:
+        sqlite3.Error: It failed for another reason, or somebody held it for an hour.
+    """
+    begun, is_said = clock(), False
+    while True:
+        try:
+            return do()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + patience.HOUR:
+                raise
+        time.sleep(0.005)  # some locks are not waited for by SQLite itself
+        holder = queue_locks.release_stopped_holder(path)
+        if holder and not is_said and clock() > begun + _SAY_SECONDS:
+            is_said = True
+            queue_locks.say(path, holder)
+
+
 _left_alone: list[sqlite3.Connection | None] = []
+
+
+def _register(db: sqlite3.Connection, keeper: str, soil: str, state: str) -> None:
+    """Note what a keeper does; a queue that was rebuilt does not know it yet, nor one that expects it its process."""
+    done = db.execute("UPDATE keepers SET state = ?, pid = ? WHERE keeper = ?", (state, os.getpid(), keeper))
+    if not done.rowcount:
+        db.execute(NEW_KEEPER, (keeper, soil, state, os.getpid(), time.time()))
 
 
 def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:
@@ -361,31 +480,88 @@ def _words(devices: str) -> tuple[str, ...]:
     return tuple(devices.split(",")) if devices else ()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+@contextmanager
+def _gate(path: Path) -> Iterator[None]:
+    """Let one process at a time open, make or set aside the database.
+
+    SQLite opens the files beside a database by their names, after the database itself. So nobody may be between the
+    two while a database is renamed, or what is left beside it would be taken for a part of the new one.
+    """
+    lock, begun = path.with_suffix(".lock"), time.monotonic()
+    pause = 0.001
+    while (held := life.take(lock)) is None:
+        if time.monotonic() > begun + patience.HOUR:
+            raise _unusable(path, f"{lock} is held by another process")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+        if time.monotonic() > begun + _TURN_SECONDS:
+            queue_locks.release_stopped_holder(lock)
     try:
-        with contextlib.suppress(FileExistsError):  # what lies beside it takes on its rights
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, folders.PRIVATE_FILE))
-        db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    except (sqlite3.Error, OSError) as error:
-        raise _unusable(path, str(error)) from error
+        yield
+    finally:
+        held.release()
+
+
+def _connect(path: Path) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    """Open the database, made if need be, and return with it which file that is."""
     try:
-        version = _prepared(db, path)
-    except sqlite3.Error as error:
-        db.close()
+        with _gate(path):
+            return _opened(path)
+    except OSError as error:
         raise _unusable(path, str(error)) from error
-    if version > _SCHEMA:
-        db.close()
-        why = f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}"
-        raise _unusable(path, why, next="pip install --upgrade kinetic-jobs")
-    return db
+
+
+def _opened(path: Path) -> tuple[sqlite3.Connection, tuple[int, int]]:
+    """Open the database; one that is damaged is set aside first."""
+    while True:
+        db = _made(path)
+        try:
+            version = _patiently(path, functools.partial(_prepared, db, path))
+        except sqlite3.Error as error:
+            db.close()
+            if not _is_damage(error):
+                raise
+            queue_repair.set_aside(path)
+            continue
+        except BaseException:
+            db.close()
+            raise
+        if version > _SCHEMA:
+            db.close()
+            why = f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}"
+            raise _unusable(path, why, next="pip install --upgrade kinetic-jobs")
+        queue_repair.tell(path)
+        return db, _file_of(path)
+
+
+def _made(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        for beside in queue_repair.beside(path):  # of a database that is gone: they would be taken for parts of ours
+            beside.unlink(missing_ok=True)
+        # Made by us: what lies beside it takes on its rights.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE))
+    return sqlite3.connect(path, timeout=_TURN_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def _file_of(path: Path) -> tuple[int, int]:
+    """Return which file has this name; (0, 0) if none has."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return 0, 0
+    return about.st_dev, about.st_ino
 
 
 def _prepared(db: sqlite3.Connection, path: Path) -> int:
     """Make the tables if need be, and return the version of what is there."""
     db.execute("PRAGMA synchronous = FULL")  # 0.1 ms: a reboot must not forget what was submitted
-    limit = time.monotonic() + _BUSY_SECONDS
-    while (version := _version(db)) == 0:
-        _create(db, path, limit)
+    if (version := _version(db)) == 0:
+        _create(db, path)
+        version = _SCHEMA
     if version == _SCHEMA:
         _add_columns(db)
     return version
@@ -410,21 +586,26 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _create(db: sqlite3.Connection, path: Path, limit: float) -> None:
-    """Make the tables; of several makers at once one is first, and the others come back to see."""
+def _create(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, and put into them what is durable of an earlier queue in the same place."""
+    db.execute(f"PRAGMA journal_mode = {'WAL' if _takes_wal(path) else 'DELETE'}")
+    db.execute("BEGIN IMMEDIATE")
     try:
-        db.execute(f"PRAGMA journal_mode = {'WAL' if _takes_wal(path) else 'DELETE'}")
-        db.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > limit:
-            raise
-        time.sleep(0.005)  # changing the journal does not wait for others as everything else does
-        return
-    added = "".join(f",\n    {name} {kind}" for name, kind in _ADDED.items())
-    for statement in _TABLES.replace("{added}", added).split(";"):
-        db.execute(statement)
-    db.execute(f"PRAGMA user_version = {_SCHEMA}")
-    db.execute("COMMIT")
+        added = "".join(f",\n    {name} {kind}" for name, kind in _ADDED.items())
+        for statement in _TABLES.replace("{added}", added).split(";"):
+            db.execute(statement)
+        for row, recipe in (rebuilt := queue_repair.rows(path)):
+            db.execute(NEW_SOIL, (row["soil"], recipe))
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])  # noqa: S608
+        if rebuilt:
+            queue_repair.note(path, rebuilt)
+        db.execute(f"PRAGMA user_version = {_SCHEMA}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 def _takes_wal(path: Path) -> bool:
@@ -449,9 +630,15 @@ def _takes_wal(path: Path) -> bool:
             Path(beside + end).unlink(missing_ok=True)
 
 
-def _unusable(path: Path, why: str, *, next: str = "") -> BackendUnavailableError:  # noqa: A002 - as errors name it
+def _unusable(
+    path: Path,
+    why: str,
+    *,
+    next: str = "",  # noqa: A002 - as errors name it
+    kind: type[BackendUnavailableError] = BackendUnavailableError,
+) -> BackendUnavailableError:
     room = "free some space there, or " if "full" in why else ""
-    return BackendUnavailableError(
+    return kind(
         "the queue of this machine cannot be used",
         why=f"{path}: {why}",
         next=next or f"{room}point KINETIC_RUNTIME_DIR at a folder on a local disk",

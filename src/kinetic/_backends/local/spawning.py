@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kinetic._backends.local import burying, pulse
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import KEEPERS, NEW_KEEPER, Keeper, Limits, Queue, startable
+from kinetic._backends.local.queue import KEEPERS, NEW_KEEPER, Keeper, Limits, Queue, again_if_repaired, startable
 from kinetic._wire import steps, threads
 from kinetic.errors import LaunchError
 
@@ -63,6 +63,7 @@ def _spawn_all(
             _collect(pid)  # it forks the keeper and ends within milliseconds
 
 
+@again_if_repaired
 def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tuple[str, str]]]:
     """Decide in one transaction who is woken and who is started, so that two callers never start the same twice."""
     wake: list[str] = []
@@ -113,8 +114,7 @@ def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -
             setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM],
         )
     except OSError as error:
-        with queue.change() as db:
-            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+        queue.forget_keeper(keeper)
         raise LaunchError(
             "the process that would carry out this job could not be started",
             why=f"{words[0]}: {error}",

@@ -7,6 +7,7 @@
 | the folder of a job that the queue does not know | a day after it was touched last |
 | half-written files of the store (``.tmp``) | a day after they were written |
 | the log of a keeper that is gone | after a day |
+| a damaged queue that was set aside | 30 days after it was |
 | what is left of a job that was being removed when the remover was killed | at once |
 | what is left in the store of a submission that was killed before its record was written | after a day |
 | what is left of a batch whose submission was killed before its manifest was written | after a day |
@@ -27,7 +28,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._backends.local import burying, launching, life
+from kinetic._backends.local import burying, launching, life, queue_repair
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
 from kinetic._stores import open_store
@@ -67,10 +68,7 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
             burying.drop_data(paths, folder.name)
             for work in folder.glob("work-*"):
                 burying.remove_folder(work)
-    keepers = {keeper.keeper for keeper in queue.keepers()}
-    for file in _listed(paths.keepers):
-        if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
-            file.unlink(missing_ok=True)
+    _sweep_keepers(paths, queue, now)
     for file in _listed(scratch) if scratch is not None else ():
         row = rows.get(file.name.partition(".")[0])
         if _age(file, now) > DAY and (row is None or row.ended is not None):
@@ -80,6 +78,17 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         from kinetic._runner.data import cache  # only where jobs have read data
 
         cache.sweep(paths.data_cache, now=now)
+
+
+def _sweep_keepers(paths: Paths, queue: Queue, now: float) -> None:
+    """Remove what is left of keepers and queues that are gone."""
+    keepers = {keeper.keeper for keeper in queue.keepers()}
+    for file in _listed(paths.keepers):
+        if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
+            file.unlink(missing_ok=True)
+    for file in paths.runtime.glob(f"{paths.queue.name}.{queue_repair.DAMAGED}-*"):
+        if _age(file, now) > MONTH:
+            file.unlink(missing_ok=True)
 
 
 def _kept_seconds(folder: Path) -> float:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kinetic._backends.local import queue as queues
 from kinetic._backends.local.queue import Limits, Queue
+from kinetic._runner import processes
 from kinetic.errors import BackendUnavailableError
 
 RECIPE = '{"arguments":["python"],"environment":{}}'
@@ -239,11 +243,109 @@ def test_a_queue_of_a_newer_kinetic_is_refused(tmp_path):
         Queue(tmp_path / "queue.db")
 
 
-def test_a_file_that_is_no_queue_is_refused(tmp_path):
+def test_a_file_that_is_no_queue_is_set_aside_and_kept(tmp_path):
     (tmp_path / "queue.db").write_bytes(b"x" * 5000)
 
-    with pytest.raises(BackendUnavailableError, match="KINETIC_RUNTIME_DIR"):
-        Queue(tmp_path / "queue.db")
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "a")
+        assert state(queue, "a") == "queued"
+
+    (kept,) = tmp_path.glob("queue.db.damaged-*")
+    assert kept.read_bytes() == b"x" * 5000
+
+
+def test_a_queue_that_is_damaged_under_an_open_connection_is_replaced_at_the_next_look(queue, tmp_path):
+    add(queue, "a")
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(Queue(tmp_path / "queue.db")) as other:
+        (tmp_path / "queue.db").write_bytes(b"x" * 50000)
+        (tmp_path / "queue.db-wal").write_bytes(b"x" * 50000)
+
+        add(other, "b")
+        add(queue, "c")
+
+        assert sorted(row.job_id for row in queue.look()) == sorted(row.job_id for row in other.look()) == ["b", "c"]
+
+
+@pytest.mark.parametrize("wal", [True, False])
+def test_what_is_left_beside_a_queue_that_is_gone_does_not_become_part_of_the_next_one(tmp_path, monkeypatch, wal):
+    monkeypatch.setattr(queues, "_takes_wal", lambda _: wal)
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "a")
+        beside = {path: path.read_bytes() for path in tmp_path.glob("queue.db-*")}
+    (tmp_path / "queue.db").unlink()
+    for path, data in beside.items():
+        path.write_bytes(data)
+
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        assert queue.look() == []
+        add(queue, "b")
+
+
+def stopped_inside_a_change(path: Path) -> int:
+    """Start a process that is stopped while it holds the lock of a queue, and would then finish."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with Queue(path).change() as db:
+                db.execute("UPDATE jobs SET requeues = 7")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(60)
+            code = 0
+        finally:
+            os._exit(code)
+    os.waitpid(pid, os.WUNTRACED)
+    return pid
+
+
+@pytest.mark.parametrize("wal", [True, False])
+def test_a_process_that_is_stopped_inside_a_change_finishes_it_and_is_stopped_again(tmp_path, monkeypatch, wal):
+    if not Path("/proc/locks").exists():
+        pytest.skip("this system does not tell who holds a lock")
+    monkeypatch.setattr(queues, "_takes_wal", lambda _: wal)
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "a")
+    pid = stopped_inside_a_change(tmp_path / "queue.db")
+
+    begun = time.monotonic()
+    with closing(Queue(tmp_path / "queue.db")) as queue:
+        add(queue, "b")
+        rows = [(row.job_id, row.requeues) for row in queue.look()]
+    took = time.monotonic() - begun
+    state = processes.state(pid)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+    assert rows == [("a", 7), ("b", 0)]
+    assert took < 10
+    assert state == "T"
+
+
+def test_whoever_waits_for_the_queue_waits_as_long_as_for_a_store_and_says_for_whom(
+    queue, tmp_path, monkeypatch, capfd
+):
+    now = [0.0]
+    tries = []
+    held = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
+    held.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(queues.queue_locks, "release_stopped_holder", lambda _: os.getpid())
+    mine = sqlite3.connect(tmp_path / "queue.db", timeout=0, isolation_level=None)
+
+    def attempt():
+        tries.append(now[0])
+        now[0] += 60.0
+        if len(tries) == 40:
+            held.execute("ROLLBACK")
+        return mine.execute("BEGIN IMMEDIATE")
+
+    queues._patiently(tmp_path / "queue.db", attempt, clock=lambda: now[0])
+    held.close()
+    mine.close()
+
+    assert len(tries) == 40
+    assert capfd.readouterr().err.count(f"waiting for process {os.getpid()} (") == 1
 
 
 def test_the_queue_of_an_older_kinetic_gets_the_columns_that_it_lacks_and_keeps_its_rows(tmp_path):
