@@ -745,6 +745,42 @@ def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on
     assert batches.run(resumed, group) == [20, 30, 40, 50]
 
 
+def test_a_collected_batch_that_is_attached_again_raises_with_true_counts(batches: Any) -> None:
+    text, failures, partial, summary, again = batches.run("""
+        first = run([plan(0), plan(1, fails=9), plan(2)])
+        try:
+            first.results()
+        except kinetic.BatchError:
+            pass
+        batch = kinetic.attach_batch(first.group_id)
+        try:
+            batch.results()
+        except kinetic.BatchError as error:
+            found = [message(error), [job.group_index for job in error.failures], error.partial_results]
+        values = [type(value).__name__ for value in batch.results(return_exceptions=True)]
+        tell([*found, batch.summary(), values])
+    """)
+
+    assert text.splitlines()[0].endswith(": 1 of 3 jobs failed, 2 collected before")
+    assert "[1] input {'n': 1" in text.splitlines()[1]
+    assert (failures, partial) == ([1], [None, None, None])
+    assert summary == {"succeeded": 2, "failed": 1}
+    assert again == ["ResultMissingError", "ValueError", "ResultMissingError"]
+
+
+def test_cancelling_jobs_that_were_put_together_by_hand_leaves_ended_ones_alone(batches: Any) -> None:
+    statuses, said = batches.both("""
+        ended, failed, running = map(act.run_async, [plan(0), plan(1, fails=9), plan(2, until=go)])
+        ended.wait(), failed.wait()
+        batch = kinetic.BatchHandle("by-hand", None, {}, [ended, failed, None, running])
+        batch.cancel()
+        tell([[job.status().value for job in (ended, failed, running)], ended.result(cleanup=False)])
+    """)
+
+    assert statuses == [["SUCCEEDED", "FAILED", "NOT_FOUND"], 0]
+    assert "had ended" not in said
+
+
 def test_a_crash_of_the_driver_is_told_at_once_though_a_job_runs_on(batches: Any) -> None:
     told, notes, values, counts = batches.run("""
         from kinetic._batches.launching import Launcher

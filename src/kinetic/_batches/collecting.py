@@ -28,7 +28,7 @@ def results(
         for index in waiting.completions(batch, timeout, shown, make_do=return_exceptions):
             _collect(batch, board, index, values, failed)
     ended = [*values, *failed]
-    by_themselves = [index for index in sorted(failed) if not isinstance(failed[index], JobCancelledError)]
+    by_themselves = [index for index in sorted(failed) if naming.failed_by_itself(batch, index, failed[index])]
     failures = [job for index in by_themselves if (job := batch.jobs[index]) is not None]
     batch._cached_failures = failures  # noqa: SLF001
     failed |= _never_submitted(batch, {*values, *failed})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kinetic import _output as output
 from kinetic._batches import children, clearing, closing, turns
 from kinetic._batches.board import Board
 from kinetic._wire import keys
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._batches.handle import BatchHandle
@@ -24,10 +28,12 @@ def cancel(batch: BatchHandle) -> None:
     """Stop the driver, wherever it is, and cancel what has not ended."""
     board = batch._seeing()  # noqa: SLF001 - one room
     if not isinstance(board, Board):
+        board.refresh(whole=True)  # what has ended is left alone
         for index in sorted(board.active):
             job = batch.jobs[index]
             if job is not None:
-                job.cancel()
+                with _told(job.job_id, "cancelled"):
+                    job.cancel()
         board.refresh(whole=True)
         return
     board.stop(turns.CANCELLED)
@@ -36,6 +42,15 @@ def cancel(batch: BatchHandle) -> None:
         batch._submission_complete.wait(_WAIT_SECONDS)  # noqa: SLF001
         _cancel_active(board)  # what our driver launched meanwhile; one elsewhere cancels such a thing itself
     batch._take_over_jobs()  # noqa: SLF001
+
+
+@contextmanager
+def _told(job_id: str, what: str) -> Iterator[None]:
+    """Let one job that cannot be ended cost a line that names it, not the others."""
+    try:
+        yield
+    except (KineticError, OSError) as error:
+        output.warn(f"{job_id} could not be {what}: {error}")
 
 
 def _cancel_active(board: Board) -> None:
@@ -75,10 +90,11 @@ def _all_attempts(batch: BatchHandle, board: Board | Loose) -> list[JobHandle]:
 
 
 def _remove(handle: JobHandle, board: Board | Loose, *, resource: bool, artifacts: bool) -> None:
-    """Remove one attempt; a tombstone says so, and how it had ended."""
-    clearing.bury(handle, board, _how_it_ended(handle, board), resource=resource, artifacts=artifacts)
-    if artifacts:
-        board.store.delete(keys.job(handle.job_id))
+    """Remove one attempt; a page of the history says so, and how it had ended."""
+    with _told(handle.job_id, "removed"):
+        clearing.bury(handle, board, _how_it_ended(handle, board), resource=resource, artifacts=artifacts)
+        if artifacts:
+            board.store.delete(keys.job(handle.job_id))
 
 
 def _how_it_ended(handle: JobHandle, board: Board | Loose) -> str:

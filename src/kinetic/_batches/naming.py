@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kinetic._output.widths import plain
-from kinetic.errors import JobCancelledError
+from kinetic._wire import outcome as outcomes
+from kinetic.errors import JobCancelledError, ResultMissingError
 
 if TYPE_CHECKING:
     from kinetic._batches.handle import BatchHandle
@@ -16,6 +17,8 @@ _MANY = 5
 _LONGEST = 200  # characters of an exception's first line
 _INDENT = " " * 4
 _FAILED, _CANCELLED, _REFUSED, _MISSING = "failed", "cancelled", "refused", "not submitted"
+_COLLECTED, _REMOVED = "collected before", "removed before"
+_OTHERS = (_COLLECTED, _REMOVED, _CANCELLED, _REFUSED, _MISSING)
 
 
 def line(batch: BatchHandle, index: int, said: str) -> str:
@@ -47,9 +50,14 @@ def lines(batch: BatchHandle, failed: Mapping[int, BaseException]) -> list[str]:
 def message(batch: BatchHandle, failed: Mapping[int, BaseException]) -> str:
     """Say how many failed, were cancelled, were never submitted, and name the first of them: what a traceback shows."""
     counts = Counter(_kind(batch, index, error) for index, error in failed.items())
-    others = "".join(f", {counts[kind]} {kind}" for kind in (_CANCELLED, _REFUSED, _MISSING) if counts[kind])
+    others = "".join(f", {counts[kind]} {kind}" for kind in _OTHERS if counts[kind])
     head = f"batch {batch.group_id}: {counts[_FAILED]} of {len(batch.jobs)} jobs failed{others}"
     return "\n".join([head, *lines(batch, failed)])
+
+
+def failed_by_itself(batch: BatchHandle, index: int, error: BaseException) -> bool:
+    """Say whether a job failed: it was not cancelled, nor collected or removed before."""
+    return batch.jobs[index] is not None and _kind(batch, index, error) == _FAILED
 
 
 def in_order(batch: BatchHandle, failed: Mapping[int, BaseException]) -> list[int]:
@@ -75,6 +83,12 @@ def first_line(error: BaseException) -> str:
 
 
 def _kind(batch: BatchHandle, index: int, error: BaseException) -> str:
-    if batch.jobs[index] is not None:
-        return _CANCELLED if isinstance(error, JobCancelledError) else _FAILED
-    return _MISSING if isinstance(error, JobCancelledError) else _REFUSED
+    cancelled = isinstance(error, JobCancelledError)
+    if batch.jobs[index] is None:
+        return _REFUSED if index in batch.submission_failures and not cancelled else _MISSING
+    if cancelled or not isinstance(error, ResultMissingError):
+        return _CANCELLED if cancelled else _FAILED
+    end = batch._seeing().end(index)  # noqa: SLF001 - one room
+    if end is None or end.word == outcomes.FAILED:
+        return _FAILED
+    return _COLLECTED if error.code == "collected" or end.word == outcomes.SUCCEEDED else _REMOVED

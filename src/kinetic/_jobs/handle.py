@@ -148,7 +148,7 @@ class JobHandle:
         """
         from kinetic._jobs import describing  # only who asks for it needs it
 
-        return describing.history_of(self, looking.look(self))
+        return describing.history_of(self, removing.look(self))
 
     def done(self) -> bool:
         """Say whether the job will never change again."""
@@ -285,7 +285,7 @@ class JobHandle:
             cleanup_timeout: Seconds to wait until the processes are gone.
             cleanup_poll_interval: Accepted for compatibility.
         """
-        removing.remove(self, looking.look(self), resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        removing.remove(self, removing.look(self), resource=k8s, artifacts=gcs, wait=cleanup_timeout)
         self._past = None
 
     def _deliver(self, seen: Look, *, cleanup: bool | None, wait: float) -> Any:

@@ -206,6 +206,8 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
         found = _verdict(handle)  # the second look: the verdict may have come in between
     problem = found if isinstance(found, KineticError) else None
     outcome = None if isinstance(found, KineticError) else found
+    if looking.past_of(handle) is not None:
+        return looking.look(handle)
     store, elsewhere = places.store_of(handle), not can_be_seen(handle)
     past = tombstones.seen(store, handle.job_id)
     status = verdicts.verdict(

@@ -12,16 +12,25 @@ from kinetic._runner import sealing
 from kinetic._wire import keys, outputs, seal
 from kinetic._wire.outcome import CANCELLED, Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import BackendError, KineticError
+from kinetic.errors import BackendError, IntegrityError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Sequence
 
+    from kinetic._backends.protocol import Sighting
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.looking import Look
     from kinetic._stores.protocol import Entry, Store
+
+
+def look(handle: JobHandle) -> Look:
+    """Look at a job that is to be removed: a damaged result is no obstacle, since removing needs no reading."""
+    from kinetic._jobs import listing
+
+    (seen,) = listing.rows([handle])
+    return seen
 
 
 def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
@@ -120,24 +129,16 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
         False when the job had ended already; its verdict stays.
     """
     store = places.store_of(handle)
-    seen = looking.look(handle)
+    try:
+        seen = looking.look(handle)
+    except IntegrityError:
+        return _cancel_unread(handle, wait=wait)
     if seen.outcome is not None and seen.outcome.status == CANCELLED and not tombstones.exists(store, handle.job_id):
         _carry_out(handle, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
         return True
     if seen.status.is_final:
         return False
-    now = time.time()
-    verdict = Outcome(
-        job_id=handle.job_id,
-        status=CANCELLED,
-        attempt=seen.sighting.attempt if seen.sighting and seen.sighting.attempt is not None else -1,
-        cause="cancelled",
-        phase="",
-        started=seen.sighting.started if seen.sighting else None,
-        ended=now,
-        witness="client",
-        key_id=handle.key_id or "",
-    )
+    verdict = _cancelled(handle, seen.sighting)
     key = places.key_of(handle.job_id, handle.key_id or "")
     if key is None:
         key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id) if places.trusts_the_store() else _key(handle)
@@ -148,9 +149,35 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
     return True
 
 
+def _cancelled(handle: JobHandle, sighting: Sighting | None) -> Outcome:
+    return Outcome(
+        job_id=handle.job_id,
+        status=CANCELLED,
+        attempt=sighting.attempt if sighting and sighting.attempt is not None else -1,
+        cause="cancelled",
+        phase="",
+        started=sighting.started if sighting else None,
+        ended=time.time(),
+        witness="client",
+        key_id=handle.key_id or "",
+    )
+
+
+def _cancel_unread(handle: JobHandle, *, wait: float) -> bool:
+    """Cancel a job whose result is damaged, if it runs all the same; else it has ended."""
+    sighting = places.backend_of(handle).observe([handle.job_id]).get(handle.job_id)
+    if sighting is None or sighting.status.is_final:
+        return False
+    _carry_out(handle, _cancelled(handle, sighting), wait=wait)
+    return True
+
+
 def why_not_cancelled(handle: JobHandle) -> str:
     """Say why there was nothing to cancel, once ``cancel`` has said that there was not."""
-    seen = looking.look(handle)
+    try:
+        seen = looking.look(handle)
+    except IntegrityError as error:
+        return f"{handle.job_id} has ended, and {error.what}; kinetic jobs cleanup {handle.job_id} removes it"
     if history.is_collected(seen.past):
         ended = f"{handle.job_id} had ended before it could be cancelled"
         return f"{ended}: it was {(seen.past or {}).get('status')}, and was collected afterwards"

@@ -106,10 +106,10 @@ class Wishes(NamedTuple):
 
 
 def _cleanup_one(handle: JobHandle, wishes: Wishes, *, as_json: bool) -> None:
-    from kinetic._jobs import looking, removing
+    from kinetic._jobs import removing
 
     wishes.check(f"kinetic jobs cleanup {handle.job_id}")
-    seen = looking.look(handle)
+    seen = removing.look(handle)
     removing.remove(handle, seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was ended; "
     both = wishes.resource and wishes.artifacts
