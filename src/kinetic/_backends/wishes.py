@@ -35,6 +35,7 @@ class PodWishes:
         needs: Processor, memory, disk and shared memory of each host.
         settings: What holds for all jobs of a cluster: service account, queue, ...
         python: The client's Python as X.Y, which the image must have.
+        require_accelerator: Whether the job fails where its GPU or TPU does not come up.
     """
 
     image: str
@@ -42,6 +43,7 @@ class PodWishes:
     needs: Needs = field(default_factory=Needs)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     python: str = ""
+    require_accelerator: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -85,6 +85,7 @@ def wishes(
         requirements=asdict(_artifact(lines, store)) if lines else None,
         needs=Needs(*asked),
         settings=settings,
+        require_accelerator=defaults.is_wanted("require_accelerator", plan.root, profile, environ),
         python=".".join(fingerprint.python().split(".")[:2]),
     )
 

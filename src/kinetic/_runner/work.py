@@ -13,6 +13,7 @@ from typing import Any
 from kinetic._wire.steps import step
 
 ORDER = "order"
+DEVICES = "accelerator check"
 VERIFICATION = "artifact verification"
 INSTALL = "dependency install"
 EXTRACT = "context extract"
@@ -52,6 +53,9 @@ class Work:
         data_cache: What this machine keeps of data for other jobs.
         function: Name of the user's function, for messages from before the order is read.
         placed: References to all that the job reads, as plain JSON, if any of it needs a mount; else None.
+        kind: The hardware of a pod: "cpu", "gpu" or "tpu"; "" where no devices are looked for.
+        chips: How many devices the pod was given.
+        require_accelerator: Whether the job fails where they do not come up.
         requirements: What to install first, an Artifact as plain JSON; None outside of pods.
         is_in_a_pod: Whether nothing on this disk outlives the job.
         own_interpreter: Whether the environment has what an interpreter reads only when it starts.
@@ -79,6 +83,9 @@ class Work:
     data_cache: Path = Path()
     function: str = ""
     placed: Sequence[Mapping[str, Any]] | None = None
+    kind: str = ""
+    chips: int = 0
+    require_accelerator: bool = False
     requirements: Mapping[str, Any] | None = None
     is_in_a_pod: bool = False
     own_interpreter: bool = False

@@ -15,6 +15,7 @@ from kinetic._runner import calling, delivering, doors, fetching, hosts, interpr
 from kinetic._runner.work import (
     DATA,
     DEBUGGER,
+    DEVICES,
     ENVIRONMENT,
     EXECUTE,
     EXTRACT,
@@ -94,6 +95,11 @@ def _mark_as_begun(task: Work) -> None:
 
 
 def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
+    if task.kind in {"gpu", "tpu"}:
+        from kinetic._runner.pod import devices  # in pods only
+
+        teller.enter(DEVICES)
+        devices.check(task.kind, task.chips, required=task.require_accelerator)
     spots = _place(task, teller)  # before the store is opened: one in the cloud has threads, and mounts want none
     store = open_store(task.store_url)
     with _timed(times, VERIFICATION):

@@ -74,5 +74,14 @@ JOB_OPTIONS = (
         variable="KINETIC_BASE_PACKAGES",
         is_argument=False,
     ),
+    JobOption(
+        "require_accelerator",
+        (bool,),
+        "whether a job on a cluster fails before its function begins where its GPU or TPU does not come up",
+        "true",
+        default=True,
+        variable="KINETIC_REQUIRE_ACCELERATOR",
+        is_argument=False,
+    ),
 )
 BY_NAME = {option.name: option for option in JOB_OPTIONS}

@@ -64,6 +64,9 @@ class PodPage:
             whatever ends.
         removes: Path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing.
         retries: How many more times a job that failed is tried.
+        kind: The hardware: "cpu", "gpu" or "tpu"; "" where nothing is looked for.
+        chips: How many devices this pod was given.
+        require_accelerator: Whether the job fails where they do not come up.
         requirements: The file to install before anything else: an Artifact as plain JSON.
         reaches_with: What must be installed to open the store, where the image lacks it; "" for nothing.
         runner: Digest of the zip, for the note.
@@ -94,6 +97,9 @@ class PodPage:
     holds: bool = False
     removes: str = ""
     retries: int = 0
+    kind: str = ""
+    chips: int = 0
+    require_accelerator: bool = False
     requirements: dict[str, Any] | None = None
     reaches_with: str = ""
     runner: str = ""

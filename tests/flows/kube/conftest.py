@@ -92,6 +92,7 @@ def _points_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         "KINETIC_NAMESPACE": namespace,
         "KINETIC_STORE": bucket.address,
         "STORAGE_EMULATOR_HOST": bucket.url,
+        "KINETIC_REQUIRE_ACCELERATOR": "0",  # the nodes of these tests have no chips
         "KINETIC_BASE_PACKAGES": "0",  # the image is the Python that runs the tests: nothing is installed into it
     }
 

@@ -107,7 +107,9 @@ def test_every_hosts_log_is_kept_and_shown_with_its_prefix(team: Any, machines: 
 
     found = re.findall(r"^\[host (\d)\] I am host (\d) of 2$", everything, re.MULTILINE)
     assert found == [("0", "0"), ("1", "1")]
-    assert second.splitlines() == ["I am host 1 of 2"]
+    missing, *others = second.splitlines()  # the machines of these tests have no chips
+    assert missing.startswith("kinetic: the TPU of this pod did not come up: ")
+    assert others == ["I am host 1 of 2"]
 
 
 def test_every_hosts_log_is_followed_with_its_prefix_while_the_slice_runs(

@@ -165,6 +165,7 @@ def test_every_option_tells_who_set_it(root, environ):
         "retries": (0, "default"),
         "resources": (None, "default"),
         "base_packages": (True, "default"),
+        "require_accelerator": (True, "default"),
     }
 
 
@@ -280,7 +281,7 @@ def test_a_variable_that_cannot_be_used_is_named(variable, text, words, root, en
     assert words in caught.value.what
 
 
-@pytest.mark.parametrize("name", ["base_packages"])
+@pytest.mark.parametrize("name", ["base_packages", "require_accelerator"])
 def test_what_holds_for_a_whole_project_is_said_by_project_profile_or_variable(name, root, environ):
     assert defaults.is_wanted(name, root, None, environ)
     project(root, f"{name} = false")

@@ -84,8 +84,6 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     found["KERAS_BACKEND"] = "jax"
     if launch.order.cpu is not None:
         found |= threads.variables(launch.order.cpu)
-    if launch.placement.kind == "cpu":
-        found["JAX_PLATFORMS"] = "cpu"
     if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith("python:"):
         found["LD_LIBRARY_PATH"] = _DRIVER
     if launch.pod is not None and launch.pod.settings.store_secret and launch.store_url.startswith("gs://"):
@@ -178,6 +176,9 @@ def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner
         most_attempts=wishes.settings.most_attempts,
         holds=launch.placement.hosts > 1 and kind not in {JOB, JOB_SET},
         retries=order.retries,
+        kind=launch.placement.kind,
+        chips=launch.placement.resource_count,
+        require_accelerator=wishes.require_accelerator,
         requirements=wishes.requirements,
         reaches_with=client_of(launch),
         runner=runner_sha256,

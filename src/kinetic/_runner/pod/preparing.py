@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinetic._runner.pod import devices
 from kinetic._runner.work import Work
 from kinetic._stores.protocol import Store
 from kinetic._wire import pod
@@ -134,6 +135,9 @@ def work_of(page: PodPage, place: Place, attempt: int, store: Store, environ: Ma
         data_cache=place.base / "cache",
         function=page.function,
         placed=page.placed,
+        kind=page.kind,
+        chips=page.chips,
+        require_accelerator=page.require_accelerator,
         requirements=page.requirements,
         is_in_a_pod=True,
         own_interpreter=any(name.startswith(_READ_AT_START) for name in captured(page)),
@@ -141,7 +145,10 @@ def work_of(page: PodPage, place: Place, attempt: int, store: Store, environ: Ma
 
 
 def environment(page: PodPage, place: Place, attempt: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what the worker has in its environment: the container's, over it what the user captured, then ours."""
+    """Return what the worker has in its environment: the container's, over it what the user captured, then ours.
+
+    Below all of them: where JAX computes, which an image or a captured variable may know better.
+    """
     own = {
         "KINETIC_JOB_ID": page.job_id,
         "KINETIC_ATTEMPT": str(attempt),
@@ -150,7 +157,12 @@ def environment(page: PodPage, place: Place, attempt: int, environ: Mapping[str,
         "KINETIC_HOST_INDEX": str(place.host),
         "KINETIC_HOST_COUNT": str(page.hosts),
     }
-    return {**environ, **captured(page), **{name: value for name, value in own.items() if value}}
+    return {
+        **devices.platforms(page.kind),
+        **environ,
+        **captured(page),
+        **{name: value for name, value in own.items() if value},
+    }
 
 
 def memory_bytes() -> int:
