@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
+from kinetic._batches import children
 from kinetic._batches import inputs as inputs_
 from kinetic._batches.launching import Launcher, secrets_of
 from kinetic._jobs import debugging, places, referring, shipping
@@ -259,6 +260,7 @@ def _handle(wish: Wish, shipment: Shipment) -> dict[str, Any]:
         "context": target.context.value or None,
         "host": places.machine_of(ground.backend) or None,
         "key_id": ground.key_id,
+        children.LONGEST_NAME: children.longest_name(ground.backend, ground.placement.hosts),
     }
 
 

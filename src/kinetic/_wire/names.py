@@ -14,6 +14,8 @@ _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GROUP = re.compile(r"grp-[0-9a-f]{8}")
 _CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share an id once in 10^8 batches
 _NAMED = 5  # in a message
+MOST_OF_AN_OBJECT = 63  # characters: of a label's value, of a hostname, of a Service
+_OBJECT_HASH = 8  # hexadecimal digits
 _FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + three dashes fits Kubernetes' 63 characters
 
 
@@ -75,6 +77,20 @@ def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:
     """Turn any name into a short word of lower-case letters, digits and dashes."""
     word = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:limit].strip("-")
     return word or "job"
+
+
+def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
+    """Name what a job is on its place: ``kinetic-JOB``, or as much of it as fits with a digest of the whole behind it.
+
+    Args:
+        job_id: The job, or what else the object stands for.
+        most: The longest name that this kind of object may have.
+    """
+    whole = f"kinetic-{job_id}"  # the prefix, because a Service must begin with a letter, and an id need not
+    if len(whole) <= most:
+        return whole
+    digest = hashlib.sha256(job_id.encode()).hexdigest()[:_OBJECT_HASH]
+    return f"{whole[: most - _OBJECT_HASH - 1].rstrip('-')}-{digest}"
 
 
 def check_job_id(job_id: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 
-MOST = 63  # characters of a label's value, of a hostname, of a Service
+from kinetic._wire import names as ids
+
+MOST = ids.MOST_OF_AN_OBJECT
 PREFIX = "kinetic-"  # a Service must begin with a letter, and an id need not
 SLICE = "s"  # the one replicated job of a JobSet; one letter, since it stands in every hostname
 
@@ -31,32 +33,32 @@ def single(job_id: str) -> str:
 
     Kubernetes cuts such a name before it appends five random characters, so all 63 may be used.
     """
-    return fitting(job_id, MOST)
+    return ids.object_name(job_id, MOST)
 
 
 def indexed(job_id: str, hosts: int) -> str:
     """Name the Indexed Job of many hosts, and its Service: a pod's hostname is ``NAME-INDEX``."""
-    return fitting(job_id, MOST - _digits(hosts) - _POD_SUFFIX)
+    return ids.object_name(job_id, MOST - _digits(hosts) - _POD_SUFFIX)
 
 
 def job_set(job_id: str, hosts: int) -> str:
     """Name a JobSet: a pod's hostname is ``NAME-s-0-INDEX``, and its name has six characters more."""
-    return fitting(job_id, MOST - len(f"-{SLICE}-0") - _digits(hosts) - _POD_SUFFIX)
+    return ids.object_name(job_id, MOST - len(f"-{SLICE}-0") - _digits(hosts) - _POD_SUFFIX)
 
 
 def leader_worker_set(job_id: str, hosts: int) -> str:
     """Name a LeaderWorkerSet: pods are ``NAME-0-INDEX``, and a label adds a revision to ``NAME-0``."""
-    return fitting(job_id, MOST - len("-0") - max(_digits(hosts), _REVISION_SUFFIX))
+    return ids.object_name(job_id, MOST - len("-0") - max(_digits(hosts), _REVISION_SUFFIX))
 
 
 def secret(job_id: str) -> str:
     """Name the Secret of a job."""
-    return fitting(job_id, MOST)
+    return ids.object_name(job_id, MOST)
 
 
 def group_secret(group: str) -> str:
     """Name the Secret that the children of a batch share."""
-    return fitting(group, MOST)
+    return ids.object_name(group, MOST)
 
 
 def runner(version: str, digest: str) -> str:
@@ -68,15 +70,6 @@ def runner(version: str, digest: str) -> str:
     """
     readable = re.sub(r"[^a-z0-9]+", "-", version.lower()).strip("-")[:20]
     return f"{PREFIX}runner-{readable}-{digest[:16]}"
-
-
-def fitting(name: str, most: int) -> str:
-    """Return ``kinetic-NAME``, or as much of it as fits with a digest of the whole behind it."""
-    whole = PREFIX + name
-    if len(whole) <= most:
-        return whole
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
-    return f"{whole[: most - _HASH - 1].rstrip('-')}-{digest}"
 
 
 def label_value(text: str) -> str:

@@ -1,0 +1,62 @@
+"""Children of a batch: what their handles say is derived, and true where they run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._backends.kube import names
+from kinetic._batches import children
+from kinetic._wire.group import Group, Settings
+
+FIELDS = {
+    **dict.fromkeys(("project", "cluster_name", "zone", "namespace", "bucket_name", "image_uri"), "here"),
+    "backend": "gke",
+    "accelerator": "v5litepod-256",
+    "func_name": "train",
+    "created_at": "2026-11-20T14:30:00Z",
+}
+KINDS = {
+    "a job": (1, lambda job_id, _: names.single(job_id)),
+    "an indexed job": (64, names.indexed),
+    "a job set": (64, names.job_set),
+    "a leader-worker set": (64, names.leader_worker_set),
+}
+
+
+def group_of(**handle: object) -> Group:
+    return Group(
+        group_id="grp-00000001",
+        group_name=None,
+        tags={},
+        created=1_800_000_000.0,
+        total_expected=3,
+        submit_fn_name="train_with_a_long_name",
+        slug="v5litepod256spot",
+        handle={**FIELDS, **handle},
+        more={},
+        settings=Settings(),
+        order_sha256="",
+        table_sha256="",
+        outputs="/outputs",
+        key_id="",
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: str) -> None:
+    hosts, name_of = KINDS[kind]
+    backend = SimpleNamespace(name_of=name_of)
+
+    group = group_of(**{children.LONGEST_NAME: children.longest_name(backend, hosts)})
+    handle = children.handle_of(group, 2, 1)
+
+    assert len(handle.job_id) > 55
+    assert handle.k8s_name == name_of(handle.job_id, hosts)
+
+
+def test_a_batch_of_an_older_kinetic_has_names_that_fit() -> None:
+    handle = children.handle_of(group_of(), 0, 0)
+
+    assert handle.k8s_name == names.single(handle.job_id)
