@@ -888,6 +888,24 @@ def test_a_result_waits_for_its_store(cloud_pods: Pods, bucket: Bucket, tmp_path
     assert cloud_pods.value() == "went on"
 
 
+def test_a_result_waits_for_credentials_that_expired_while_the_job_ran(
+    cloud_pods: Pods, bucket: Bucket, tmp_path: Path
+) -> None:
+    refused = Fault("status", times=1e9, status=403)
+    cloud_pods.order(WAITS, str(tmp_path / "flag"))
+    pod = cloud_pods.start()
+    until((tmp_path / "flag").exists)
+    bucket.proxy.faults.append(refused)
+    (tmp_path / "flag.go").touch()
+    assert any("kinetic| finished; waiting for credentials: " in line for line in iter(pod.stdout.readline, ""))
+
+    refused.times = 0
+    out, _ = pod.communicate(timeout=60)
+
+    assert pod.returncode == 0, out
+    assert cloud_pods.value() == "went on"
+
+
 # ------------------------------------------------------------------------------------------------------------ logs
 
 

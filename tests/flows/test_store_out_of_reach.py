@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,16 +55,17 @@ class Away:
         assert done.returncode == 0, done.stderr
         return str(done.stdout.strip())
 
-    def leave(self, target: str = "") -> None:
+    def leave(self, target: str = "", *, status: int = 503, method: str = ".*") -> None:
         """Answer with 503, more often than any client asks: everything, or what fits."""
-        self.proxy.faults = [Fault("status", target=target, times=float("inf"))]
+        self.proxy.faults = [Fault("status", method=method, target=target, times=float("inf"), status=status)]
 
     def come_back(self) -> None:
         self.proxy.faults = []
 
     def waits(self) -> bool:
         """Say whether a keeper has told in its log that it waits for the store."""
-        return any("waits for its store: gs://" in log.read_text() for log in self.home.glob("run/*/keepers/*.log"))
+        logs = [log.read_text() for log in self.home.glob("run/*/keepers/*.log")]
+        return any(f"{word} for its store: gs://" in log for word in ("waits", "waiting") for log in logs)
 
     def is_waited_for_before_the_beginning(self) -> str:
         """Submit a job, and return its id once its keeper waits for the store."""
@@ -146,3 +148,59 @@ def test_stopping_a_job_ends_the_wait_for_its_store(away: Away) -> None:
     assert "it was stopped while its store was out of reach: gs://jobs-of-a-test" in away.row(job_id).verdict
     away.come_back()
     assert away.collected(away.submit()) == "computed once\n"  # nobody holds its place any more
+
+
+# -------------------------------------------------------------------------------- credentials that expire meanwhile
+
+
+def finished_without_credentials(away: Away, method: str = ".*") -> str:
+    """Submit a job whose credentials expire before it has ended; return its id once it says what it waits for."""
+    job_id = away.submit()
+    away.wait_until(away.begun.exists, "the beginning of the job", 20)
+    away.leave(status=403, method=method)
+    away.go.touch()
+    away.wait_until(lambda: "waiting for credentials" in away.row(job_id).verdict, "the wait for credentials", 60)
+    return job_id
+
+
+def test_a_value_waits_for_credentials_that_expired_while_the_job_ran(away: Away) -> None:
+    job_id = finished_without_credentials(away)
+
+    away.come_back()
+
+    assert away.collected(job_id) == "computed once\n"
+
+
+def test_a_job_says_that_it_has_finished_and_waits_for_credentials(away: Away) -> None:
+    job_id = finished_without_credentials(away, "POST|PUT")  # this client may still read
+
+    for _ in range(2):  # the second look finds a keeper that has left the job to whoever comes with better ones
+        explained = away.project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "explain", job_id])
+
+        assert explained.stdout.startswith(f"{job_id}: RUNNING\n"), explained.stderr
+        assert "finished; waiting for credentials: gs://jobs-of-a-test does not let us in" in explained.stdout
+    away.come_back()
+    assert away.collected(job_id) == "computed once\n"
+
+
+def test_whoever_looks_with_good_credentials_seals_what_its_keeper_may_not(
+    away: Away, living_processes: Callable[[Path], list[int]]
+) -> None:
+    job_id = finished_without_credentials(away)
+    (keeper,) = [each.pid for each in away.backend().queue.keepers() if each.state == "busy"]
+    os.kill(keeper, signal.SIGSTOP)  # it tries no more
+    away.come_back()
+
+    looked = away.project.start("collect.py", job_id)
+    away.wait_until(lambda: keeper in stopped_with_a_term(keeper), "the request to leave the job", 30)
+    os.kill(keeper, signal.SIGCONT)
+    out, err = looked.communicate(timeout=60)
+
+    assert (looked.returncode, out) == (0, "computed once\n"), err
+
+
+def stopped_with_a_term(pid: int) -> list[int]:
+    """Return the process if a SIGTERM waits for it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    waiting = sum(int(line.split()[1], 16) for line in lines if line.startswith(("ShdPnd:", "SigPnd:")))
+    return [pid] if waiting >> (signal.SIGTERM - 1) & 1 else []

@@ -14,7 +14,13 @@ from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
 from kinetic._output import live, tracebacks
-from kinetic.errors import BackendUnavailableError, JobTimeoutError, KineticError, StoreUnreachableError
+from kinetic.errors import (
+    BackendUnavailableError,
+    CredentialsError,
+    JobTimeoutError,
+    KineticError,
+    StoreUnreachableError,
+)
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -109,7 +115,7 @@ class Eyes:
         while True:
             try:
                 seen = looking.look(self._handle)
-            except (StoreUnreachableError, BackendUnavailableError) as error:
+            except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
                 if time.monotonic() >= until:
                     raise
                 output.once(f"{self._handle.job_id} goes on, and cannot be seen now: {error.what}; waiting")
@@ -215,9 +221,9 @@ class _Reasons:
 
     def phase(self, seen: Look) -> tuple[str, str]:
         """Say in which phase a job is, and more about it where there is more that no warning has said."""
-        if seen.status is JobStatus.RUNNING:
-            return "running", ""
         reason = seen.sighting.reason if seen.sighting is not None else ""
+        if seen.status is JobStatus.RUNNING:
+            return "running", reason
         backend = places.backend_of(self._handle)
         if backend.is_here:
             return "waiting for a slot", reason.removeprefix("waits for ")

@@ -1,4 +1,4 @@
-"""Patience: what was computed waits for a store that is out of reach; a job that cannot begin waits as well."""
+"""Patience: what was computed waits for its store, and for credentials; a job that cannot begin waits as well."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from kinetic.errors import CredentialsError, KineticError, StoreUnreachableError
+
 T = TypeVar("T")
 
+PASSES = (StoreUnreachableError, CredentialsError)  # what a complete value waits for
+
+FINISHED = "finished"  # what is said of a job begins so whose function has returned, and whose value waits
 HOUR = 3600.0  # longer than the outages that services of this kind write reports about
 _LONGEST_PAUSE = 15.0
+
+
+def waits_for(error: Exception) -> str:
+    """Say what a job waits for that has finished, and whose value the store does not take: one line."""
+    what = "credentials" if isinstance(error, CredentialsError) else "its store"
+    words = ": ".join(filter(None, (error.what, error.why))) if isinstance(error, KineticError) else str(error)
+    return f"{FINISHED}; waiting for {what}: {' '.join(words.split())}"
 
 
 def keep_trying(

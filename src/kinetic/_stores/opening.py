@@ -13,7 +13,7 @@ from kinetic.errors import OptionError
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
 
-__all__ = ["CREDENTIAL_VARIABLES", "open_store"]
+__all__ = ["CREDENTIAL_VARIABLES", "open_anew", "open_store"]
 
 _memory: dict[str, Store] = {}
 _open: dict[tuple[str | None, ...], Store] = {}  # connections and tokens are worth keeping
@@ -46,6 +46,14 @@ def open_store(url: str) -> Store:
         why="stores: gs://bucket/prefix, s3://bucket/prefix, file:///folder, memory://name",
         next="unset KINETIC_STORE, or give it such an address",
     )
+
+
+def open_anew(url: str) -> Store:
+    """Open a store whose credentials are used up: those that are there now count, as after another login."""
+    with _lock:
+        for known in [known for known in _open if known[0] == url]:
+            del _open[known]
+    return open_store(url)
 
 
 def _in_the_cloud(url: str) -> Store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinetic._runner import patience
+from kinetic.errors import CredentialsError, StoreUnreachableError
 
 
 class Outage:
@@ -106,3 +107,15 @@ def test_when_waiting_is_of_no_use_any_more_the_failure_is_raised_without_anothe
 
     assert caught.value is second
     assert store.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CredentialsError("we are not let in", why="403\nas nobody"), "credentials: we are not let in: 403 as nobody"),
+        (StoreUnreachableError("it did not answer"), "its store: it did not answer"),
+        (OSError(5, "Input/output error"), "its store: [Errno 5] Input/output error"),
+    ],
+)
+def test_a_finished_job_says_in_one_line_what_it_waits_for(error: Exception, said: str):
+    assert patience.waits_for(error) == f"finished; waiting for {said}"

@@ -36,6 +36,7 @@ from kinetic._settings import cluster as settings_
 from kinetic._wire import debug, threads
 from kinetic._wire.pod import ENVIRONMENT_FILE
 from kinetic.errors import AccessDeniedError, OptionError
+from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
@@ -281,7 +282,10 @@ class KubeBackend:
         hosts = int((found.get("spec") or {}).get("completions") or 1) if found.get("kind") == JOB.name else 1
         machines = self.where.command_for_pools or diagnosis.NODES
         scene = explaining.scene(self.client, found, hosts=max(hosts, _hosts_of(found)), machines=machines)
-        return explaining.diagnosis(diagnosis.find(scene), name)
+        seen = diagnosis.find(scene)
+        if seen.status is JobStatus.RUNNING and seen.pod and not seen.what:
+            seen = seen._replace(what=live.waits_for(self.client, seen.pod))
+        return explaining.diagnosis(seen, name)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log of a pod that is there; see the protocol."""

@@ -18,6 +18,7 @@ from kinetic._backends.kube import pod_logs, reading
 from kinetic._backends.kube.following import BytesLog, Following, OnVerdict, PodLog
 from kinetic._backends.kube.reading import Object
 from kinetic._backends.kube.tailing import is_running
+from kinetic._runner import patience
 from kinetic._wire import podlog
 from kinetic._wire.pod import FAILED_EXIT
 from kinetic.errors import KineticError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
 _BLOCK_SECONDS = 0.3  # for the line that says whose log it is
+_LAST_LINES = 5  # of a container's output, among which its runner's last word is
 _FORGET_SECONDS = 15.0  # after which nobody asks any more for a log that was about to be opened
 
 
@@ -127,6 +129,17 @@ def last(client: Client, pods: Sequence[Object], *, host: int, attempt: int) -> 
                 if (reader.claim.attempt, reader.claim.host) == (attempt, host):
                     return BytesLog(data)
     return None
+
+
+def waits_for(client: Client, pod: str) -> str:
+    """Return what a pod says that it waits for, its function having returned; "" for one that does not."""
+    output = b""
+    with contextlib.suppress(KineticError):
+        output = pod_logs.read(client, pod, last_lines=_LAST_LINES) or b""
+    begins = podlog.SAID.encode()
+    said = [line.removeprefix(begins) for line in output.splitlines() if line.startswith(begins)]
+    found = said[-1].decode(errors="replace") if said else ""
+    return found if found.startswith(patience.FINISHED) else ""
 
 
 def _killed(pods: Sequence[Object], host: int) -> Iterator[tuple[Object, Object]]:

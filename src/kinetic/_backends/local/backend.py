@@ -192,6 +192,7 @@ class LocalBackend:
             at_once or time.monotonic() - self._advanced > _ADVANCE_SECONDS
         ):
             self._advanced = time.monotonic()
+            burying.hand_over(self.paths, self.queue, list(rows.values()))
             spawning.advance(self.paths, self.queue, self.limits)
             rows = self.queue.jobs(names)
         seen = {name: self._sighting(row) for name, row in rows.items()}
@@ -261,6 +262,8 @@ class LocalBackend:
             return None
         if row.state != "queued":
             follow = f"kinetic jobs logs {name} --follow"
+            if _reason(row):
+                return Diagnosis(f"{name} has {_reason(row)}", next=_AGAIN)
             return Diagnosis(f"{name} runs on {os.uname().nodename}", next=follow, waits=False)
         return Diagnosis(f"{name} {self._waits_for(row)}", why=self._holders(row), next="kinetic jobs list")
 
@@ -427,6 +430,9 @@ def _brief(row: Brief) -> Sighting:
     return Sighting(row.job_id, _STATES[row.state], row.attempt, submitted=row.submitted, started=row.started)
 
 
+_AGAIN = "log in again where it says so; the next command that looks at the job brings its value home"
+
+
 def _reason(row: Row) -> str:
-    """Return why a job failed where no store could take its verdict."""
+    """Return why a job failed where no store could take its verdict, or what a finished one waits for."""
     return "" if row.verdict in {"", "succeeded", "failed", "ended"} else row.verdict

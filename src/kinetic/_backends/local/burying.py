@@ -18,7 +18,7 @@ from typing import Any
 from kinetic._backends.local import launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Keeper, Queue, Row
-from kinetic._runner import judging, sealing
+from kinetic._runner import judging, patience, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
@@ -116,8 +116,36 @@ def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "
     try:
         _settle(paths, queue, row, said, why)
     except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: let the row tell it
+        if isinstance(error, patience.PASSES) and is_finished(paths, row):  # the value is here: whoever looks next
+            queue.note(row.job_id, patience.waits_for(error))
+            return
         what = why or f"the process that kept this job was killed, and its verdict could not be written: {error}"
         queue.end(row.job_id, _with_last_words(what, said))
+
+
+def is_finished(paths: Paths, row: Row) -> bool:
+    """Say whether a job has come to its end, and only its verdict is not in the store."""
+    with contextlib.suppress(KineticError, OSError):
+        page = launching.read(paths, row.job_id)
+        tasks = launching.works_of(paths, page, row.attempt, runner="", more={}) if page is not None else []
+        ending = judging.Ending(status=None, phase="")
+        return any(judging.the_word(task, ending) is not None for task in tasks)
+    return False
+
+
+def hand_over(paths: Paths, queue: Queue, rows: Sequence[Row]) -> None:
+    """Ask the keepers of finished jobs that wait for credentials to leave them to this client, whose own are good."""
+    for row in rows:
+        if row.state != "running" or not row.verdict.startswith(patience.FINISHED) or row.stop:
+            continue
+        with contextlib.suppress(KineticError, OSError):
+            page = launching.read(paths, row.job_id)
+            if page is None:
+                continue
+            open_store(page.store_url).size(keys.result(row.job_id))  # refused: no better than the keeper's
+            pid = next((keeper.pid for keeper in queue.keepers() if keeper.keeper == row.keeper), 0)
+            if pid and life.is_held(paths.lock(str(row.keeper))):
+                os.kill(pid, signal.SIGTERM)
 
 
 def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:

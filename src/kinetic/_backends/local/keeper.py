@@ -23,12 +23,19 @@ from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue, Row
 from kinetic._runner import judging, keeping, patience, processes, retries, sealing
 from kinetic._runner.work import Work
-from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_store
+from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_anew, open_store
 from kinetic._wire import fingerprint, keys
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
+from kinetic.errors import (
+    BackendUnavailableError,
+    CredentialsError,
+    IntegrityError,
+    KeyMissingError,
+    KineticError,
+    StoreUnreachableError,
+)
 
 T = TypeVar("T")
 
@@ -94,13 +101,13 @@ class Keeper:
         now = self.queue.jobs([job_id]).get(job_id)  # it knows the attempt
         if now is None or now.state == "ended":  # it was removed; or its verdict is there, and what is left is swept
             return
-        is_away = isinstance(error, StoreUnreachableError)
+        is_away = isinstance(error, patience.PASSES)
         if is_away and now.stop:
             self.queue.end(job_id, f"it was stopped while its store was out of reach: {_in_words(error)}")
             burying.clear_attempt(self.paths, now)
             burying.drop_data(self.paths, job_id)
-        elif is_away and self.ending:
-            return  # whoever looks next finds the row of a keeper that is gone: a value is sealed, a beginning repeated
+        elif is_away and (self.ending or burying.is_finished(self.paths, now)):
+            self.ending = True  # whoever looks next finds the row of a keeper that is gone: a value is sealed then
         else:
             burying.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
 
@@ -146,6 +153,7 @@ class Keeper:
         step("keeper:told")
         if verdict is None:
             return
+        store = open_store(page.store_url)  # it may have been opened anew
         burying.finish(self.paths, self.queue, store, tasks, verdict.status)
         for task in tasks if verdict.succeeded else ():
             burying.remove_folder(task.folder)  # a failed one keeps its working folder for a day
@@ -195,10 +203,11 @@ class Keeper:
         step("keeper:judged")
         key = launching.key_of(self.paths, task.job_id)
 
-        def seal() -> bool:
-            return sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
+        def seal(anew: bool) -> bool:
+            now = open_anew(page.store_url) if anew else store
+            return sealing.seal(now, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
 
-        self._patiently(page, seal)
+        self._seal_patiently(page, seal)
         step("keeper:sealed")
         return verdict
 
@@ -220,6 +229,27 @@ class Keeper:
             wait=lambda seconds: self._is_over(page.job_id, seconds),
             say=lambda error: sys.stderr.write(f"{page.job_id} waits for its store: {_in_words(error)}\n"),
         )
+
+    def _seal_patiently(self, page: launching.LaunchPage, seal: Callable[[bool], bool]) -> None:
+        """Bring a verdict into its store; in a cloud it waits for the store, and for credentials that expired.
+
+        What it waits for is written into the queue. After an hour, or when this keeper is told to end, whoever looks
+        next seals it, with what credentials they have.
+        """
+        refused = False
+
+        def waits(error: Exception) -> None:
+            nonlocal refused
+            refused = refused or isinstance(error, CredentialsError)
+            said = patience.waits_for(error)
+            sys.stderr.write(f"{page.job_id} {said}\n")
+            self.queue.note(page.job_id, said)
+
+        if not environment.is_cloud(page.store_url):
+            seal(False)  # noqa: FBT003 - it has one meaning here
+            return
+        over = functools.partial(self._is_over, page.job_id)
+        patience.keep_trying(lambda: seal(refused), patience.PASSES, wait=over, say=waits)
 
     def _is_over(self, job_id: str, seconds: float) -> bool:
         """Wait; say whether there is no use in it any more: the job was stopped or removed, or this keeper must end."""

@@ -325,6 +325,12 @@ class Queue:
             return bool(done.rowcount)
 
     @again_if_repaired
+    def note(self, job_id: str, waits_for: str) -> None:
+        """Write down what a running job waits for that has finished; "" for nothing any more."""
+        with self.change() as db:
+            db.execute("UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'", (waits_for, job_id))
+
+    @again_if_repaired
     def requeue(self, job_id: str, keeper: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never began, which is counted, or it has retries left."""
         with self.change() as db:

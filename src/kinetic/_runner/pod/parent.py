@@ -28,11 +28,11 @@ from kinetic._runner.pod.segments import Segments
 from kinetic._runner.pod.spool import Spool
 from kinetic._runner.pod.telling import last_words, say, through
 from kinetic._runner.work import ORDER, Work
-from kinetic._stores import open_store
+from kinetic._stores.opening import open_anew, open_store
 from kinetic._wire import distribution, keys, pages, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
-from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
+from kinetic.errors import CredentialsError, KineticError, RunnerError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from kinetic._runner.pod.notifier import Notifier
@@ -45,6 +45,7 @@ _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
 _DRAIN_SECONDS = 2.0  # for whoever reads the container's output
 _VERDICT_SECONDS = 60.0  # between two looks of a single host: somebody may have cancelled the job
+_FOREVER = float("inf")  # a value is worth a machine until somebody says otherwise: the job's own deadline, or a cancel
 _LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
 
 
@@ -311,7 +312,7 @@ class Parent:
         def seal() -> bool:
             return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
 
-        ours = self.patiently(seal)
+        ours = self.patiently(seal, seconds=_FOREVER if verdict.succeeded else patience.HOUR)
         self.peers.ring()
         failed = ours and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
@@ -342,13 +343,25 @@ class Parent:
         """Bring the log into the store, as far as there is time; return why its end is not there, or ""."""
         return self.printing.finish(_HASTY_LOG_SECONDS if self.told_to_end else _LOG_SECONDS)
 
-    def patiently(self, put: Callable[[], bool]) -> bool:
-        """Bring something into the store that must not be lost, however long the store is out of reach."""
+    def patiently(self, put: Callable[[], bool], *, seconds: float = patience.HOUR) -> bool:
+        """Bring something into the store that must not be lost, however long it is out of reach or refuses us."""
+        told = ""
+
+        def waits(error: Exception) -> None:
+            nonlocal told
+            if isinstance(error, CredentialsError):
+                with contextlib.suppress(KineticError):
+                    self.store = open_anew(self.page.store_url)  # with what credentials there are by now
+            if (said := patience.waits_for(error)) != told:
+                told = said
+                say(f"{said}; it is tried again")
+
         return patience.keep_trying(
             put,
             (KineticError, OSError),
             wait=lambda pause: self.wait_for(lambda: self.told_to_end, pause),
-            say=lambda error: say(f"the store does not take the result; it is tried again: {error}"),
+            say=waits,
+            seconds=seconds,
         )
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:

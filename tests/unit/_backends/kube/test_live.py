@@ -407,3 +407,14 @@ def test_a_log_without_its_beginning_or_with_a_hole_is_not_taken(
     log = live.last(client, [served.pod], host=0, attempt=0)
 
     assert log is None or log.size() == 0
+
+
+def test_a_pod_that_has_finished_says_what_it_waits_for(served: ContainerLog, client: Client) -> None:
+    served.write(claimed() + b"one\nkinetic|=kinetic| finished; waiting for Godot\n")
+    assert live.waits_for(client, "pod-a") == ""
+
+    served.write(podlog.said("finished; waiting for credentials: 403"))
+    assert live.waits_for(client, "pod-a") == "finished; waiting for credentials: 403"
+
+    served.write(podlog.said(f"{podlog.VERDICT}: the job succeeded"))
+    assert live.waits_for(client, "pod-a") == ""

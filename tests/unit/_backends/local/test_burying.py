@@ -23,6 +23,7 @@ from kinetic._stores.files import FileStore
 from kinetic._wire import digests, folders, keys, seal
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
+from kinetic.errors import CredentialsError, StoreUnreachableError
 
 KEY = bytes(range(32))
 JOB = "cpu-train-20261120-143000-1a2b3c4"
@@ -367,6 +368,49 @@ def test_a_store_that_refuses_does_not_stop_the_burial_and_the_row_tells_why(gra
     assert grave.state == "ended"
     assert "Permission denied" in grave.queue.jobs([JOB])[JOB].verdict
     assert grave.left == []
+
+
+@pytest.mark.parametrize(
+    ("error", "waits_for"),
+    [
+        (CredentialsError("gs://jobs does not let us in", why="403"), "finished; waiting for credentials: gs://jobs"),
+        (StoreUnreachableError("gs://jobs did not answer"), "finished; waiting for its store: gs://jobs"),
+    ],
+    ids=["credentials", "an outage"],
+)
+def test_a_value_that_was_complete_waits_until_somebody_with_good_credentials_looks(
+    grave, monkeypatch, error, waits_for: str
+):
+    grave.die()
+    grave.complete()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(burying.sealing, "seal", refuse)
+        for _ in range(3):  # whoever looks with bad ones changes nothing
+            grave.bury()
+            assert grave.state == "running"
+            assert grave.queue.jobs([JOB])[JOB].verdict.startswith(waits_for)
+    grave.bury()
+
+    assert grave.outcome().status == "succeeded"
+    assert grave.state == "ended"
+    assert grave.scratch == []
+
+
+def test_a_job_that_left_no_value_is_not_waited_for(grave, monkeypatch):
+    grave.die()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise CredentialsError("gs://jobs does not let us in")
+
+    monkeypatch.setattr(burying.sealing, "seal", refuse)
+    grave.bury()
+
+    assert grave.state == "ended"
+    assert "its verdict could not be written" in grave.queue.jobs([JOB])[JOB].verdict
 
 
 def test_a_launch_page_that_is_damaged_ends_its_job_with_a_reason(grave):
