@@ -208,6 +208,18 @@ class BatchHandle:
                 if attempt >= 0 and (job is None or (job.group_attempt or 0) != attempt):
                     self.jobs[index] = board.handle(index)
 
+    def __repr__(self) -> str:
+        """Return three lines: which batch, how it stood when this process looked last, and how to look now."""
+        name = f", name={self.name!r}" if self.name else ""
+        board, submitted = self._board, sum(job is not None for job in self.jobs)
+        seen = tally.told(tally.counted(board, self._submission_errors)) if board is not None else ""
+        now = f"kinetic batch status {self.group_id}" if self.group_id else "kinetic jobs list"
+        return (
+            f"BatchHandle(group_id={self.group_id!r}{name}, {len(self.jobs)} inputs)\n"
+            f"  when last seen: {seen or f'{submitted} submitted'}\n"
+            f"  now: {now}"
+        )
+
     def _repr_html_(self) -> str:
         """Return a grid of statuses for notebooks."""
         from kinetic._batches import grid

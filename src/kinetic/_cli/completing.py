@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import click
 
 _NEWEST = "@last"
+_PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
@@ -39,7 +41,8 @@ def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def _beginning(incomplete: str, found: Iterable[str]) -> list[str]:
-    return [word for word in found if word.startswith(incomplete)]
+    """Return what begins so and is one plain word: a shell puts what is offered into the command line as it is."""
+    return [word for word in found if word.startswith(incomplete) and _PLAIN_WORD.fullmatch(word)]
 
 
 def _quietly(names: Callable[[], Iterable[str]]) -> list[str]:

@@ -13,6 +13,8 @@ from kinetic._cli.mistakes import MistakeError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_SLIP = 0.8  # what is so much like a command of ours is a slip of the finger
+
 
 class Later(NamedTuple):
     """A command that is imported on first use.
@@ -79,12 +81,24 @@ class LazyGroup(click.Group):
             return self._aliases.get(name, name), command, args[1:]
         if ctx.resilient_parsing or name.startswith("-"):  # completing a half-typed line, or a misplaced option
             return super().resolve_command(ctx, args)
-        raise self._no_such(ctx, name)
+        raise self._no_such(ctx, name, args[1:])
 
-    def _no_such(self, ctx: click.Context, name: str) -> MistakeError:
+    def _no_such(self, ctx: click.Context, name: str, words: list[str]) -> MistakeError:
         from difflib import get_close_matches  # 2 ms; only on the way to an error
 
-        near = get_close_matches(name.lower(), [*self.later, *self._aliases], 1)
+        from kinetic._cli import foreign
+
+        known = [*self.later, *self._aliases]
+        meant = foreign.meant(ctx.command_path, name.lower(), words)
+        if meant is not None and not get_close_matches(name.lower(), known, 1, _SLIP):
+            return MistakeError(
+                f"there is no command {name!r}; did you mean {meant.command!r}?",
+                ctx,
+                why=f"{ctx.command_path} knows: {', '.join(self.later)}",
+                next=meant.line,
+            )
+
+        near = get_close_matches(name.lower(), known, 1)
         best = self._aliases.get(near[0], near[0]) if near else ""
         return MistakeError(
             f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),

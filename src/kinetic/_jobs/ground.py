@@ -13,7 +13,7 @@ from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends.local import session
 from kinetic._jobs import places
-from kinetic._settings import keyring
+from kinetic._settings import keyring, variables
 from kinetic._settings.target import IN_CLUSTER
 from kinetic._stores import open_store, probing
 
@@ -105,6 +105,8 @@ def announce(ground: Ground, options: Options) -> None:
         output.once(f"jobs run in {_place(ground.target)}")
     for note in ground.notes:
         output.once(note)
+    if strange := variables.unknown(os.environ, options.capture_env_vars or ()):
+        output.warn_once(variables.told(strange))
 
 
 def _place(target: Target) -> str:

@@ -336,6 +336,14 @@ class JobHandle:
     def _log(self) -> LiveLog | None:
         return logs.log_of(self)
 
+    def __repr__(self) -> str:
+        """Return one line: which job, of which function, on what and where."""
+        of = f" of {self.group_id!r}" if self.group_id else ""
+        return (
+            f"JobHandle(job_id={self.job_id!r}, func_name={self.func_name!r}, accelerator={self.accelerator!r}, "
+            f"backend={self.backend!r}{of})"
+        )
+
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""
         import html  # 2 ms; only in notebooks

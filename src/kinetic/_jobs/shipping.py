@@ -73,6 +73,10 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     grounds.announce(ground, options)
     _refuse_folders_of_this_machine(options, ground)
     captured = environment.capture(options.capture_env_vars or (), os.environ)
+    if missing := environment.unset(options.capture_env_vars or (), os.environ):
+        what = "it" if len(missing) == 1 else "them"
+        names = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
+        output.warn_once(f"capture_env_vars: {names}, so the job will not have {what}")
     interpreter = interpreting.interpreter_for(function, plan, ground)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
     pod = None

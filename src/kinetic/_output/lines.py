@@ -40,6 +40,13 @@ def once(text: str, *, about: str = "") -> None:
         say(text)
 
 
+def warn_once(text: str) -> None:
+    """Tell something that may need attention, but only the first time in this process."""
+    if text not in _said:
+        _said.add(text)
+        warn(text)
+
+
 def is_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
     """Return whether a notice is to be given: once a day, as an empty file with its digest for a name remembers.
 

@@ -58,13 +58,18 @@ def check(patterns: object) -> tuple[str, ...]:
 
 
 def capture(patterns: Sequence[str], environ: Mapping[str, str]) -> Captured:
-    """Take the variables that exact names and wildcards match now; an exact name that is not set is passed over."""
+    """Take the variables that exact names and wildcards match now; an exact name that is not set is only named."""
     exact = {pattern for pattern in patterns if not pattern.endswith("*")}
     beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     matched = {name for name in environ if name in exact or (beginnings and name.startswith(beginnings))}
     skipped = sorted((matched & PROCESS_NAMES) - exact)
     values = {name: environ[name] for name in sorted(matched - set(skipped))}
     return Captured(values, tuple(_notes(values, skipped)))
+
+
+def unset(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the exact names that no variable has: probably a slip of the finger, or a shell that did not export."""
+    return sorted({pattern for pattern in patterns if not pattern.endswith("*") and pattern not in environ})
 
 
 def _notes(values: Mapping[str, str], skipped: Sequence[str]) -> list[str]:

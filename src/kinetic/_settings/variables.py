@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from kinetic._settings.job_options import JOB_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Topic = Literal["where", "packaging", "jobs", "clusters", "this machine", "inside a job"]
 
@@ -79,6 +79,9 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 _NAMES = frozenset(variable.name for variable in VARIABLES)
+_PREFIX = "KINETIC_"
+_HANDED_ON = ("KEEPER", "DEBUG_TOKEN")  # without the prefix: what our own processes hand to each other
+_OF_TESTS = f"{_PREFIX}TEST_"
 
 
 def read(name: str, environ: Mapping[str, str]) -> str | None:
@@ -90,3 +93,26 @@ def read(name: str, environ: Mapping[str, str]) -> str | None:
     if name not in _NAMES:
         raise LookupError(f"{name} is read but not described in kinetic/_settings/variables.py")
     return environ.get(name) or None
+
+
+def unknown(environ: Mapping[str, str], besides: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables that look like kinetic's and that it does not read, each with the nearest known name or "".
+
+    Args:
+        environ: The environment.
+        besides: Names that the user means for something else, e.g. those that a job takes along.
+    """
+    expected = {*_NAMES, *(f"{_PREFIX}{word}" for word in _HANDED_ON), *besides}
+    names = [name for name in environ if name.startswith(_PREFIX) and name not in expected]
+    found = sorted(name for name in names if not name.startswith(_OF_TESTS))
+    if not found:
+        return {}
+    from difflib import get_close_matches  # 2 ms; only where there is one
+
+    return {name: next(iter(get_close_matches(name, sorted(_NAMES), 1)), "") for name in found}
+
+
+def told(found: Mapping[str, str]) -> str:
+    """Say in one sentence which variables are not kinetic's, and what was probably meant."""
+    listed = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in found.items())
+    return f"kinetic does not read {listed}; kinetic config lists the variables that it reads"

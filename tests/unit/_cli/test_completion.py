@@ -154,6 +154,45 @@ def test_ids_of_jobs_are_offered_newest_first(complete) -> None:
     assert complete("jobs", "result", "") == ["@last", NEWER, JOB, OTHER]
 
 
+STRANGE = (
+    "cpu-x;touch pwned",
+    "cpu-$(touch pwned)",
+    "cpu-`touch pwned`",
+    "cpu-a b",
+    "cpu-x\\ny",
+    "cpu-\x1b[2J",
+    "cpu-'",
+)
+
+
+def test_a_folder_with_a_name_that_no_job_has_is_not_offered(complete, home) -> None:
+    for name in STRANGE:
+        (home / "store" / name).mkdir()
+        (home / "store" / "_groups" / name.replace("cpu", "grp")).mkdir(parents=True)
+        (home / "store" / "_groups" / name.replace("cpu", "grp") / "manifest.json").touch()
+
+    assert complete("jobs", "logs", "cpu-") == [NEWER, JOB]
+    assert complete("batch", "logs", "grp-") == []
+
+
+def test_a_real_bash_runs_nothing_of_what_it_is_offered(environ, home, tmp_path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    for name in STRANGE:
+        (home / "store" / name).mkdir()
+    begin = 'eval "$(kinetic completion bash)"; PS1=now""typing\n'
+
+    on_a_terminal(
+        ["bash", "--norc", "-i"],
+        environ,
+        begin,
+        until="nowtyping",
+        then=f"cd {tmp_path}; kinetic jobs wait cpu-x\t\t\nexit\n",
+    )
+
+    assert not list(tmp_path.rglob("pwned"))
+
+
 def test_names_of_profiles_are_offered(complete) -> None:
     assert complete("profile", "use", "t") == ["team", "tiny"]
     assert complete("--profile", "") == ["local", "team", "tiny"]

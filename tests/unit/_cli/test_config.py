@@ -230,3 +230,13 @@ def test_no_secret_is_shown(kinetic, folder, home, monkeypatch) -> None:
         assert "hunter2" not in told.output
         assert "cd" * 32 not in told.output
         assert "s3://***@bucket/x?***" in told.output
+
+
+def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(kinetic, folder, monkeypatch) -> None:
+    monkeypatch.setenv("KINETIC_PROJEKT", "hunter2")
+
+    told, page = kinetic("config"), json.loads(kinetic("config", "--json").stdout)
+
+    assert "warning: kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?)" in told.stderr
+    assert page["unknown_variables"] == {"KINETIC_PROJEKT": "KINETIC_PROJECT"}
+    assert "hunter2" not in told.stdout + told.stderr

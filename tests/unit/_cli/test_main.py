@@ -11,6 +11,7 @@ import click
 import pytest
 
 import kinetic as package
+from kinetic._cli import foreign
 from kinetic._cli.lazy import LazyGroup
 from kinetic._cli.main import cli
 
@@ -104,6 +105,43 @@ def test_a_misspelt_command_is_answered_with_the_nearest(words, near, kinetic) -
     assert told.stdout == ""
     assert told.stderr.splitlines()[0].startswith("error: ")
     assert told.stderr.splitlines()[-1] == f"next:  {near}"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("logs",), "jobs logs @last"),
+        (("logs", "cpu-a-1", "-f"), "jobs logs cpu-a-1 -f"),
+        (("status",), "jobs status @last"),
+        (("ps",), "jobs list"),
+        (("ps", "-a"), "jobs list"),
+        (("submit",), "run FILE.py::FUNCTION"),
+        (("submit", "train.py", "3"), "run train.py 3"),
+        (("cancel", "cpu-a-1"), "jobs cancel cpu-a-1"),
+        (("kill", "a b"), "jobs cancel 'a b'"),
+        (("rm", "x\x1b[2J"), "jobs cleanup @last"),
+        (("Describe",), "jobs show @last"),
+        (("jobs", "describe", "cpu-a"), "jobs show cpu-a"),
+        (("jobs", "get"), "jobs list"),
+        (("jobs", "kill"), "jobs cancel @last"),
+        (("batch", "delete", "grp-1"), "batch cleanup grp-1"),
+    ],
+)
+def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
+    told = kinetic(*words)
+
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.splitlines()[-1] == f"next:  kinetic {near}"
+    command = near.split()[0] if near.startswith("run") else " ".join(near.split()[:2])
+    assert f"there is no command {next(word for word in words if word not in ('jobs', 'batch'))!r}" in told.stderr
+    assert f"did you mean {command!r}?" in told.stderr
+
+
+def test_every_command_that_words_of_other_tools_lead_to_exists(kinetic) -> None:
+    for table in foreign._TABLES.values():
+        for _, ours in foreign.rows(table):
+            command = [part for part in ours if not foreign._is_example(part)]
+            assert kinetic(*command, "-h").exit_code == 0, command
 
 
 def test_a_command_that_resembles_none_is_answered_with_all(kinetic) -> None:

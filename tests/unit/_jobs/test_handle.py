@@ -248,3 +248,22 @@ def test_a_card_never_breaks_a_notebook() -> None:
 
 def test_the_repr_names_the_job() -> None:
     assert "job_id='cpu-train-20261120-143000-1a2b3c4'" in repr(handle())
+
+
+def test_the_repr_is_one_line_whatever_a_field_holds() -> None:
+    shown = repr(handle(func_name="train\n\x1b[2J", accelerator="cpu\u202e"))
+
+    assert shown == (
+        "JobHandle(job_id='cpu-train-20261120-143000-1a2b3c4', func_name='train\\n\\x1b[2J', "
+        "accelerator='cpu\\u202e', backend='local')"
+    )
+
+
+def test_the_repr_of_a_batch_is_three_lines_and_asks_nobody() -> None:
+    batch = kinetic.BatchHandle("grp-0a1b2c3d", "a\nsweep", {}, [handle(store="gs://far-away"), None])
+
+    assert repr(batch).splitlines() == [
+        "BatchHandle(group_id='grp-0a1b2c3d', name='a\\nsweep', 2 inputs)",
+        "  when last seen: 1 submitted",
+        "  now: kinetic batch status grp-0a1b2c3d",
+    ]

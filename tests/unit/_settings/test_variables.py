@@ -47,3 +47,29 @@ def test_every_variable_that_this_room_mentions_is_described():
     mentioned = {name for file in ROOM.glob("*.py") for name in re.findall(r"\bKINETIC_[A-Z_]*[A-Z]", file.read_text())}
 
     assert mentioned <= variables._NAMES
+
+
+def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name() -> None:
+    environ = {
+        "KINETIC_PROJEKT": "acme",
+        "KINETIC_QQQQQQQQQQQQQQQQ": "1",
+        "KINETIC_MINE": "1",
+        "KINETIC_HOME": "/h",
+        "KINETIC_KEEPER": "handed on by us",
+        "KINETICS": "not ours",
+    }
+
+    found = variables.unknown(environ, besides=["KINETIC_MINE"])
+
+    assert found == {"KINETIC_PROJEKT": "KINETIC_PROJECT", "KINETIC_QQQQQQQQQQQQQQQQ": ""}
+    assert variables.told(found).startswith(
+        "kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?), KINETIC_QQQQQQQQQQQQQQQQ; "
+    )
+
+
+def test_every_variable_that_our_source_names_is_described_or_ours() -> None:
+    named = set()
+    for file in ROOM.parent.rglob("*.py"):
+        named |= set(re.findall(r'"(KINETIC_[A-Z_]+[A-Z])"', file.read_text()))
+
+    assert variables.unknown(dict.fromkeys(named, "")) == {}

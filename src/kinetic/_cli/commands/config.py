@@ -12,6 +12,7 @@ import click
 
 from kinetic._cli import options, tables, values
 from kinetic._cli.tables import Column
+from kinetic._settings import variables
 from kinetic._settings.job_options import BY_NAME
 from kinetic.errors import KineticError
 
@@ -57,13 +58,17 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
     """
     look = _Look()
     rows = look.rows()
+    strange = variables.unknown(os.environ)
     if as_json:
         found = [{**row._asdict(), "value": _shown(row)} for row in rows]
-        tables.document(settings=found, notes=look.notes, problems=[problem.what for problem in look.problems])
+        problems = [problem.what for problem in look.problems]
+        tables.document(settings=found, notes=look.notes, unknown_variables=strange, problems=problems)
     else:
         tables.show(_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
         for note in look.notes:
             click.echo(note, err=True)
+        if strange:
+            click.echo(f"warning: {variables.told(strange)}", err=True)
     if look.problems:
         raise look.problems[0]
 

@@ -1,0 +1,47 @@
+"""Variables of the environment that do not do what their user thinks: one warning, before anything is packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_unknown_and_unset_variables_are_warned_of_once_and_before_packing(project: Any, monkeypatch: Any) -> None:
+    project.write(
+        "theirs.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", capture_env_vars=["NOT_SET_HERE", "NOR_THIS_*", "KINETIC_MINE"])
+        def work(what):
+            return 1
+        """,
+    )
+    monkeypatch.setenv("KINETIC_ACELERATOR_", "cpu")
+    monkeypatch.setenv("KINETIC_MINE", "captured on purpose")
+
+    done = project.run("-c", "import theirs\ntheirs.work(1)\ntheirs.work(open('/dev/null'))\n")
+
+    warnings = [line for line in done.stderr.splitlines() if "warning:" in line]
+    assert len(warnings) == 2, done.stderr
+    assert warnings[0].startswith("kinetic: warning: kinetic does not read KINETIC_ACELERATOR_")
+    assert (
+        warnings[1] == "kinetic: warning: capture_env_vars: NOT_SET_HERE is not set here, so the job will not have it"
+    )
+
+
+def test_the_warning_comes_although_the_call_cannot_be_packed(project: Any) -> None:
+    project.write(
+        "theirs.py",
+        """
+        import kinetic
+
+        @kinetic.run(accelerator="cpu", capture_env_vars=["NOT_SET_HERE"])
+        def work(what):
+            return 1
+        """,
+    )
+
+    done = project.run("-c", "import theirs\ntheirs.work(__import__('threading').Lock())\n")
+
+    assert "NOT_SET_HERE is not set here" in done.stderr
+    assert "ArgumentNotPicklableError" in done.stderr
