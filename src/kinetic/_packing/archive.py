@@ -66,7 +66,8 @@ def ship(
     """
     root = os.fspath(plan.root)
     rules, notes = ignore.read(root, environ)
-    walked = walking.walk(root, rules, exclude=map(os.fspath, exclude))
+    walked = walking.walk(root, rules, exclude=[*map(os.fspath, exclude), *ignore.private_places(environ)])
+    notes += ignore.meant_more(rules, walked.paths())
     there = {entry.key: entry.size for entry in store.entries("packs/")}
     glance = Glance(os.fspath(cache), root, store.url, walked)
     if seen := glance.recognise(there):

@@ -7,10 +7,11 @@ left out, the last line that fits decides. As with git, nothing below a folder t
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 FILE = ".kineticignore"
@@ -45,6 +46,12 @@ _PIECES = re.compile(  # what is not plain in a glob; a bracket or backslash tha
     re.DOTALL,
 )
 
+_LONGEST_FILE, _LONGEST_LINE = 1 << 20, 4096  # characters; no path is longer than such a line
+
+# Where this user's credentials are, below the home folder. What lies there never ships, by whatever way it is reached.
+_PRIVATE = (".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")
+_PRIVATE_VARIABLES = ("AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG")
+
 Origin = Literal["default", "secret", "user"]
 
 
@@ -68,8 +75,8 @@ class Rule(NamedTuple):
 
     def fits(self, relative: str, name: str) -> bool:
         """Say whether the pattern fits a path, or its last part."""
-        match = _compiled(self.pattern, any_case=self.origin == "secret")
-        return match is not None and match.fullmatch(relative if self.whole_path else name) is not None
+        path = _compiled(self.pattern, any_case=self.origin == "secret")
+        return path is not None and path.fits(relative if self.whole_path else name)
 
 
 class Rules:
@@ -80,6 +87,10 @@ class Rules:
         self._files = _Sieve(rule for rule in rules if not rule.keeps and not rule.folders_only)
         self._folders = _Sieve(rule for rule in rules if not rule.keeps)
         self.environments = environments
+
+    def of_the_user(self) -> Iterator[Rule]:
+        """Yield the lines of the ignore file, in its order."""
+        return (rule for rule in reversed(self._rules) if rule.origin == "user")
 
     def concern(self, names: Sequence[str]) -> bool:
         """Say whether any of the files in one folder might have to stay out; nearly always not."""
@@ -165,12 +176,24 @@ def read(root: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     notes: tuple[str, ...] = ()
     try:
         with open(os.path.join(root, FILE), encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+            text = file.read(_LONGEST_FILE + 1)
+        lines = text[:_LONGEST_FILE].splitlines()
+        if len(text) > _LONGEST_FILE:
+            notes = (f"{FILE} is longer than {_LONGEST_FILE:,} characters; what stands behind them is passed over",)
+        elif any(len(line) > _LONGEST_LINE for line in lines):
+            notes = (f"a line in {FILE} is longer than {_LONGEST_LINE} characters, as no path is, and is passed over",)
     except FileNotFoundError:
         pass
     except OSError as error:
         notes = (f"{FILE} cannot be read and is passed over: {error.strerror}",)
     return compile_rules(lines, defaults=defaults), notes
+
+
+def private_places(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the folders and files with this user's credentials, whether they exist or not."""
+    home = os.path.expanduser(environ.get("HOME") or "~")
+    named = [part for name in _PRIVATE_VARIABLES for part in environ.get(name, "").split(os.pathsep) if part]
+    return (*(f"{home}/{name}" for name in _PRIVATE), *named)
 
 
 def compile_rules(lines: Iterable[str], *, defaults: bool = True) -> Rules:
@@ -184,6 +207,8 @@ def compile_rules(lines: Iterable[str], *, defaults: bool = True) -> Rules:
 
 def _rule(line: str, origin: Origin, number: int) -> Rule | None:
     """Compile one line; None for a comment, an empty line, or one that can fit nothing."""
+    if len(line) > _LONGEST_LINE:
+        return None
     text = re.sub(r"(?<!\\)[ \t]+$", "", line.removeprefix("\ufeff"))
     if not text or text.startswith("#"):
         return None
@@ -198,32 +223,110 @@ def _rule(line: str, origin: Origin, number: int) -> Rule | None:
     return Rule(text, pattern, origin, number, keeps, folders_only, whole_path)
 
 
+class _Path:
+    """A pattern as runs of segments, with ``**`` between them: each run is looked for once, from the left.
+
+    Whatever a pattern looks like, matching takes at most (segments of the path) x (segments of the pattern) looks, and
+    each of those is linear: a project that somebody cloned must not be able to hang a submission.
+    """
+
+    def __init__(self, segments: Sequence[re.Pattern[str] | None]) -> None:
+        self._runs: list[list[re.Pattern[str]]] = [[]]
+        for segment in segments:
+            if segment is None:
+                self._runs.append([])
+            else:
+                self._runs[-1].append(segment)
+        self._wants_more = len(segments) > 1 and segments[-1] is None  # "a/**" fits what lies in a, and not a itself
+
+    def fits(self, path: str) -> bool:
+        parts = path.split("/")
+        first, *middle = self._runs
+        if not middle:
+            return len(parts) == len(first) and _run_at(first, parts, 0)
+        last = middle.pop()
+        start, end = len(first), len(parts) - max(len(last), int(self._wants_more))
+        if start > end or not _run_at(first, parts, 0) or not _run_at(last, parts, len(parts) - len(last)):
+            return False
+        for run in middle:  # the first place that fits is as good as any
+            found = next((at for at in range(start, end - len(run) + 1) if _run_at(run, parts, at)), None)
+            if found is None:
+                return False
+            start = found + len(run)
+        return True
+
+
+def _run_at(run: Sequence[re.Pattern[str]], parts: Sequence[str], start: int) -> bool:
+    return all(segment.fullmatch(parts[start + at]) for at, segment in enumerate(run))
+
+
 @functools.cache
-def _compiled(pattern: str, *, any_case: bool) -> re.Pattern[str] | None:
+def _compiled(pattern: str, *, any_case: bool) -> _Path | None:
     """Compile a pattern when it is first asked for: few ever are."""
+    flags = re.DOTALL | (re.IGNORECASE if any_case else 0)
     try:
-        return re.compile(_translate(pattern), re.DOTALL | (re.IGNORECASE if any_case else 0))
+        return _Path([None if pieces is None else re.compile(_segment(pieces), flags) for pieces in _segments(pattern)])
     except re.error:  # such as [z-a]: git lets it fit nothing
         return None
 
 
-def _translate(pattern: str) -> str:
-    """Turn a glob into a regular expression; raise re.error for what can fit nothing."""
-    done, parts = 0, []
+def _segments(pattern: str) -> list[list[str] | None]:
+    """Cut a glob at its slashes into regular expressions, one a character or "" for a star; None stands for ``**``.
+
+    Raises:
+        re.error: It can fit nothing.
+    """
+    done, found = 0, list[list[str] | None]([[]])
+
+    def add(text: str) -> None:
+        first, *others = text.split("/")
+        if first:
+            _open(found).extend(map(re.escape, first))
+        for other in others:
+            found.append([*map(re.escape, other)])
+
     for piece in _PIECES.finditer(pattern):
-        parts.append(re.escape(pattern[done : piece.start()]))
-        parts.append(_translate_piece(piece, at_end=piece.end() == len(pattern)))
+        add(pattern[done : piece.start()])
         done = piece.end()
-    return "".join(parts) + re.escape(pattern[done:])
+        if piece["deep"]:
+            found[-1] = None
+            if piece["deep"].endswith("/"):
+                found.append([])
+        elif piece["star"]:
+            _open(found).append("")
+        elif piece["quoted"] == "/":
+            found.append([])
+        else:
+            _open(found).append(_translate_piece(piece))
+    add(pattern[done:])
+    return found
 
 
-def _translate_piece(piece: re.Match[str], *, at_end: bool) -> str:
-    if piece["deep"]:
-        return ".+" if at_end and not piece["deep"].endswith("/") else "(?:.*/)?"
-    if piece["star"]:
-        return "[^/]*"
+def _open(found: list[list[str] | None]) -> list[str]:
+    last = found[-1]
+    if last is None:  # what stands behind ``**/``
+        last = []
+        found.append(last)
+    return last
+
+
+def _segment(pieces: Sequence[str]) -> str:
+    """Turn the pieces of one segment into a regular expression that never goes back behind a star that has fitted."""
+    chunks: list[list[str]] = [[]]
+    for piece in pieces:
+        if piece:
+            chunks[-1].append(piece)
+        elif len(chunks) == 1 or chunks[-1]:
+            chunks.append([])
+    first, *others = ("".join(chunk) for chunk in chunks)
+    if not others:
+        return first
+    return first + "".join(f"(?>.*?{chunk})" for chunk in others[:-1]) + f".*{others[-1]}"
+
+
+def _translate_piece(piece: re.Match[str]) -> str:
     if piece["one"]:
-        return "[^/]"
+        return "."
     if piece["quoted"]:
         return re.escape(piece["quoted"])
     if piece["broken"]:
@@ -232,4 +335,36 @@ def _translate_piece(piece: re.Match[str], *, at_end: bool) -> str:
     negated = inside[:1] in {"!", "^"}
     body = re.sub(r"([\\\[&~|])", r"\\\1", inside[negated:]) if "\\" not in inside else inside[negated:]
     body = ("\\" + body) if body.startswith(("]", "^")) else body
-    return f"(?!/)[{'^' if negated else ''}{body}]"
+    return f"[{'^' if negated else ''}{body}]"
+
+
+def meant_more(rules: Rules, paths: Sequence[str]) -> tuple[str, ...]:
+    """Name lines that leave out less here than in the package that we replace, where that makes a difference.
+
+    There, a line is stripped of blanks, and ``*`` goes on over slashes.
+
+    Args:
+        rules: Of the project.
+        paths: What ships: files, and folders with a slash at their end.
+    """
+    notes = []
+    for rule in rules.of_the_user():
+        blank = rule.text[:1].isspace()
+        crosses = "/" in rule.pattern and any(sign in rule.pattern for sign in "*?[") and "**" not in rule.pattern
+        if rule.keeps or not (blank or crosses):
+            continue
+        theirs = rule.text.strip()
+        fits = re.compile(fnmatch.translate(theirs.strip("/"))).match
+        found = next((path for path in paths if _is_theirs(path, fits, rule)), None)
+        if found is not None:
+            better = theirs if blank else theirs.replace("*", "**/*")
+            why = "a blank in front belongs to the pattern" if blank else "* stops at a slash"
+            notes.append(f"{FILE} line {rule.number}, {rule.text!r}, ships {found}: {why}, as with git; write {better}")
+    return tuple(notes)
+
+
+def _is_theirs(path: str, fits: Callable[[str], object], rule: Rule) -> bool:
+    name = path.rstrip("/")
+    if rule.folders_only and not path.endswith("/"):
+        return False
+    return fits(name) is not None or fits(name.rpartition("/")[2]) is not None

@@ -58,7 +58,9 @@ def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[s
     """Say for every path of a project whether it ships; nothing is read or sent."""
     root = os.fspath(plan.root)
     rules, notes = ignore.read(root, environ)
-    walked = walking.walk(root, rules, exclude=map(os.fspath, exclude), limited=False)
+    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
+    walked = walking.walk(root, rules, exclude=apart, limited=False)
+    notes += ignore.meant_more(rules, walked.paths())
     kept = [
         Listed(file.relative, file.size, kept=True, reason="") for folder in walked.folders for file in folder.files
     ]

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from kinetic._packing import ignore, root, staleness
 from kinetic._packing.root import Plan
-from kinetic._packing.walking import is_environment
+from kinetic._packing.walking import is_environment, is_inside
 
 Kind = Literal["ships", "installed", "by-value"]
 _OURS = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
@@ -81,6 +81,7 @@ class _Judge:
 
     def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
         self._root = os.fspath(plan.root)
+        self._real_root = os.path.realpath(self._root)
         self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
         self._rules, _ = ignore.read(self._root)
         self._libraries = frozenset(item for item in path if item and _holds_packages(item))
@@ -110,9 +111,13 @@ class _Judge:
         folder, name = os.path.split(place)
         if folder not in self._below:
             inside = None if root.is_standard(folder) else root.below(folder, self._root)
+            if inside is not None and not is_inside(os.path.realpath(folder), self._real_root):
+                inside = None  # reached through a link, which does not ship
             self._below[folder] = None if inside is None else f"{inside}/" if inside else ""
         start = self._below[folder]
-        return None if start is None else start + name
+        if start is None or (os.path.islink(place) and not is_inside(os.path.realpath(place), self._real_root)):
+            return None
+        return start + name
 
     def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
         if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):

@@ -14,7 +14,7 @@ _NAMED = 10  # names in one line
 
 def about(walked: Walked, environ: Mapping[str, str], *, unsteady: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the notes about a walk, a sentence each; usually none."""
-    notes = [*_secrets(walked), *_skipped(walked)]
+    notes = [*_secrets(walked), *_outside(walked), *_skipped(walked)]
     if unsteady:
         notes.append(f"written to while they were packed, so they ship as they were at that moment: {_some(unsteady)}")
     limit, complaint = _limit(environ)
@@ -30,6 +30,14 @@ def _secrets(walked: Walked) -> list[str]:
         return []
     line = f"!{escaped(names[0])[1:]}"
     return [f"left out because they look like secrets: {_some(names)} (a line '{line}' in {FILE} ships it)"]
+
+
+def _outside(walked: Walked) -> list[str]:
+    links = [f"{left.relative.rstrip('/')} ({left.reason})" for left in walked.left_out if left.origin == "outside"]
+    if not links:
+        return []
+    told = f"skipped links that lead out of the project: {_some(links)}; copy what the job needs into the project, "
+    return [f"{told}pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a folder that holds both"]
 
 
 def _skipped(walked: Walked) -> list[str]:

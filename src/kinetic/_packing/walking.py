@@ -13,6 +13,7 @@ from kinetic.errors import ProjectRootError
 
 LIMIT_BYTES = 2 << 30  # 2 GB: above this it is data, and belongs into kinetic.Data
 LIMIT_FILES = 1_000_000  # links that lead to each other can multiply without end
+_APART = "kept apart: data, credentials, or kinetic's own"
 _by_name = attrgetter("name")
 
 
@@ -50,7 +51,8 @@ class LeftOut(NamedTuple):
         relative: Path below the root; a folder's ends with a slash.
         size: Bytes, or None where nobody looked.
         reason: Why, in a few words.
-        origin: "default", "secret", "user", "data", or "skipped" when it could not ship.
+        origin: "default", "secret", "user", "data", "outside" for a link that leads out of the project, or "skipped"
+            when it could not ship.
     """
 
     relative: str
@@ -67,6 +69,15 @@ class Walked(NamedTuple):
     files: int
     bytes: int
 
+    def paths(self) -> list[str]:
+        """Return everything that ships: folders with a slash at their end, and files."""
+        return [
+            path
+            for folder in self.folders
+            for path in (f"{folder.relative}/", *(file.relative for file in folder.files))
+            if path != "/"
+        ]
+
     def largest(self, count: int) -> list[File]:
         """Return the largest files that ship, largest first."""
         import heapq  # only for messages
@@ -80,7 +91,7 @@ def walk(root: str, rules: Rules, *, exclude: Iterable[str] = (), limited: bool 
     Args:
         root: The folder.
         rules: What stays out.
-        exclude: Further paths that stay out, absolute: data that ships by itself.
+        exclude: Further paths that stay out, absolute, with all that they hold: data that ships by itself, credentials.
         limited: Refuse what is too large to be a project.
 
     Raises:
@@ -93,8 +104,10 @@ class _Walk:
     def __init__(self, root: str, rules: Rules, exclude: Iterable[str]) -> None:
         self._root = root
         self._rules = rules
-        self._data = {os.path.realpath(path) for path in exclude} - {os.path.realpath(root)}
+        self._real_root = os.path.realpath(root)
+        self._data = {os.path.realpath(path) for path in exclude} - {self._real_root}
         self._data_names = {os.path.basename(path) for path in self._data}
+        self._within_data = tuple(f"{path.rstrip('/')}/" for path in self._data)
         self._left_out: list[LeftOut] = []
         self._bytes = 0
         self._files = 0
@@ -130,7 +143,7 @@ class _Walk:
             elif entry.is_dir(follow_symlinks=False):
                 self._descend(entry, relative, folder, folders)
             elif name in self._data_names and self._is_data(entry.path):
-                self._leave(relative, "kept apart: data, or kinetic's own", "data")
+                self._leave(relative, _APART, "data")
             elif judge and (rule := self._rules.file(relative, name)):
                 self._leave(relative, rule.reason, rule.origin, _size(entry))
             else:
@@ -154,7 +167,7 @@ class _Walk:
         if rule := self._rules.folder(relative, name):
             self._leave(f"{relative}/", rule.reason, rule.origin)
         elif name in self._data_names and self._is_data(entry.path):
-            self._leave(f"{relative}/", "kept apart: data, or kinetic's own", "data")
+            self._leave(f"{relative}/", _APART, "data")
         elif self._rules.environments and is_environment(entry.path) and not self._rules.insist_on(relative, name):
             self._leave(f"{relative}/", "a virtual environment", "default")
         else:
@@ -162,15 +175,20 @@ class _Walk:
             folders.append(Folder(relative, entry.path, [], []))
 
     def _follow(self, entry: os.DirEntry[str], relative: str, folder: Folder, folders: list[Folder]) -> None:
-        """Ship what a link leads to under the link's name; what it leads to also ships under its own."""
+        """Ship what a link leads to under the link's name; what it leads to also ships under its own.
+
+        Only what lies in the project: whoever clones one must not send away what its links point to on this machine.
+        """
         try:
             about = entry.stat()
         except OSError as error:
             self._skip(relative, f"a link that leads nowhere: {error.strerror}")
             return
         target = os.path.realpath(entry.path)
-        if target in self._data:
-            self._leave(relative, "kept apart: data, or kinetic's own", "data")
+        if target in self._data or target.startswith(self._within_data):
+            self._leave(relative, _APART, "data")
+        elif not is_inside(target, self._real_root):
+            self._leave(f"{relative}/" if stat.S_ISDIR(about.st_mode) else relative, f"a link to {target}", "outside")
         elif stat.S_ISDIR(about.st_mode):
             if self._leads_back(target, folder):
                 self._skip(f"{relative}/", "a link to a folder that it lies in")
@@ -210,6 +228,11 @@ class _Walk:
 def stamp_of(about: os.stat_result) -> str:
     """Return a word that changes whenever a file does."""
     return f"{about.st_size}.{about.st_mtime_ns}.{about.st_ctime_ns}.{about.st_ino}.{about.st_dev}"
+
+
+def is_inside(real: str, real_root: str) -> bool:
+    """Say whether a path without links lies in a folder, or is it."""
+    return real == real_root or real.startswith(real_root.rstrip("/") + "/")
 
 
 def is_environment(folder: str) -> bool:

@@ -180,3 +180,103 @@ def test_ten_thousand_names_are_judged_in_milliseconds():
         return time.perf_counter() - start
 
     assert min(judge() for _ in range(5)) < 0.03  # 2 ms here; ten times that on a slow machine
+
+
+# Bounded: whoever wrote the file may be a stranger.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 40 + "b", "a" * 250),
+        ("*a" * 40 + "b", "/".join(["a" * 250] * 10)),
+        ("x/" + "*a" * 40 + "b", "x/" + "a" * 250),
+        ("**/a" * 30 + "/b", "/".join(["a"] * 1500)),
+        ("**/" * 500 + "b", "/".join(["a"] * 1500)),
+        ("**/*a" * 100 + "/b", "/".join(["aa"] * 1000)),
+        ("?*" * 100 + "b", "a" * 250),
+        ("[a-z]*" * 60 + "!", "a" * 250),
+        ("[" * 4000, "[" * 250),
+        ("\\" * 4000, "a"),
+        (" " * 4000 + "x", "x"),
+        ("[" * 1_000_000, "["),
+        ("*" * 4000, "a" * 250),
+    ],
+)
+def test_no_line_can_hang_the_walk(pattern, path):
+    started = time.process_time()
+
+    ignore.compile_rules([pattern]).above(path)
+
+    assert time.process_time() - started < 1.0  # most take a millisecond; the first ones took longer than anybody waits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("a/**/b", "a/b", True),
+        ("a/**/b", "a/x/y/b", True),
+        ("a/**/b", "a/x/b/c", False),
+        ("a/**/b/**/c", "a/b/c", True),
+        ("a/**/b/**/c", "a/x/b/y/b/z/c", True),
+        ("a/**/b/c/**/d", "a/b/x/b/c/d", True),
+        ("**/a/**", "a", False),
+        ("**/a/**", "x/a/y", True),
+        ("**/*.py", "x/y.py", True),
+        ("a/*b*c", "a/xbxbxc", True),
+        ("a/*b*c", "a/xbxbxd", False),
+        ("a/x**y", "a/xzy", True),
+        ("a/x**y", "a/x/y", False),
+        ("*a*ab", "aab", True),
+        ("*ab*ab", "ab", False),
+        ("/**/a", "a", True),
+        ("/**", "a", True),
+    ],
+)
+def test_stars_over_several_folders_fit_as_before(pattern, path, fits):
+    (rule,) = ignore.compile_rules([pattern], defaults=False).of_the_user()
+
+    assert rule.fits(path, path.rpartition("/")[2]) is fits
+
+
+def test_an_ignore_file_without_end_is_read_up_to_a_limit_and_a_note_says_so(tmp_path):
+    (tmp_path / ".kineticignore").write_text("*.csv\n" + "x" * (2 << 20))
+
+    rules, notes = ignore.read(tmp_path, {})
+
+    assert rules.above("a.csv") is not None
+    assert "what stands behind them is passed over" in notes[0]
+
+
+# Lines that leave out less than in the package that we replace.
+
+
+@pytest.mark.parametrize(
+    ("line", "paths", "note"),
+    [
+        ("data/*.csv", ["data/", "data/a/", "data/a/b.csv"],
+         "line 1, 'data/*.csv', ships data/a/b.csv: * stops at a slash, as with git; write data/**/*.csv"),
+        ("*/cache", ["a/b/cache"], "'*/cache', ships a/b/cache: * stops at a slash"),
+        (" *.log", ["x.log"],
+         "' *.log', ships x.log: a blank in front belongs to the pattern, as with git; write *.log"),
+    ],
+)  # fmt: skip
+def test_a_line_that_left_out_more_there_is_named_with_what_it_ships(line, paths, note):
+    (said,) = ignore.meant_more(ignore.compile_rules([line]), paths)
+
+    assert note in said
+
+
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ("data/*.csv", ["data/a.txt", "a.csv"]),  # it makes no difference in this project
+        ("data/**/*.csv", ["x/data/a.csv"]),
+        ("*.log", ["logs/x.txt"]),
+        ("data/raw", ["x/data/raw"]),
+        ("!data/*.csv", ["data/a/b.csv"]),
+        ("data/*/", ["data/a/b"]),  # folders only, there as well
+    ],
+)
+def test_a_line_that_means_the_same_here_is_not_worth_a_note(line, paths):
+    assert ignore.meant_more(ignore.compile_rules([line]), paths) == ()

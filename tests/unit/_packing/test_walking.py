@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from kinetic._packing import ignore, walking
+from kinetic._packing import ignore, remarks, walking
 from kinetic._packing.listing import list_project
 from kinetic._packing.root import Plan
 from kinetic.errors import ProjectRootError
 
-APART = "kept apart: data, or kinetic's own"
+APART = "kept apart: data, credentials, or kinetic's own"
 
 
 def fill(root, files):
@@ -77,12 +77,50 @@ def test_an_alias_never_displaces_the_real_folder_whichever_is_listed_first(tmp_
     assert walked.left_out == []
 
 
-def test_a_folder_outside_the_project_is_followed_under_the_link_s_name(tmp_path):
-    fill(tmp_path, {"shared/lib.py": "1", "project/a.py": ""})
+def test_links_that_lead_out_of_the_project_are_skipped_with_one_line(tmp_path):
+    fill(tmp_path, {"shared/lib.py": "1", "home/.aws/credentials": "key", "project/a.py": "", "project/b/c.py": ""})
     (tmp_path / "project" / "one").symlink_to(tmp_path / "shared")
-    (tmp_path / "project" / "two").symlink_to("../shared")
+    (tmp_path / "project" / "b" / "two").symlink_to("../../shared")
+    (tmp_path / "project" / "file.py").symlink_to("../shared/lib.py")
+    (tmp_path / "project" / "cloud").symlink_to(tmp_path / "home" / ".aws")
+    (tmp_path / "project" / "again").symlink_to("one")
 
-    assert names(walk(tmp_path / "project")) == ["a.py", "one/lib.py", "two/lib.py"]
+    walked = walk(tmp_path / "project", "!cloud", "!one")
+
+    assert names(walked) == ["a.py", "b/c.py"]
+    assert {item.relative for item in walked.left_out if item.origin == "outside"} == {
+        "one/", "b/two/", "file.py", "cloud/", "again/",
+    }  # fmt: skip
+    (note,) = remarks.about(walked, {})
+    assert note.startswith("skipped links that lead out of the project: again (a link to ")
+    assert note.endswith("or set KINETIC_PACKAGE_ROOT to a folder that holds both")
+
+
+def test_a_project_that_is_itself_reached_through_a_link_ships(tmp_path):
+    fill(tmp_path, {"real/a.py": "", "real/b.py": ""})
+    (tmp_path / "real" / "c.py").symlink_to(tmp_path / "real" / "a.py")
+    (tmp_path / "project").symlink_to(tmp_path / "real")
+
+    assert names(walk(tmp_path / "project")) == ["a.py", "b.py", "c.py"]
+
+
+def test_what_lies_in_a_private_place_never_ships_by_whatever_way_it_is_reached(tmp_path):
+    fill(tmp_path, {".kinetic/keys/own": "key", ".aws/credentials": "key", "a.py": "", "deep/b.py": ""})
+    (tmp_path / "deep" / "keys").symlink_to("../.kinetic/keys")
+    (tmp_path / "deep" / "own").symlink_to("../.kinetic/keys/own")
+    (tmp_path / "deep" / "cloud").symlink_to("../.aws")
+    private = ignore.private_places({"HOME": str(tmp_path)})
+
+    walked = walk(tmp_path, "!.aws", "!own", "!keys", exclude=[str(tmp_path / ".kinetic"), *private])
+
+    assert names(walked) == ["a.py", "deep/b.py"]
+    assert {item.reason for item in walked.left_out} == {APART}
+
+
+def test_credentials_that_variables_name_are_private_too(tmp_path):
+    environ = {"HOME": "/home/me", "KUBECONFIG": "/a/one:/a/two", "GOOGLE_APPLICATION_CREDENTIALS": "/b/key.json"}
+
+    assert {"/home/me/.ssh", "/home/me/.aws", "/a/one", "/a/two", "/b/key.json"} <= set(ignore.private_places(environ))
 
 
 def test_a_link_to_a_folder_that_it_lies_in_is_skipped(tmp_path):
@@ -94,8 +132,11 @@ def test_a_link_to_a_folder_that_it_lies_in_is_skipped(tmp_path):
     walked = walk(tmp_path / "project")
 
     assert names(walked) == ["pkg/a.py"]
-    assert set(reasons(walked)) == {"pkg/self/", "pkg/root/", "pkg/outside/"}
-    assert set(reasons(walked).values()) == {"a link to a folder that it lies in"}
+    assert reasons(walked) == {
+        "pkg/self/": "a link to a folder that it lies in",
+        "pkg/root/": "a link to a folder that it lies in",
+        "pkg/outside/": f"a link to {tmp_path}",
+    }
 
 
 def test_two_folders_that_link_to_each_other_do_not_go_on_for_ever(tmp_path):
@@ -128,11 +169,11 @@ def test_a_linked_file_ships_as_its_content(tmp_path):
 
 
 def test_a_link_to_a_secret_is_a_secret_under_whatever_name(tmp_path):
-    fill(tmp_path, {"home/.aws/credentials": "key", "home/.ssh/config": "", "project/a.py": ""})
-    (tmp_path / "project" / "settings").symlink_to(tmp_path / "home" / ".aws" / "credentials")
+    fill(tmp_path, {".aws/credentials": "key", "a.py": ""})
+    (tmp_path / "settings").symlink_to(".aws/credentials")
 
-    assert names(walk(tmp_path / "project")) == ["a.py"]
-    assert names(walk(tmp_path / "project", "!settings")) == ["a.py", "settings"]
+    assert names(walk(tmp_path)) == ["a.py"]
+    assert names(walk(tmp_path, "!settings")) == ["a.py", "settings"]
 
 
 def test_broken_links_pipes_and_sockets_are_skipped_with_a_reason(tmp_path, monkeypatch):
