@@ -7,6 +7,8 @@ import json
 import pytest
 
 from kinetic import _hardware as hardware
+from kinetic._jobs import places
+from kinetic.errors import CapacityError
 
 
 def rows(told) -> list[list[str]]:
@@ -119,3 +121,72 @@ def test_looking_makes_nothing(kinetic, home) -> None:
 
 def test_a_size_that_there_is_not_is_answered_with_a_command(kinetic) -> None:
     assert kinetic("accelerators", "tpu-v5e-9").stderr.endswith("next:  kinetic accelerators tpu-v5litepod-2x4\n")
+
+
+# ----------------------------------------------------------------------------------------------------- asking a cluster
+
+
+class Cluster:
+    """A place that answers a check as it is told to, and keeps what it was asked."""
+
+    is_here = False
+
+    def __init__(self) -> None:
+        self.notes: tuple[str, ...] = ()
+        self.error: Exception | None = None
+        self.asked: list[tuple[str, str, str, str]] = []
+
+    def check(self, placement, settings) -> tuple[str, ...]:
+        assert settings is not None
+        if self.error is not None:
+            raise self.error
+        return self.notes
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Cluster:
+    found = Cluster()
+
+    def at(target, *, strict: bool = False) -> Cluster:
+        found.asked.append((target.project.value, target.zone.value, target.cluster.value, target.backend.value))
+        return found
+
+    monkeypatch.setattr(places, "backend_at", at)
+    return found
+
+
+def test_a_named_place_is_asked_what_a_submission_would_ask_it(kinetic, cluster) -> None:
+    cluster.notes = ("nodes for tpu-v5litepod-8 that are up now: 0 of 1; the pool tpu grows to 2",)
+
+    told = kinetic(*"accelerators tpu-v5e-8 --live --project acme --zone us-west4-a --cluster main".split())
+    page = json.loads(kinetic("accelerators", "tpu-v5e-8", "--project", "acme", "--json").stdout)
+
+    assert cluster.asked[0] == ("acme", "us-west4-a", "main", "gke")
+    assert f"in the cluster   {cluster.notes[0]}" in told.stdout
+    assert page["accelerator"]["cluster"] == {"notes": [*cluster.notes]}
+
+
+def test_a_cluster_that_can_never_have_it_is_an_error_in_three_parts(kinetic, cluster) -> None:
+    cluster.error = CapacityError("the cluster main has no machines for it", why="pools: cpu", next="make a pool")
+
+    told = kinetic("accelerators", "tpu-v5e-8", "--cluster", "main", "--project", "acme")
+
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert told.stderr.splitlines()[0].startswith("error: the cluster main has no machines for it [")
+
+
+@pytest.mark.parametrize("words", [("--live",), ("--project", "acme"), ("--zone", "z"), ("--cluster", "c")])
+def test_without_a_name_a_cluster_is_not_asked_and_the_reason_is_said(words, kinetic, cluster) -> None:
+    told = kinetic("accelerators", *words)
+
+    assert (told.exit_code, told.stdout, cluster.asked) == (2, "", [])
+    assert f"error: {words[0]} needs the NAME of an accelerator" in told.stderr
+    assert told.stderr.endswith("next:  kinetic accelerators tpu-v5e-1 --live\n")
+
+
+def test_where_jobs_run_on_this_machine_there_is_no_cluster_to_ask(kinetic, cluster) -> None:
+    told = kinetic("accelerators", "gpu-l4", "--live")
+
+    assert (told.exit_code, cluster.asked) == (2, [])
+    assert "error: there is no cluster to ask" in told.stderr
+    assert "jobs run on this machine" in told.stderr

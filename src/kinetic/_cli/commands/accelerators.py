@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kinetic import _output as output
 from kinetic._cli import completing, options, tables
 from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from kinetic._hardware import GpuFamily, Placement, TpuFamily
 
@@ -38,17 +40,21 @@ _CUBE = 64  # chips; larger slices are made of whole cubes
 
 @click.command(epilog="Write gpu-NAME or gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, and :spot behind it.")
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=completing.accelerators)
+@click.option("--live", is_flag=True, help="Ask the cluster whether it has what NAME means, as a submission does.")
+@options.where
 @options.as_json
-def accelerators(name: str | None, as_json: bool) -> None:
+def accelerators(name: str | None, live: bool, as_json: bool, **place: str | None) -> None:
     """Show what a job can run on.
 
     With a NAME: what it means, on a cluster and on this machine. Without one: all there are, TPUs in their usual sizes.
-    Nothing is asked over a network; whether a cluster has one free is another question.
+    A cluster is asked with --live only, or when a place is named; without, nothing goes over a network.
 
     Example: kinetic accelerators tpu-v5p-8
     """
+    if name is None:
+        _refuse_without_a_name(live=live, place=place)
     if name is not None:
-        _explain(name, as_json=as_json)
+        _explain(name, place if live or any(place.values()) else None, as_json=as_json)
     elif as_json:
         _list_json()
     else:
@@ -75,11 +81,59 @@ def _list_json() -> None:
     )
 
 
-def _explain(name: str, *, as_json: bool) -> None:
+def _refuse_without_a_name(*, live: bool, place: Mapping[str, str | None]) -> None:
+    """Refuse to ask a cluster about everything at once.
+
+    Raises:
+        OptionError: A cluster was to be asked, and no accelerator is named.
+    """
+    from kinetic.errors import OptionError
+
+    given = [f"--{word}" for word, value in place.items() if value] or (["--live"] if live else [])
+    if given:
+        raise OptionError(
+            f"{given[0]} needs the NAME of an accelerator",
+            why="a cluster is asked about one at a time: its nodes, node pools and your rights there",
+            next="kinetic accelerators tpu-v5e-1 --live",
+        )
+
+
+def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Ask the cluster what a submission would ask it, and return what it would say.
+
+    Raises:
+        OptionError: Jobs run on this machine: there is no cluster to ask.
+        CapacityError: The cluster cannot have such machines.
+    """
+    from kinetic import _settings as settings
+    from kinetic._jobs import places
+    from kinetic._settings import cluster
+    from kinetic.errors import OptionError
+
+    target = settings.resolve(
+        project=place.get("project"),
+        zone=place.get("zone"),
+        cluster=place.get("cluster"),
+        multi_host=placement.hosts > 1,
+    )
+    if target.backend.value == "local":
+        raise OptionError(
+            "there is no cluster to ask",
+            why=f"jobs run on this machine: the backend is local ({target.backend.source})",
+            next=f"kinetic accelerators {placement.name} --project PROJECT --cluster CLUSTER",
+        )
+    with output.phase("asking the cluster", summary=False):
+        notes = places.backend_at(target).check(placement, cluster.read(target.profile, os.environ))
+    return notes or ("nothing speaks against a job there",)
+
+
+def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool) -> None:
     placement = _placed(name)
     here, possible = _here(placement)
+    there = _ask(placement, place) if place is not None else ()
     if as_json:
-        tables.document(accelerator={**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}})
+        page = {**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}}
+        tables.document(accelerator={**page, "cluster": {"notes": [*there]}} if place is not None else page)
         return
     rows = [
         ["name", placement.name],
@@ -92,6 +146,7 @@ def _explain(name: str, *, as_json: bool) -> None:
         ["machine type", placement.machine_type or ""],
         ["spot", "yes: it may be taken away at short notice" if placement.spot else ""],
         ["on this machine", "; ".join(here)],
+        ["in the cluster", "; ".join(there)],
         *(["note", note] for note in placement.notes),
     ]
     width = max(len(row[0]) for row in rows)
