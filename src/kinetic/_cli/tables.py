@@ -17,6 +17,7 @@ __all__ = [
     "jsonable",
     "lines",
     "plain",
+    "short",
     "shortened",
     "show",
     "status",
@@ -85,12 +86,17 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds) // _HOUR}h {int(seconds) % _HOUR // _MINUTE:02d}m"
 
 
-def age(seconds: float) -> str:
-    """Say how long ago something was."""
+def short(seconds: float) -> str:
+    """Write an age, e.g. "5m"; one that is still to come is "0s": some clock is wrong."""
     for unit, length in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
         if seconds >= length:
-            return f"{int(seconds // length)}{unit} ago"
-    return f"{max(int(seconds), 0)}s ago"
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(int(seconds), 0)}s"
+
+
+def age(seconds: float) -> str:
+    """Say how long ago something was."""
+    return f"{short(seconds)} ago"
 
 
 def ago(written: str, now: float) -> str:
@@ -101,8 +107,8 @@ def ago(written: str, now: float) -> str:
         seconds = now - datetime.fromisoformat(written).timestamp()
     except ValueError:
         return written
-    short = age(seconds).removesuffix(" ago")
-    return f"{short[:-1]} {_UNITS[short[-1]]} ago"
+    written_ = short(seconds)
+    return f"{written_[:-1]} {_UNITS[written_[-1]]} ago"
 
 
 def status(page: Mapping[str, Any], now: float) -> str:

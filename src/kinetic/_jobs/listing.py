@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -149,6 +150,27 @@ def can_be_seen(handle: JobHandle) -> bool:
 def is_here(handle: JobHandle) -> bool:
     """Say whether this machine can see the job's processes."""
     return handle.backend == _LOCAL and (not handle.host or handle.host == places.machine())
+
+
+def emulation_of(handle: JobHandle) -> str | None:
+    """Say what stands in for a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
+    if handle.backend != _LOCAL:
+        return None
+    kind = _kind_of(handle.accelerator)
+    if kind == "gpu" and is_here(handle):
+        row = places.local().queue.jobs([handle.job_id]).get(handle.job_id)
+        return "on CPU" if row is not None and not row.gpus else None
+    return "emulated" if kind == "tpu" else None
+
+
+@functools.cache
+def _kind_of(accelerator: str) -> str:
+    from kinetic import _hardware as hardware
+
+    try:
+        return hardware.place(accelerator).kind
+    except KineticError:  # of another version of kinetic
+        return ""
 
 
 def place_of(handle: JobHandle) -> str:

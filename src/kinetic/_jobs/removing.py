@@ -230,6 +230,14 @@ def _key(handle: JobHandle) -> bytes:
     return key
 
 
+def _emulation(handle: JobHandle) -> str | None:
+    from kinetic._jobs import listing
+
+    with contextlib.suppress(KineticError):
+        return listing.emulation_of(handle)
+    return None
+
+
 def _history(handle: JobHandle, seen: Look, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
     """Return what is remembered of a job: no payload, no secret."""
     outcome, fields = seen.outcome, handle.to_dict()
@@ -245,6 +253,7 @@ def _history(handle: JobHandle, seen: Look, inside: Sequence[Entry] | None = Non
     return {
         **fields,
         "created": recorded[0] if recorded else None,
+        "emulation": _emulation(handle),
         "status": status,
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,

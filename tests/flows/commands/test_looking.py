@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 
 import pytest
@@ -128,6 +129,7 @@ def test_json_is_one_document_with_stable_names(submit, kinetic) -> None:
     assert listed["schema_version"] == status["schema_version"] == result["schema_version"] == 1
     assert listed["jobs"] == [status["job"]]
     assert set(status["job"]) == {
+        *("emulation", "group_id", "group_index"),
         *("job_id", "function", "status", "reason", "accelerator", "backend", "where", "attempt"),
         *("created_at", "started_at", "ended_at", "collected_at", "removed_at", "duration_seconds"),
     }
@@ -149,3 +151,27 @@ def test_a_list_on_a_terminal_is_no_wider_than_the_terminal(submit, tmp_path, co
     os.close(leader)
     assert job_id in told
     assert max(map(len, told.splitlines())) <= 70
+
+
+def test_watching_shows_the_table_anew_until_ctrl_c(
+    submit, kinetic, tmp_path, command, environment, wait_until
+) -> None:
+    first = submit("add")
+    leader, follower = pty.openpty()
+    subprocess.run(["stty", "cols", "120", "rows", "30"], stdin=follower, check=True)
+    shown = bytearray()
+
+    def shows(job_id: str) -> bool:
+        shown.extend(os.read(leader, 1 << 16))
+        return job_id.encode() in shown
+
+    with subprocess.Popen(
+        [*command, "jobs", "list", "--watch"], stdout=follower, stderr=follower, env=environment, cwd=tmp_path
+    ) as watching:
+        wait_until(lambda: shows(first), "the first table", 30)
+        second = submit("bad")
+        wait_until(lambda: shows(second), "the table with the second job", 30)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+    os.close(follower)
+    os.close(leader)

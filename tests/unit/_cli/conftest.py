@@ -63,6 +63,7 @@ def made_job(home: Path) -> Callable[..., str]:
         days: float = 0.0,
         value: object = 7,
         log: str = "",
+        accelerator: str = "cpu",
         **more,
     ) -> str:
         when = time.time() - days * DAY
@@ -79,7 +80,7 @@ def made_job(home: Path) -> Callable[..., str]:
             bucket_name=str(home / "store"),
             k8s_name=f"kinetic-{job_id}",
             image_uri="",
-            accelerator="cpu",
+            accelerator=accelerator,
             func_name=function,
             display_name=function,
             created_at=names.utc(when),
@@ -114,7 +115,9 @@ def made_batch(home: Path) -> Callable[..., str]:
     ``states`` has a word for each input: "succeeded", "failed", "cancelled", or "" for one that was not submitted.
     """
 
-    def make(*states: str, name: str | None = None, created: float | None = None) -> str:
+    def make(
+        *states: str, name: str | None = None, created: float | None = None, tags: dict[str, str] | None = None
+    ) -> str:
         when = time.time() if created is None else created
         group_id = names.new_group_id()
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
@@ -123,7 +126,7 @@ def made_batch(home: Path) -> Callable[..., str]:
         group = Group(
             group_id=group_id,
             group_name=name,
-            tags={},
+            tags=tags or {},
             created=when,
             total_expected=len(states),
             submit_fn_name="train",

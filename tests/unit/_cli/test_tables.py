@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinetic._cli import tables
-from kinetic._cli.commands.jobs import COLUMNS
+from kinetic._cli.job_table import COLUMNS
 from kinetic._cli.tables import Column
 
 JOB_ID = "v5e1-train-model-20261120-143000-1a2b3c4"

@@ -19,9 +19,9 @@ COLUMNS = (
     Column("NAME", flexible=True, spare=3),
     Column("FUNCTION", spare=2),
     Column("JOBS", right=True),
-    Column("HOW THEY STAND", flexible=True),
-    Column("DRIVEN BY", spare=4),
-    Column("CREATED", spare=1),
+    Column("STATUS", flexible=True),
+    Column("SUBMITTED BY", spare=4),
+    Column("AGE", spare=1),
 )
 
 
@@ -50,7 +50,7 @@ def batch(ctx: click.Context) -> None:
 def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
     """List batches, newest first.
 
-    DRIVEN BY is the process that submits what is not submitted yet, and tries again what failed.
+    SUBMITTED BY is the process that submits what is not submitted yet, and tries again what failed.
 
     Example: kinetic batch list --limit 10
     """
@@ -71,7 +71,7 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
     left = [each for each, standing in zip(found, standings, strict=True) if standing.is_left]
     for each in left[:1]:
         more = f", as do {len(left) - 1} more" if len(left) > 1 else ""
-        click.echo(f"{each.group.group_id} waits for somebody who submits the rest of it{more}", err=True)
+        click.echo(f"{each.group.group_id} is only partly submitted{more}", err=True)
         click.echo(f"next:  kinetic batch resume {each.group.group_id}", err=True)
 
 
@@ -86,5 +86,5 @@ def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:
         str(group.total_expected),
         tally.told(standing.counts),
         batches.driver_of(standing),
-        tables.age(now - group.created),
+        tables.short(now - group.created),
     ]

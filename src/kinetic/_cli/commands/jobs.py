@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
 from kinetic import _output as output
-from kinetic._cli import durations, options, tables, tree
+from kinetic._cli import durations, job_table, options, tables, tree
+from kinetic._cli.job_table import Filters
 from kinetic._cli.lazy import LazyGroup, show_help_alone
-from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
 STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED")
-COLUMNS = (
-    Column("JOB ID"),
-    Column("FUNCTION", spare=2),
-    Column("STATUS"),
-    Column("REASON", flexible=True, spare=1),
-    Column("ACCELERATOR", spare=4),
-    Column("WHERE", spare=5),
-    Column("CREATED", spare=2),
-    Column("DURATION", right=True, spare=3),
-)
+_WATCH_SECONDS = 2.0
 
 
 @click.group(
@@ -43,33 +34,6 @@ def jobs(ctx: click.Context) -> None:
     show_help_alone(ctx)
 
 
-class Filters(NamedTuple):
-    """Which jobs are meant; all of these must hold.
-
-    Attributes:
-        statuses: One of these; none means any.
-        function: The name of the function.
-        since: Seconds: made no longer ago than this.
-        older_than: Seconds: made longer ago than this.
-    """
-
-    statuses: frozenset[str] = frozenset()
-    function: str | None = None
-    since: float | None = None
-    older_than: float | None = None
-
-    def may_hold(self, function: str, created_at: str, now: float) -> bool:
-        """Say whether a job passes, as far as can be said without looking at it."""
-        from kinetic._wire import names
-
-        age = now - (names.moment(created_at) or 0.0)
-        return (
-            self.function in {None, function}
-            and (self.since is None or age <= self.since)
-            and (self.older_than is None or age > self.older_than)
-        )
-
-
 @click.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that were removed in the last 30 days.")
 @click.option(
@@ -81,11 +45,25 @@ class Filters(NamedTuple):
     help=f"Only jobs with this status; may be repeated. {', '.join(STATUSES[:-1])}; with --all also {STATUSES[-1]}.",
 )
 @click.option("--function", metavar="NAME", help="Only jobs of this function.")
+@click.option("--name", metavar="PATTERN", help="Only jobs of batches with this name, as in 'sweep-*'.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Only jobs of batches with this tag.")
+@click.option(
+    "--where", metavar="TEXT", help="Only jobs whose place has this in it, as in 'this machine' or a cluster."
+)
 @click.option(
     "--since", type=durations.Duration(), metavar="AGE", help="Only jobs made since then, as in 10m, 12h, 7d."
 )
 @click.option("--older-than", type=durations.Duration(), metavar="AGE", help="Only jobs made before then.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows.")
+@click.option(
+    "--sort",
+    type=click.Choice([*job_table.SORTS]),
+    default="age",
+    help="By which column.  [default: age, newest first]",
+)
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--children", is_flag=True, help="A row for each job of a batch, not one for the batch.")
+@click.option("--watch", is_flag=True, help="Show the table anew every two seconds, until Ctrl-C.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
 @options.where
 @options.as_json
@@ -93,32 +71,89 @@ def list_(
     everything: bool,
     statuses: tuple[str, ...],
     function: str | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    where: str | None,
     since: float | None,
     older_than: float | None,
     limit: int | None,
+    sort: str,
+    reverse: bool,
+    children: bool,
+    watch: bool,
     as_json: bool,
     **place: str | None,
 ) -> None:
     """List jobs, newest first.
 
-    Jobs of this machine, of others that share its home, and of the cluster that a project or a profile names.
+    Jobs of this machine, of others that share its home, and of the cluster that a project or a profile names. The jobs
+    of a batch are one row; --children shows each, and --json always has each.
 
     Example: kinetic jobs list --status failed --since 7d
     """
-    filters = Filters(frozenset(statuses), function, since, older_than)
+    filters = Filters(frozenset(statuses), function, since, older_than, name, tags, where)
+    wanted = _Wanted(place, filters, everything, limit, sort, reverse, children or as_json)
+    if watch:
+        _watch(wanted, as_json=as_json)
     with output.phase("looking at the jobs", summary=False):
-        pages = _pages(place, filters, everything=everything, limit=limit)
+        pages = _pages(wanted)
     if as_json:
         tables.document(jobs=pages)
         return
     if pages:
         now = time.time()
-        tables.show(COLUMNS, [_cells(page, now) for page in pages])
+        tables.show(job_table.COLUMNS, [job_table.cells(page, now) for page in pages])
     else:
         which = "There are no jobs" if filters == Filters() else "There are no such jobs"
         more = "" if everything else "; those that were removed: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
     _say_if_nobody_keeps(pages)
+
+
+class _Wanted(NamedTuple):
+    """What the user wants to see."""
+
+    place: dict[str, str | None]
+    filters: Filters
+    everything: bool
+    limit: int | None
+    sort: str
+    reverse: bool
+    children: bool
+
+
+class _Screen:
+    """Owns what --watch shows."""
+
+
+def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
+    """Show the table anew until Ctrl-C.
+
+    Raises:
+        OptionError: There is no terminal to show it on, or JSON is wanted.
+    """
+    import shutil
+
+    from kinetic._output import live
+    from kinetic.errors import OptionError
+
+    if as_json or not live.is_possible():
+        raise OptionError(
+            "--watch cannot be used here",
+            why="--json prints one document" if as_json else "standard error is not a terminal",
+            next="kinetic jobs list" + (" --json" if as_json else ""),
+        )
+    screen = _Screen()
+    try:
+        while True:
+            now, pages = time.time(), _pages(wanted)
+            rows = [job_table.cells(page, now) for page in pages]
+            width = shutil.get_terminal_size().columns - 1
+            shown = tables.lines(job_table.COLUMNS, rows, width=width) if rows else ["There are no such jobs"]
+            live.show_lines(shown, owner=screen)
+            time.sleep(_WATCH_SECONDS)
+    finally:
+        live.release(screen)
 
 
 @click.command
@@ -170,25 +205,34 @@ def status(handle: JobHandle, as_json: bool) -> None:
     _say_if_nobody_keeps([page])
 
 
-def _pages(
-    place: dict[str, str | None], filters: Filters, *, everything: bool, limit: int | None
-) -> list[dict[str, Any]]:
-    """Return what is told of each job, newest first."""
-    from kinetic._jobs import describing, finding, listing
+def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
+    """Return what is told of each job, in the order of the rows."""
+    from kinetic._jobs import describing, finding, listing, places
 
-    now = time.time()
-    found = finding.known(**place) if everything else None
-    every = found.live if found is not None else finding.list_jobs(**place)
+    now, filters = time.time(), wanted.filters
+    found = finding.known(**wanted.place) if wanted.everything else None
+    every = found.live if found is not None else finding.list_jobs(**wanted.place)
     live = [job for job in every if filters.may_hold(job.func_name, job.created_at, now)]
-    past = [describing.past(page) for page in found.past] if found is not None else []
-    past = [page for page in past if filters.may_hold(page["function"], page["created_at"], now)]
-    live = live if filters.statuses else live[:limit]  # the status of a job costs a look at it
+    stores = {job.job_id: places.store_of(job).url for job in live}
+    past = []
+    for page in found.past if found is not None else ():
+        told = describing.past(page)
+        if filters.may_hold(told["function"], told["created_at"], now):
+            past.append(told)
+            stores[told["job_id"]] = str(page.get("store") or "")
+    is_plain = wanted.children and wanted.sort == "age" and not wanted.reverse
+    if is_plain and filters._replace(function=None, since=None, older_than=None) == Filters():
+        live = live[: wanted.limit]  # the status of a job costs a look at it
     pages = [describing.page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
-    shown = [page for page in (*pages, *past) if not filters.statuses or page["status"] in filters.statuses]
+    shown = [*pages, *past]
     if found is not None:
-        place_of = {job_id: place for place, job_id in enumerate(found.order)}
-        shown.sort(key=lambda page: place_of[page["job_id"]])
-    return shown[:limit]
+        order = {job_id: number for number, job_id in enumerate(found.order)}
+        shown.sort(key=lambda page: order[page["job_id"]])
+    groups = job_table.groups_of(shown, stores) if filters.needs_groups or not wanted.children else {}
+    shown = [page for page in shown if filters.holds(page, groups.get(page["group_id"] or ""))]
+    if not wanted.children:
+        shown = job_table.folded(shown, groups)
+    return job_table.sorted_by(shown, wanted.sort, reverse=wanted.reverse)[: wanted.limit]
 
 
 def _text(value: object) -> str:
@@ -198,29 +242,6 @@ def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None or value is False else tables.plain(str(value))
-
-
-def _cells(page: dict[str, Any], now: float) -> list[str]:
-    what = "collected" if page["collected_at"] else "removed"
-    removed = f"{what} {_age(page['removed_at'], now)}" if page["removed_at"] else ""
-    return [
-        page["job_id"],
-        page["function"],
-        page["status"],
-        "; ".join(filter(None, (page["reason"], removed))),
-        page["accelerator"],
-        page["where"],
-        _age(page["created_at"], now),
-        tables.duration(page["duration_seconds"]),
-    ]
-
-
-def _age(written: str, now: float) -> str:
-    """Say how long ago a time was that is written as everything durable writes it."""
-    from kinetic._wire import names
-
-    moment = names.moment(written)
-    return written if moment is None else tables.age(now - moment)
 
 
 def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:

@@ -1,0 +1,112 @@
+"""`kinetic jobs list`: a batch is one row, every filter holds, what is emulated says so, and JSON stays true."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from kinetic._cli import job_table
+from kinetic._jobs import places
+
+
+def rows(told) -> dict[str, list[str]]:
+    """Return the words of each row, by what stands first in it."""
+    return {line.split()[0]: line.split()[1:] for line in told.stdout.splitlines()[1:]}
+
+
+def ids(told) -> list[str]:
+    return [line.split()[0] for line in told.stdout.splitlines()[1:]]
+
+
+def test_a_batch_is_one_row_and_its_children_are_shown_on_demand(kinetic, made_job, made_batch) -> None:
+    job = made_job()
+    group = made_batch("succeeded", "failed", "succeeded", "", name="sweep", created=time.time() - 60)
+
+    told, unfolded = kinetic("jobs", "list"), kinetic("jobs", "list", "--children")
+
+    assert told.stdout.split()[:8] == ["JOB", "ID", "FUNCTION", "STATUS", "REASON", "ACCELERATOR", "WHERE", "AGE"]
+    assert ids(told) == [job, group]
+    assert " FAILED     batch: 3 of 4 jobs of sweep: 1 FAILED, 2 SUCCEEDED  cpu " in told.stdout
+    assert rows(told)[group][-3:] == ["machine", "1m", "2.0s"]
+    assert len(rows(unfolded)) == 4
+    assert group not in rows(unfolded)
+
+
+def test_json_has_every_job_whatever_a_table_folds(kinetic, made_batch) -> None:
+    group = made_batch("succeeded", "failed")
+
+    jobs = json.loads(kinetic("jobs", "list", "--json").stdout)["jobs"]
+
+    assert sorted((job["group_id"], job["group_index"], job["status"]) for job in jobs) == [
+        (group, 0, "SUCCEEDED"),
+        (group, 1, "FAILED"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--name", "sweep"], ["tagged"]),
+        (["--name", "s*"], ["tagged"]),
+        (["--tag", "team"], ["tagged"]),
+        (["--tag", "team=a", "--tag", "kind=x"], ["tagged"]),
+        (["--tag", "team=b"], []),
+        (["--status", "failed"], ["tagged", "failed"]),
+        (["--status", "failed", "--status", "succeeded", "--since", "1h"], ["failed", "good"]),
+        (["--older-than", "1h"], ["tagged"]),
+        (["--function", "other"], ["failed"]),
+        (["--where", "this machine"], ["tagged", "failed", "good"]),
+        (["--where", "gke"], []),
+    ],
+)
+def test_every_filter_holds(words, found, kinetic, made_job, made_batch) -> None:
+    made = {"good": made_job(), "failed": made_job("failed", function="other")}
+    tags = {"team": "a", "kind": "x"}
+    made["tagged"] = made_batch("failed", "succeeded", name="sweep", tags=tags, created=time.time() - 7200)
+
+    assert sorted(ids(kinetic("jobs", "list", *words))) == sorted(made[name] for name in found)
+
+
+def test_rows_are_sorted_by_the_column_that_is_named(kinetic, made_job) -> None:
+    old, young = made_job("failed", function="b", days=1), made_job(function="a")
+
+    for words, order in [
+        ([], [young, old]),
+        (["--reverse"], [old, young]),
+        (["--sort", "function", "--reverse"], [old, young]),
+        (["--sort", "status"], [old, young]),
+        (["--sort", "status", "--limit", "1"], [old]),
+        (["--limit", "1"], [young]),
+    ]:
+        assert ids(kinetic("jobs", "list", *words)) == order, words
+
+
+def test_what_is_not_real_says_so_beside_its_name(kinetic, made_job) -> None:
+    slots = {"cpu": made_job(), "tpu": made_job(accelerator="tpu-v5e-1"), "gpu": made_job(accelerator="gpu-l4")}
+    places.local().queue.add([(slots["gpu"], "", 0)], "soil", '{"arguments":["/bin/false"],"environment":{}}')
+
+    told = kinetic("jobs", "list").stdout
+    jobs = json.loads(kinetic("jobs", "list", "--json").stdout)["jobs"]
+
+    assert "tpu-v5e-1 (emulated)" in told
+    assert "gpu-l4 (on CPU)" in told
+    found = {job["job_id"]: job["emulation"] for job in jobs}
+    assert [found[slots[kind]] for kind in ("cpu", "tpu", "gpu")] == [None, "emulated", "on CPU"]
+
+
+def test_watching_is_refused_where_there_is_no_terminal(kinetic) -> None:
+    told = kinetic("jobs", "list", "--watch")
+
+    assert told.exit_code == 2
+    assert "why:   standard error is not a terminal" in told.stderr
+
+
+def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> None:
+    page = dict.fromkeys(("reason", "collected_at", "removed_at", "started_at", "ended_at", "duration_seconds"))
+    page |= {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z", "job_id": "a"}
+
+    (row,) = job_table.folded([page, {**page, "job_id": "b", "status": "PENDING"}], {})
+
+    assert (row["job_id"], row["status"], row["reason"]) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")
