@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._packing.walking import size_text
 from kinetic._stores import transfer
+from kinetic._wire import descriptors
 from kinetic.errors import KeyMissingError, KineticError, OptionError, StoreError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Copy:
         self.to = Path(os.path.abspath(to))
         self.gone: list[str] = []
         self._store = found.store
-        states = [(file, _state(file, self.to / file.path)) for file in found.files]
+        states = [(file, _state(file, self.to)) for file in found.files]
         self.same = [file for file, state in states if state == "same"]
         self.todo = [file for file, state in states if state != "same"]
         self.done: list[File] = []
@@ -84,9 +85,8 @@ class Copy:
                 mode = beside.stat().st_mode
                 beside.chmod(mode | ((mode & 0o444) >> 2 & _RUN))  # for whoever may read it
             os.utime(beside, (file.modified, file.modified))
-            target = self.to / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            beside.replace(target)
+            with descriptors.above(self.to, file.path, make=0o777) as folder:  # never through a link
+                os.replace(beside, descriptors.name_of(file.path), dst_dir_fd=folder)
             return file, True
 
         return fetch
@@ -100,12 +100,14 @@ class Copy:
         return size
 
 
-def _state(file: File, target: Path) -> str:
-    """Say what is at a file's target: "nothing", the "same", an "other" file, or a "folder"."""
+def _state(file: File, to: Path) -> str:
+    """Say what is at a file's target: "nothing", the "same", an "other" file, or a "folder" or a link on the way."""
     try:
-        about = target.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+        about = descriptors.about(to, file.path)
+    except FileNotFoundError:
         return "nothing"
+    except NotADirectoryError:  # on the way there; a target that is no folder itself is told of by the copying
+        return "folder" if to.is_dir() else "nothing"
     if stat.S_ISDIR(about.st_mode):
         return "folder"
     is_same = about.st_size == file.size and abs(about.st_mtime - file.modified) < _SAME_SECONDS
@@ -117,7 +119,8 @@ def _in_the_way(paths: list[str], to: Path) -> OptionError:
     return OptionError(
         f"{to} holds other files under these names; nothing was copied",
         why=f"{', '.join(paths[:_MANY])}{more}",
-        next="choose another folder with --to, or add --force to replace files; a folder is never replaced",
+        next="choose another folder with --to, or add --force to replace files; a folder is never replaced, nor a link "
+        "on the way",
         code="file-exists",
     )
 

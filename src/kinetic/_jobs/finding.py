@@ -170,7 +170,8 @@ def _live(target: Target) -> Iterator[JobHandle]:
     backend = places.local()
     there = {seen.name for seen in backend.find()}
     scratch = getattr(own, "scratch", None)
-    backend.sweep(scratch() if scratch is not None else None)
+    with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
+        backend.sweep(scratch() if scratch is not None else None)
     retention.sweep_if_due(own, places.home(), places.runtime())
     if target.backend.value != "local":
         there |= _on_the_cluster(target)

@@ -6,6 +6,7 @@ removed ones, and in the end by the folder that it left: ``{store}/outputs/{job_
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic import _settings as settings
 from kinetic._jobs import finding, places, tombstones
 from kinetic._stores import open_store
-from kinetic._wire import keys, names, outputs
+from kinetic._wire import descriptors, keys, names, outputs
 from kinetic.errors import BackendUnavailableError, DataMissingError, JobNotFoundError, OptionError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
 
@@ -62,7 +65,8 @@ class Found(NamedTuple):
     Attributes:
         store: What holds it.
         files: In the order of their paths.
-        others: Paths of what is no file and is never copied: links to folders, sockets, names that lead elsewhere.
+        others: Paths of what is no file and is never copied: sockets, links to folders or out of the outputs, names
+            that lead elsewhere.
     """
 
     store: Store
@@ -220,22 +224,49 @@ def _open(address: str) -> tuple[Store, str]:
 def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[File]:
     """Yield what lies below a prefix, or at and below one path there; what cannot be copied has no key."""
     root = getattr(store, "root", None)
+    if root is not None:
+        yield from _files_here(root, prefix, wanted)
+        return
     itself = store.entry(f"{prefix}{wanted}") if wanted else None
     below = store.entries(f"{prefix}{wanted}/" if wanted else prefix)
     for entry in (*filter(None, [itself]), *below):
         path = entry.key.removeprefix(prefix)
         if path.endswith("/"):  # some tools mark a folder of a bucket by an empty object
             continue
-        mode = _mode(f"{root}/{entry.key}") if root is not None else stat.S_IFREG
-        copies = stat.S_ISREG(mode) and not {"", ".", ".."} & set(path.split("/"))
-        yield File(path, entry.size, entry.modified, entry.key if copies else "", bool(mode & _RUN))
+        copies = not {"", ".", ".."} & set(path.split("/"))
+        yield File(path, entry.size, entry.modified, entry.key if copies else "")
 
 
-def _mode(path: str) -> int:
-    try:
-        return os.stat(path).st_mode
-    except OSError:  # gone this moment
-        return stat.S_IFREG
+def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[File]:
+    """Yield what lies in a folder. A link to a file of the same outputs is that file; any other is not followed."""
+    itself: list[tuple[str, os.stat_result]] = []
+    if wanted:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            itself = [(f"{prefix}{wanted}", descriptors.about(root, f"{prefix}{wanted}"))]
+    below = descriptors.walk(root, f"{prefix}{wanted}/" if wanted else prefix)
+    for found, about in (*itself, *below):
+        key, seen = found, about
+        if stat.S_ISLNK(about.st_mode):
+            try:
+                key, seen = _behind(root, prefix, found)
+            except (FileNotFoundError, NotADirectoryError):  # nothing is there
+                continue
+        elif stat.S_ISDIR(about.st_mode):  # the wanted one
+            continue
+        copies = stat.S_ISREG(seen.st_mode)
+        path = found.removeprefix(prefix)
+        yield File(path, seen.st_size, seen.st_mtime, key if copies else "", bool(seen.st_mode & _RUN))
+
+
+def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
+    """Return what a link names inside the same outputs; itself where it leads out of them."""
+    with descriptors.above(root, link) as folder:
+        name = descriptors.name_of(link)
+        target, itself = os.readlink(name, dir_fd=folder), os.stat(name, dir_fd=folder, follow_symlinks=False)
+    inside = os.path.normpath(os.path.join(os.path.dirname(link.removeprefix(prefix)), target))
+    if os.path.isabs(target) or inside.split("/")[0] == "..":
+        return link, itself
+    return prefix + inside, descriptors.about(root, prefix + inside)
 
 
 def _no_such(place: Place, wanted: str, paths: Iterable[str]) -> DataMissingError:

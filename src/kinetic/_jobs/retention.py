@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ from kinetic._backends.local.paths import Paths
 from kinetic._jobs import tombstones
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import keys, pages
+from kinetic._wire import descriptors, keys, pages
 from kinetic.errors import KeyMissingError, KineticError
 
 DAY = 24 * 3600.0
@@ -140,7 +141,8 @@ def _drop(store: FileStore, spare: list[Entry], home: Path, runtime: Path, now: 
         for entry, path in hidden:
             with contextlib.suppress(FileNotFoundError):
                 if needed is None or entry.key.removeprefix(keys.PACKS) in needed:
-                    path.replace(store.root / entry.key)  # or over an equal one, sent meanwhile
+                    with descriptors.above(store.root, entry.key) as folder:  # or over an equal one, sent meanwhile
+                        os.replace(path, descriptors.name_of(entry.key), dst_dir_fd=folder)
                 else:
                     path.unlink()
                     gone, freed = gone + 1, freed + entry.size
@@ -149,8 +151,11 @@ def _drop(store: FileStore, spare: list[Entry], home: Path, runtime: Path, now: 
 
 def _hide(store: FileStore, entry: Entry) -> Path:
     aside = store.scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.spare"
-    with contextlib.suppress(FileNotFoundError):  # another sweep was faster
-        (store.root / entry.key).replace(aside)
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),  # another sweep was faster
+        descriptors.above(store.root, entry.key) as folder,
+    ):
+        os.replace(descriptors.name_of(entry.key), aside, src_dir_fd=folder)
     return aside
 
 
@@ -195,11 +200,12 @@ def _sweep_data(store: FileStore, now: float) -> tuple[int, int]:
 
 def _sweep_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
-    for page in (*_listed(cache), *_listed(cache / "packs"), *_listed(cache / "data")):
-        with contextlib.suppress(OSError):
-            about = page.lstat()
-            if page.is_file() and now - max(about.st_atime, about.st_mtime) > CACHE_SECONDS:
-                page.unlink()
+    for path, about in descriptors.walk(cache):
+        folder, _, name = path.rpartition("/")
+        is_page = folder in {"", "packs", "data"} and stat.S_ISREG(about.st_mode)
+        if is_page and now - max(about.st_atime, about.st_mtime) > CACHE_SECONDS:
+            with contextlib.suppress(OSError), descriptors.folder(cache, folder) as at:
+                os.unlink(name, dir_fd=at)
                 gone, freed = gone + 1, freed + about.st_size
     return gone, freed
 

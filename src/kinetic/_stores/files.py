@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._stores.naming import HIDDEN, SCRATCH, check_key, check_prefix
+from kinetic._stores.naming import HIDDEN, SCRATCH, check_key, check_prefix, is_hidden
 from kinetic._stores.protocol import Entry, Source
-from kinetic._wire import folders
+from kinetic._wire import descriptors, folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
@@ -23,7 +23,10 @@ _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
 class FileStore:
-    """Keep objects as files below one folder."""
+    """Keep objects as files below one folder.
+
+    Nothing is listed, read, written or deleted through a link below it; see ``_wire/descriptors``.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.abspath(root))  # resolve() would follow links
@@ -56,19 +59,22 @@ class FileStore:
         """Return a folder of this store's file system for files that will be adopted."""
         folder = self.root / SCRATCH
         with _ours(SCRATCH, writing=True):
-            folders.make(folder)
+            folders.make(self.root)
+            with descriptors.folder(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
+                pass
         return folder
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of an object; see the protocol."""
-        with _ours(key), open(self._path(key), "rb", buffering=0) as file:  # no text layer
+        with _ours(key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
             wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
             return _read_at(file.fileno(), start, wanted)
 
     def open(self, key: str) -> int:
         """Return a descriptor of an object's file, for readers that must not hold it whole in memory."""
         with _ours(key):
-            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            check_key(key)
+            return descriptors.open_file(self.root, key)
 
     def fetch(self, key: str, to: os.PathLike[str]) -> None:
         """Copy an object into a local file; see the protocol."""
@@ -76,8 +82,8 @@ class FileStore:
         beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
         with _ours(key):
             try:
-                with beside.open("wb") as target_file:
-                    _write_all(target_file.fileno(), Path(self._path(key)))
+                with beside.open("wb") as target_file, open(self.open(key), "rb", buffering=0) as file:
+                    _write_all(target_file.fileno(), iter(lambda: file.read(_CHUNK), b""))
                 beside.replace(target)
             finally:
                 beside.unlink(missing_ok=True)
@@ -90,8 +96,9 @@ class FileStore:
     def entry(self, key: str) -> Entry | None:
         """Return size and age of an object, or None."""
         with _ours(key):
+            check_key(key)
             try:
-                about = os.stat(self._path(key))
+                about = descriptors.about(self.root, key)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return Entry(key, about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
@@ -102,8 +109,9 @@ class FileStore:
             return False
         with _ours(key, writing=True):
             try:
-                os.utime(self._path(key))
-            except FileNotFoundError:  # deleted between the two
+                with descriptors.above(self.root, key) as folder:
+                    os.utime(descriptors.name_of(key), dir_fd=folder, follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError):  # deleted between the two
                 return False
         return True
 
@@ -120,7 +128,8 @@ class FileStore:
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
                 )
-            found = [item.name for item in os.scandir(self.root / prefix) if item.is_dir(follow_symlinks=False)]
+            with descriptors.folder(self.root, prefix) as folder, os.scandir(folder) as items:
+                found = [item.name for item in items if item.is_dir(follow_symlinks=False)]
             yield from sorted(name for name in found if prefix or name not in HIDDEN)
 
     def delete(self, prefix: str) -> int:
@@ -128,10 +137,7 @@ class FileStore:
         with _ours(prefix):
             if prefix.endswith("/"):
                 check_prefix(prefix)
-                count = sum(self._delete_one(entry.key) for entry in list(self._entries_below(prefix, "")))
-                import shutil  # 3 ms, for archives that nobody here makes
-
-                shutil.rmtree(self.root / prefix, ignore_errors=True)
+                count = descriptors.remove(self.root, prefix)
                 self._known_folders.clear()
             else:
                 count = self._delete_one(prefix)
@@ -141,29 +147,22 @@ class FileStore:
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
         with _ours(prefix):
-            try:
-                items = sorted(os.scandir(self.root / prefix), key=lambda item: item.name + "/" * item.is_dir())
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            for item in items:
-                key = prefix + item.name
-                if item.is_dir(follow_symlinks=False):
-                    if (prefix or key not in HIDDEN) and (key + "/" > after or after.startswith(key + "/")):
-                        yield from self._entries_below(key + "/", after)
-                elif key > after:
-                    with contextlib.suppress(FileNotFoundError):
-                        about = item.stat()
-                        yield Entry(key, about.st_size, about.st_mtime)
+            for key, about in descriptors.walk(self.root, prefix, after):
+                if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
+                    yield Entry(key, about.st_size, about.st_mtime)
 
     def _delete_one(self, key: str) -> int:
-        path = self._path(key)
+        check_key(key)
+        name = descriptors.name_of(key)
         try:
-            os.unlink(path)
+            with descriptors.above(self.root, key) as folder:
+                try:
+                    os.unlink(name, dir_fd=folder)
+                except (IsADirectoryError, PermissionError):  # Linux says the first of a folder, macOS the second
+                    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                        raise
+                    return 0
         except (FileNotFoundError, NotADirectoryError):
-            return 0
-        except (IsADirectoryError, PermissionError):  # Linux says the first of a folder, macOS the second
-            if not os.path.isdir(path):
-                raise
             return 0
         return 1
 
@@ -172,7 +171,8 @@ class FileStore:
         folder = key.rstrip("/").rpartition("/")[0]
         while folder:
             try:
-                os.rmdir(f"{self.root}/{folder}")
+                with descriptors.above(self.root, folder) as above:
+                    os.rmdir(descriptors.name_of(folder), dir_fd=above)
             except OSError:  # not empty, or gone already
                 return
             self._known_folders.discard(f"{self.root}/{folder}")
@@ -200,7 +200,8 @@ class FileStore:
     def _create(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            return os.open(path, flags, 0o600)
+            with descriptors.folder(self.root, SCRATCH) as folder:
+                return os.open(descriptors.name_of(path), flags, 0o600, dir_fd=folder)
         except FileNotFoundError:
             self.scratch()
             return os.open(path, flags, 0o600)
@@ -241,7 +242,14 @@ class FileStore:
         if folder in self._known_folders:
             return
         if not os.path.isdir(folder):
-            folders.make(folder)
+            folders.make(self.root)
+        inside = folder[len(str(self.root)) + 1 :]
+        is_new = not os.path.lexists(folder)
+        with descriptors.folder(
+            self.root, inside, make=folders.PRIVATE_FOLDER
+        ):  # refused where a link leads out of the store
+            pass
+        if is_new:
             _sync(folder.rpartition("/")[0])  # the new folder's own name must outlive a power cut, too
         self._known_folders.add(folder)
 

@@ -316,11 +316,15 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
     assert (tmp_path / "here" / "a" / "x.bin").read_bytes() == b"xx"
 
 
-class _Odd(FileStore):
+class _Odd:
     """A bucket in which somebody wrote keys that no folder can hold."""
 
+    def __init__(self, folder: Path) -> None:
+        self._store = FileStore(folder)
+        self.entry, self.fetch, self.url = self._store.entry, self._store.fetch, self._store.url
+
     def entries(self, prefix: str, *, after: str = ""):
-        entry = next(super().entries(prefix, after=after))
+        entry = next(self._store.entries(prefix, after=after))
         yield entry._replace(key=f"{prefix}../../escaped")
         yield entry._replace(key=f"{prefix}folder/")
         yield entry
@@ -350,3 +354,27 @@ def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_pa
     os.close(descriptor)
 
     assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
+
+
+def test_links_out_of_the_outputs_are_named_and_never_read(folder, tmp_path):
+    (tmp_path / "secret").write_text("theirs")
+    (folder / "key").symlink_to(tmp_path / "secret")
+    (folder / "up").symlink_to("../secret")
+    (folder / "around").symlink_to("plots/../../secret")
+
+    found = outputs.look(place(folder))
+    copying.Copy(found, tmp_path / "here").carry()
+
+    assert found.others == ("around", "key", "up")
+    assert not {"around", "key", "up"} & set(os.listdir(tmp_path / "here"))
+
+
+def test_nothing_is_written_through_a_link_in_the_target(folder, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "plots").symlink_to(tmp_path / "theirs")
+
+    with pytest.raises(OptionError, match="nothing was copied"):
+        copying.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+
+    assert os.listdir(tmp_path / "theirs") == []

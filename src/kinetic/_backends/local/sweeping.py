@@ -25,15 +25,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kinetic._backends.local import burying, launching, life, queue_repair
 from kinetic._backends.local.paths import Paths
-from kinetic._backends.local.queue import Queue
+from kinetic._backends.local.queue import Queue, Row
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import debug, keys, pages
+from kinetic._wire import debug, descriptors, keys, pages
 from kinetic.errors import KineticError
 
 HOUR = 3600.0
@@ -69,10 +69,8 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
             for work in folder.glob("work-*"):
                 burying.remove_folder(work)
     _sweep_keepers(paths, queue, now)
-    for file in _listed(scratch) if scratch is not None else ():
-        row = rows.get(file.name.partition(".")[0])
-        if _age(file, now) > DAY and (row is None or row.ended is not None):
-            file.unlink(missing_ok=True)
+    if scratch is not None:
+        _sweep_scratch(scratch, rows, now)
     _sweep_runners(paths, queue, now)
     if paths.data_cache.is_dir():
         from kinetic._runner.data import cache  # only where jobs have read data
@@ -89,6 +87,16 @@ def _sweep_keepers(paths: Paths, queue: Queue, now: float) -> None:
     for file in paths.runtime.glob(f"{paths.queue.name}.{queue_repair.DAMAGED}-*"):
         if _age(file, now) > MONTH:
             file.unlink(missing_ok=True)
+
+
+def _sweep_scratch(scratch: Path, rows: Mapping[str, Row], now: float) -> None:
+    """Remove what was half written into a store; not behind a link that somebody put in its place."""
+    for key, about in descriptors.walk(scratch.parent, f"{scratch.name}/"):
+        name = descriptors.name_of(key)
+        row = rows.get(name.partition(".")[0])
+        if now - about.st_mtime > DAY and (row is None or row.ended is not None):
+            with contextlib.suppress(FileNotFoundError), descriptors.above(scratch.parent, key) as folder:
+                os.unlink(name, dir_fd=folder)
 
 
 def _kept_seconds(folder: Path) -> float:
