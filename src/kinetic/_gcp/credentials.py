@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kinetic._gcp.services import open_here
 from kinetic.errors import BackendUnavailableError, CredentialsError, KineticError
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _request(
     data = body.encode() if isinstance(body, str) else body
     wanted = urllib.request.Request(url, data=data, headers=dict(headers or {}), method=method)  # noqa: S310 - from google-auth
     try:
-        with urllib.request.urlopen(wanted, timeout=timeout or _TIMEOUT_SECONDS) as answer:  # noqa: S310
+        with open_here(wanted, timeout or _TIMEOUT_SECONDS) as answer:
             return _Answer(answer.status, dict(answer.headers), answer.read())
     except urllib.error.HTTPError as error:
         with error:

@@ -169,11 +169,21 @@ def _address(name: str, environ: Mapping[str, str]) -> str:
     return (environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{word}") or f"https://{name}").rstrip("/")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Have a redirection told as the refusal that it is."""
+
+
+def open_here(request: urllib.request.Request, timeout: float) -> Any:
+    """Send a request to the address that it names and to no other: a redirection would carry our token elsewhere."""
+    return urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout)
+
+
 def _send(method: str, url: str, data: bytes | None, headers: dict[str, str]) -> tuple[int, bytes, float]:
     """Return status, body and the seconds that the server asks us to wait; status 0 when no answer came."""
     request = urllib.request.Request(url, data=data, headers=headers, method=method)  # noqa: S310 - Google's address
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+        with open_here(request, _TIMEOUT_SECONDS) as answer:
             return answer.status, answer.read(), 0.0
     except urllib.error.HTTPError as error:
         with error:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 from servers.container import AUTHORITY, ContainerServer
 from servers.discovery import document
+from servers.http11 import Answer
+from servers.scripted import Scripted
 
 from kinetic._gcp import clusters
 from kinetic._gcp.services import Patience, Service
-from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError, KineticError
 
 HERE = ("my-project", "us-central1-a", "kinetic-cluster")
 
@@ -178,3 +180,17 @@ def test_the_document_would_notice_a_wrong_answer() -> None:
     found = document("container.v1").misfits("Cluster", {"status": "WALKING", "endpoint": 7, "nme": "x"})
 
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_carries_our_token_nowhere(status: int) -> None:
+    with (
+        Scripted(Answer(200, b"{}")) as elsewhere,
+        Scripted(Answer(status, b"", {"location": f"{elsewhere.url}/steal"})) as here,
+    ):
+        environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": here.url}
+        asked = Service(clusters.NAME, Tokens(), environ=environ, patience=Patience(1, sleep=lambda _: None))
+        with pytest.raises(KineticError):
+            clusters.read(asked, *HERE)
+
+        assert elsewhere.asked == []

@@ -24,6 +24,7 @@ from kinetic._backends.kube.refusals import page_of
 from kinetic._backends.kube.serving import kind_for_slices
 from kinetic._backends.kube.where import pools_of
 from kinetic._settings.variables import read
+from kinetic._stores.addresses import PUBLIC_VARIABLES
 from kinetic.errors import AccessDeniedError, BackendError, BackendUnavailableError, LaunchError, OptionError
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
     Raises:
         OptionError: It is a folder of this machine, or memory of this process.
     """
+    refuse_user_info(environ)
     scheme = url.partition("://")[0] if "://" in url else "file"
     if scheme in {"gs", "s3"} or (scheme == "file" and read("KINETIC_SHARED_STORE", environ) == "1"):
         return
@@ -134,6 +136,21 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
         next="export KINETIC_STORE=gs://your-bucket"
         + ("     or KINETIC_SHARED_STORE=1 if every pod has that folder at the same path" if scheme == "file" else ""),
     )
+
+
+def refuse_user_info(environ: Mapping[str, str]) -> None:
+    """Refuse addresses of a store that hold a name or a password: they would stand in the pods' spec.
+
+    Raises:
+        OptionError: One does.
+    """
+    for name in PUBLIC_VARIABLES:
+        if "@" in environ.get(name, "").partition("://")[2].partition("/")[0]:
+            raise OptionError(
+                f"{name} holds a user name or a password",
+                why="it would stand in the spec of the job's pods, and whoever may read pods could read it",
+                next="take what is before the @ out of it; a Secret that KINETIC_STORE_SECRET names brings credentials",
+            )
 
 
 def _namespace(client: Client) -> None:

@@ -27,7 +27,6 @@ PAGE = 500  # objects of one page of a list: some 5 MB at most
 MANAGER = "kinetic"
 _MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds together
 _MERGE = {"Content-Type": "application/merge-patch+json"}
-_METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 # A field that the server does not know would be dropped without a word, and with it what it promised.
 _STRICT: Query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
 
@@ -97,13 +96,6 @@ class Client:
         if reply.status == 404 and not refusals.is_missing_kind(reply):
             return None
         return self._object(reply, self._asked("get", kind, name))
-
-    def exists(self, kind: Kind, name: str) -> bool:
-        """Say whether there is an object, without fetching what is in it."""
-        reply = self.transport.send("GET", kind.path(self.namespace, name), headers=_METADATA)
-        if reply.status == 404 and not refusals.is_missing_kind(reply):
-            return False
-        return bool(self._object(reply, self._asked("get", kind, name)))
 
     def list(self, kind: Kind, selector: str = "", *, fields: str = "") -> Listing:
         """Return all objects that a selector fits, in pages; when the pages grow stale, from the beginning.

@@ -6,17 +6,24 @@ import base64
 import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from servers.scripted import Scripted, page, refusal
 
 from kinetic._backends.kube import kinds
 from kinetic._backends.kube.access import Access, Anonymous
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.making import KEPT_FILE, Maker
+from kinetic._backends.kube.request import RUNNER_FILE
+from kinetic._packing import runner_zip
 from kinetic._stores.retrying import Retry
 from kinetic._wire.pod import ENVIRONMENT_FILE
+from kinetic.errors import LaunchError
 
 MADE = page({"metadata": {"name": "kinetic-runner"}}, 201)
+CODE = base64.b64encode(runner_zip.build().data).decode()
+THERE = page({"metadata": {"name": "kinetic-runner"}, "binaryData": {RUNNER_FILE: CODE}})
 
 
 @contextlib.contextmanager
@@ -32,17 +39,17 @@ def maker_for(clients: list[Client]) -> Maker:
 
 
 def test_the_runner_is_looked_for_once() -> None:
-    with cluster(refusal(404, "no such", "NotFound"), MADE) as (client, server):
+    with cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (client, server):
         maker = maker_for([client])
 
         named = {maker.ensure_runner() for _ in range(3)}
 
         assert len(named) == 1
-        assert [each.method for each in server.asked] == ["GET", "POST"]
+        assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
 
 
 def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() -> None:
-    with cluster(page({})) as (before, _), cluster(refusal(404, "no such", "NotFound"), MADE) as (now, server):
+    with cluster(THERE) as (before, _), cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (now, server):
         clients = [before]
         maker = maker_for(clients)
         maker.ensure_runner()
@@ -50,7 +57,29 @@ def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() 
         clients.append(now)  # somebody made the cluster anew, and the kubeconfig with it
         maker.ensure_runner()
 
-        assert [each.method for each in server.asked] == ["GET", "POST"]
+        assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"binaryData": {RUNNER_FILE: base64.b64encode(b"import os; os.system('curl evil')").decode()}},
+        {"binaryData": {RUNNER_FILE: CODE, "more.py": "eA=="}},
+        {"binaryData": {RUNNER_FILE: CODE}, "data": {"more.py": "x"}},
+        {},
+    ],
+    ids=["other code", "more files", "more text", "nothing"],
+)
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_runner_that_is_not_ours_is_refused_and_runs_nothing(found: dict[str, Any], was_there: bool) -> None:
+    theirs = page({"metadata": {"name": "kinetic-runner"}, **found})
+    answers = [theirs] if was_there else [refusal(404, "no such", "NotFound"), MADE, theirs]
+
+    with cluster(*answers) as (client, _), pytest.raises(LaunchError) as caught:
+        maker_for([client]).ensure_runner()
+
+    assert caught.value.code == "runner-changed"
+    assert caught.value.next.startswith("ask who did; then: kubectl delete configmap kinetic-runner-")
 
 
 def test_everything_that_a_batch_keeps_is_in_its_secret_once() -> None:
