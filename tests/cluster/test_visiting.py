@@ -25,6 +25,7 @@ from cluster.accounts import account_token, bind
 from cluster.plane import wait_for
 from servers.gcs import GcsServer
 
+from kinetic import _settings as settings
 from kinetic._backends.kube import keeping, kinds, names, reading, single, slices
 from kinetic._backends.kube.access import Fixed
 from kinetic._backends.kube.backend import KubeBackend
@@ -37,6 +38,7 @@ from kinetic._hardware import place
 from kinetic._jobs import forwarding
 from kinetic._jobs.handle import JobHandle
 from kinetic._packing import runner_zip
+from kinetic._settings import keyring
 from kinetic._stores import addresses
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.retrying import Retry
@@ -61,6 +63,8 @@ def stay(port):
 
     def answer(peer):
         with peer:
+            while peer.recv(1) != b"\\n":  # the job's token, which a debug server wants first
+                pass
             while data := peer.recv(1 << 16):
                 peer.sendall(data.upper())
 
@@ -387,9 +391,10 @@ def forwarder(plane, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
     stage.launch(port=debug.PORT)
     stage.wait_until_it_stays()
+    key_id, _ = keyring.own_key(settings.ensure_home(os.environ))  # its token is made of it
     handle = JobHandle(
         JOB_ID, "gke", "", "", "", stage.client.namespace, "jobs", "kinetic-x", "", "cpu", "stay", "stay",
-        "2026-11-21T14:30:00Z", store=stage.store.url, context="test",
+        "2026-11-21T14:30:00Z", store=stage.store.url, context="test", key_id=key_id,
     )  # fmt: skip
     for attempt in (0, 1):
         stage.store.put(keys.debug(JOB_ID, attempt, 0), DebugPage(debug.PORT).to_bytes())
@@ -423,6 +428,21 @@ def test_connections_go_through_the_api_server_and_do_not_disturb_each_other(for
         found = ask(one, b"one"), ask(two, b"two"), ask(one, b"x" * 1_000_000)
 
     assert found == (b"ONE", b"TWO", b"X" * 1_000_000)
+
+
+def test_small_writes_are_not_delayed(forwarder: int) -> None:
+    head, seconds = b"content-length: 4\r\n\r\n", []
+    with socket.create_connection(("127.0.0.1", forwarder), 30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(30):
+            begun, answer = time.monotonic(), b""
+            connection.sendall(head)  # as editors write: a head, and then the rest
+            connection.sendall(b"%04d" % number)
+            while len(answer) < len(head) + 4:
+                answer += connection.recv(1 << 16)
+            seconds.append(time.monotonic() - begun)
+
+    assert min(seconds) < 0.03, seconds  # a delayed acknowledgement takes 40 ms, each time
 
 
 def test_a_broken_connection_is_closed_and_the_next_one_is_forwarded_anew(plane, forwarder: int) -> None:

@@ -300,6 +300,30 @@ def test_a_job_sees_captured_values_before_its_arguments_are_opened(pods: Pods) 
     }  # fmt: skip
 
 
+NAMES = """
+    import os
+    def names():
+        return os.environ.get("JOB_ID"), os.environ.get("GCS_BUCKET")
+"""
+
+
+def test_programs_for_the_package_before_find_its_names_for_job_and_bucket(cloud_pods: Pods) -> None:
+    cloud_pods.order(NAMES)
+
+    code, _ = cloud_pods.run()
+
+    assert (code, cloud_pods.value()) == (0, (JOB, "jobs"))
+
+
+def test_what_a_user_captured_under_the_names_of_the_package_before_is_theirs(pods: Pods) -> None:
+    (pods.secret / "environment.json").write_text(json.dumps({"JOB_ID": "mine"}))
+    pods.order(NAMES)
+
+    code, _ = pods.run()
+
+    assert (code, pods.value()) == (0, ("mine", None))
+
+
 def test_the_key_of_the_job_is_nowhere_in_the_memory_of_the_worker(pods: Pods, tmp_path: Path) -> None:
     pods.put_key(key := os.urandom(32))
     pods.order(WAITS, str(tmp_path / "flag"))

@@ -129,6 +129,7 @@ def _guarded(serve: Callable[..., Any], token: bytes) -> Callable[..., Any]:
                 connection.close()
 
         def on_connection(connection: socket.socket) -> None:  # one that stays silent delays no other
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else 40 ms for every second message
             threading.Thread(target=admit, args=(connection,), daemon=True).start()
 
         return serve(name, on_connection, *args, **options)

@@ -38,6 +38,7 @@ def request_of(
     secret: str,
     account: str,
     environ: Mapping[str, str],
+    by_count: bool = True,
 ) -> JobRequest:
     """Return what a launch asks of a cluster; its command is added by ``manifest_of``.
 
@@ -48,6 +49,7 @@ def request_of(
         secret: The Secret with the job's key.
         account: The service account.
         environ: This client's environment.
+        by_count: Whether nodes are selected by the number of their GPUs.
     """
     wishes = launch.pod or PodWishes("")
     settings = wishes.settings
@@ -74,6 +76,7 @@ def request_of(
         pull_secrets=settings.pull_secrets,
         node_selector=settings.node_selector,
         store_secret=settings.store_secret,
+        by_count=by_count,
         retries=JobRequest.retries + launch.order.retries,
     )
 

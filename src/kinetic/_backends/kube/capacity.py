@@ -61,17 +61,47 @@ def check(
     Raises:
         CapacityError: The cluster can never have such machines.
     """
-    labels = _labels(placement, settings)
+    by_count = settings.node_selector is not None or selects_by_count(client, placement)
+    labels = _labels(placement, settings, by_count=by_count)
     if not labels and placement.resource is None:
         return ()  # any node will do, and a cluster without a single one makes them when they are needed
     seen = _seen(client, placement, labels)
     if seen is not None and seen.fitting >= placement.hosts:
-        return ()
+        return () if by_count else (_without_count(placement, labels),)
     if settings.node_selector is None and placement.kind != "cpu":
         known = pools() if callable(pools) else pools
         if known is not None:
             return _by_pools(client, placement, seen, known)
     return () if seen is None else (_waiting(client, placement, labels, seen),)
+
+
+def selects_by_count(client: Client, placement: Placement) -> bool:
+    """Say whether the pods of a GPU job may ask for a number of GPUs by its label: some clusters do not set it.
+
+    Nodes that have the accelerator's label and none with a number decide; where there are no such nodes, or we may not
+    list them, the label is asked for, as Google's nodes have it.
+    """
+    if placement.kind != "gpu":
+        return True
+
+    def look() -> bool:
+        seen = _seen(client, placement, _labels(placement))
+        if seen is None or seen.labelled:
+            return True
+        labels = _labels(placement, by_count=False)
+        others = list(_nodes(client, labels, PAGE))
+        return not others or any(containers.COUNT_LABEL in node["metadata"].get("labels", {}) for node in others)
+
+    about = ("gpu-count", placement.chips_per_host, tuple(sorted(placement.node_selector.items())))
+    return facts.of(client).ask(about, look, lambda _: facts.BRIEF)
+
+
+def _without_count(placement: Placement, labels: Mapping[str, str]) -> str:
+    written = ", ".join(f"{name}={value}" for name, value in labels.items())
+    return (
+        f"{placement.name}: the nodes with {written} do not say how many GPUs they have (they lack the label "
+        f"{containers.COUNT_LABEL}); the job takes any with {placement.resource_count} free"
+    )
 
 
 def _by_pools(client: Client, placement: Placement, seen: Seen | None, pools: Pools) -> tuple[str, ...]:
@@ -101,10 +131,11 @@ def _waiting(client: Client, placement: Placement, labels: Mapping[str, str], se
     )
 
 
-def _labels(placement: Placement, settings: ClusterSettings | None = None) -> dict[str, str]:
+def _labels(placement: Placement, settings: ClusterSettings | None = None, *, by_count: bool = True) -> dict[str, str]:
     """Return the labels that the job's pods will ask for, as they are written into its manifest."""
     wanted = settings.node_selector if settings else None
-    return containers.node_selector(JobRequest("", "", placement, "", (), node_selector=wanted))
+    asked = JobRequest("", "", placement, "", (), node_selector=wanted, by_count=by_count)
+    return containers.node_selector(asked)
 
 
 def _key(placement: Placement, labels: Mapping[str, str]) -> tuple[object, ...]:

@@ -29,7 +29,7 @@ FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 # Source: GKE's page "Extend the run time of Autopilot Pods", as manuals of other projects quote its limits, 2026-11.
 KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 _CLASS_LABEL = "cloud.google.com/compute-class"
-_COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
+COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
 _OWNER_ONLY = 0o400
 _GROUP = 65_532  # may read the Secret as well: an image whose user is not root is in it, and nobody else is
 _GIB = 1024**3
@@ -116,7 +116,7 @@ def node_selector(request: JobRequest) -> dict[str, str]:
     if request.node_selector is not None:
         return dict(request.node_selector)
     placement = request.placement
-    count = {_COUNT_LABEL: str(placement.chips_per_host)} if placement.kind == "gpu" else {}
+    count = {COUNT_LABEL: str(placement.chips_per_host)} if placement.kind == "gpu" and request.by_count else {}
     return placement.node_selector | count
 
 

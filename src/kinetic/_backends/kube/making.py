@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import asking, facts, keeping, names, slices
+from kinetic._backends.kube import asking, capacity, facts, keeping, names, slices
 from kinetic._backends.kube.kinds import CONFIG_MAP, JOB, LEADER_WORKER_SET, SECRET, SERVICE
 from kinetic._backends.kube.request import RUNNER_FILE
 from kinetic._packing import runner_zip
 from kinetic._wire.pod import ENVIRONMENT_FILE, KEY_FILE
 from kinetic._wire.seal import KEY_BYTES
 from kinetic._wire.steps import step
+from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
@@ -74,6 +75,7 @@ class Maker:
             secret=secret,
             account=self._account(launch),
             environ=self._environ if launch.environ is None else launch.environ,
+            by_count=capacity.selects_by_count(self._client, launch.placement),
         )
         kind = JOB if launch.placement.hosts == 1 else self._kind_for_slices()
         at = 0 if shared is None else shared * KEY_BYTES
@@ -100,10 +102,10 @@ class Maker:
         return self._client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
 
     def ensure_runner(self) -> str:
-        """See to it that the ConfigMap with the runner is there; return its name.
+        """See to it that the ConfigMap with the runner is there, and that it is ours; return its name.
 
-        That it was there is believed for a minute, and not of another cluster: somebody may clear it away, or make the
-        namespace anew, while this process lives, and pods would wait for it.
+        What is in it is compared with what we have. That is believed for a minute, and not of another cluster: somebody
+        may clear it away, or make the namespace anew, while this process lives, and pods would wait for it.
         """
         with self._lock:
             client = self._client
@@ -140,7 +142,16 @@ def _ensure_runner(client: Client) -> str:
 
     built = runner_zip.build()
     name = names.runner(__version__, built.sha256)
-    if not client.exists(CONFIG_MAP, name):
-        files = {RUNNER_FILE: built.data}
-        client.create(CONFIG_MAP, keeping.runner(client.namespace, __version__, built.sha256, files))
+    wanted = keeping.runner(client.namespace, __version__, built.sha256, {RUNNER_FILE: built.data})
+    found = client.get(CONFIG_MAP, name)
+    if found is None:
+        client.create(CONFIG_MAP, wanted)  # somebody else may come first
+        found = client.get(CONFIG_MAP, name) or {}
+    if (found.get("binaryData") or {}) != wanted["binaryData"] or found.get("data"):
+        raise LaunchError(
+            f"the ConfigMap {name} does not hold the code of kinetic that its name stands for",
+            why="somebody made or changed it, and every job of this version would run what is in it",
+            next=f"ask who did; then: kubectl delete configmap {name} -n {client.namespace}, and submit again",
+            code="runner-changed",
+        )
     return name

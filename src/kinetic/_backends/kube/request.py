@@ -62,6 +62,7 @@ class JobRequest:
         pull_secrets: Secrets with which the image is pulled.
         run_as: User and group number that the container runs as; None for the image's own, mostly root.
         node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
+        by_count: Whether nodes are selected by the number of their GPUs, too; not where the cluster's do not tell it.
         store_secret: A Secret with credentials for the store: its entries become variables, and files.
         retries: How often what may pass is tried again (count); preemptions do not count.
         coordinator_port: Where the first host listens for the others, outside TPUs.
@@ -93,6 +94,7 @@ class JobRequest:
     pull_secrets: tuple[str, ...] = ()
     run_as: int | None = None
     node_selector: Mapping[str, str] | None = None
+    by_count: bool = True
     store_secret: str = ""
     retries: int = 3
     coordinator_port: int = 8482

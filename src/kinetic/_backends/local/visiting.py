@@ -132,4 +132,5 @@ def dial(port: int) -> Iterator[SocketLink]:
     """Open a connection to a port of this machine; see the protocol."""
     with socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS) as connection:
         connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield SocketLink(connection)

@@ -160,9 +160,18 @@ def environment(page: PodPage, place: Place, attempt: int, environ: Mapping[str,
     return {
         **devices.platforms(page.kind),
         **environ,
+        **_familiar(page),
         **captured(page),
         **{name: value for name, value in own.items() if value},
     }
+
+
+def _familiar(page: PodPage) -> dict[str, str]:
+    """Return what programs for the package that this one replaces look for."""
+    found = {"JOB_ID": page.job_id}
+    if page.store_url.startswith("gs://"):
+        found["GCS_BUCKET"] = page.store_url.removeprefix("gs://").partition("/")[0]
+    return found
 
 
 def memory_bytes() -> int:

@@ -14,11 +14,12 @@ import pytest
 from servers.http11 import Answer, Request, Server
 from servers.scripted import page, refusal
 
-from kinetic._backends.kube import facts, kinds, together
+from kinetic._backends.kube import capacity, containers, facts, kinds, together
 from kinetic._backends.kube.access import Access, Fixed
 from kinetic._backends.kube.checking import check, check_store, kind_for_slices, service_account
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.permissions import needed
+from kinetic._backends.kube.request import JobRequest
 from kinetic._gcp.pools import Pool, Pools
 from kinetic._hardware import place
 from kinetic._settings.cluster import ClusterSettings
@@ -633,3 +634,70 @@ def test_an_answer_that_is_no_longer_believed_is_asked_for_again() -> None:
     kept.forget("key")
 
     assert [*found, kept.ask("key", lambda: next(answers))] == ["a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_address_with_a_password_is_refused_as_it_would_stand_in_the_pods_spec(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        check_store("gs://jobs", {name: "https://ann:secret@minio.example.com:9000/path@x"})
+
+    assert caught.value.what == f"{name} holds a user name or a password"
+    assert "secret" not in str(caught.value).replace("Secret", "")
+    check_store("gs://jobs", {name: "https://minio.example.com:9000/path@x"})
+
+
+# --------------------------------------------------------------------------------------- GPUs that nobody has counted
+
+UNCOUNTED = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+
+
+def test_nodes_that_do_not_say_how_many_gpus_they_have_are_taken_by_what_they_have(cluster, client) -> None:
+    cluster.nodes = [node({}), node(UNCOUNTED, nvidia_gpu="1")]
+
+    (said,) = notes(client, "gpu-l4")
+
+    assert said == (
+        "gpu-l4: the nodes with cloud.google.com/gke-accelerator=nvidia-l4 do not say how many GPUs they have (they "
+        "lack the label cloud.google.com/gke-accelerator-count); the job takes any with 1 free"
+    )
+    assert not capacity.selects_by_count(client, place("gpu-l4"))
+
+
+def test_nodes_that_do_not_say_it_and_have_too_few_are_waited_for(cluster, client) -> None:
+    cluster.nodes = [node(UNCOUNTED, nvidia_gpu="1")]
+
+    (said,) = notes(client, "gpu-l4x4")
+
+    assert "of the nodes with cloud.google.com/gke-accelerator=nvidia-l4 too few have 4 nvidia.com/gpu" in said
+
+
+@pytest.mark.parametrize(
+    "there",
+    [[], [node(L4, nvidia_gpu="1")], [node(UNCOUNTED, nvidia_gpu="1"), node({**L4, "x": "y"}, nvidia_gpu="1")]],
+    ids=["no node", "nodes that say it", "some that say it"],
+)
+def test_where_no_node_or_any_node_says_it_the_number_is_asked_for(cluster, client, there) -> None:
+    cluster.nodes = there
+
+    assert capacity.selects_by_count(client, place("gpu-l4"))
+
+
+def test_nodes_with_another_number_of_gpus_say_it(cluster, client) -> None:
+    cluster.nodes = [node({**L4, "cloud.google.com/gke-accelerator-count": "8"}, nvidia_gpu="8")]
+
+    assert capacity.selects_by_count(client, place("gpu-l4"))
+
+
+def test_whether_gpus_are_counted_is_asked_once(cluster, client) -> None:
+    cluster.nodes = [node(UNCOUNTED, nvidia_gpu="1")]
+
+    for _ in range(5):
+        capacity.selects_by_count(client, place("gpu-l4"))
+
+    assert cluster.asked("/nodes") == 2
+
+
+def test_the_pods_of_such_a_job_do_not_ask_for_the_label() -> None:
+    request = JobRequest("job", "team", place("gpu-l4"), "image", (), by_count=False)
+
+    assert containers.node_selector(request) == UNCOUNTED
