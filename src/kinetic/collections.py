@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
 
 from kinetic._batches.finding import attach_batch
 from kinetic._batches.handle import BatchHandle
+from kinetic._jobs.handle import JobHandle
 from kinetic._remote.callable import RemoteCallable
-from kinetic.errors import BatchError, CallableError
+from kinetic.errors import BatchError
 
 __all__ = ["BatchError", "BatchHandle", "attach_batch", "map"]
 
 
-def map(function: RemoteCallable[..., Any], inputs: Iterable[Any], **options: Any) -> BatchHandle:  # noqa: A001 - the documented name
+R = TypeVar("R")
+
+
+@overload
+def map(function: RemoteCallable[..., R], inputs: Iterable[Any], **options: Any) -> BatchHandle[R]: ...  # noqa: A001
+@overload
+def map(function: Callable[..., JobHandle[R]], inputs: Iterable[Any], **options: Any) -> BatchHandle[R]: ...  # noqa: A001
+def map(function: Callable[..., Any], inputs: Iterable[Any], **options: Any) -> BatchHandle[Any]:  # noqa: A001 - the documented name
     """Run a decorated function once for each input; the same as ``function.run_async_map(inputs, ...)``.
 
     Args:
-        function: What ``kinetic.run`` decorated, or its ``run_async``.
+        function: What ``kinetic.run`` decorated, or its ``run_async``; or any function that submits one job for each
+            input, such as ``lambda x: train.run_async(x, epochs=3)``. That one is called for every input first, and
+            the jobs are submitted together afterwards: they must be of one function, with one set of options.
         inputs: At least one.
-        **options: Those of ``run_async_map``.
+        **options: Those of ``run_async_map``; ``input_mode`` says how ``function`` is called.
 
     Raises:
-        CallableError: The function is not decorated (also a TypeError).
+        CallableError: The function is not decorated and submits no job (also a TypeError).
+        OptionError: The jobs are of several functions, or have different options.
     """
     found = getattr(function, "__self__", function)  # of train.run_async: train
-    if not isinstance(found, RemoteCallable):
-        raise CallableError(
-            f"{function!r} cannot be run as a batch",
-            why="it was not decorated with kinetic.run",
-            next="put @kinetic.run(...) above it",
-        )
-    return found.run_async_map(inputs, **options)
+    if isinstance(found, RemoteCallable):
+        return found.run_async_map(inputs, **options)
+    from kinetic._batches import inputs as inputs_
+    from kinetic._remote import recording
+
+    mode = options.pop("input_mode", "auto")
+    inputs_.check_mode(mode)
+    remote, calls = recording.record(function, inputs_.collected(inputs), mode)
+    return remote.run_async_map(calls, **options)

@@ -122,11 +122,12 @@ def test_a_generator_a_method_a_class_method_and_a_function_of_the_script_can_be
             here.run_async_map([1, 2]).results(),
             kinetic.collections.map(double, [1, 2]).results(),
             kinetic.collections.map(double.run_async, [1, 2]).results(),
+            kinetic.collections.map(lambda x: double.run_async(x + 1), [1, 2], retries=1).results(),
         ])
         """
     )
 
-    assert found == [[0, 2, 4], [7, 14], [3, 6], [101, 102], [2, 4], [2, 4]]
+    assert found == [[0, 2, 4], [7, 14], [3, 6], [101, 102], [2, 4], [2, 4], [4, 6]]
 
 
 def test_data_in_inputs_is_shipped_once_and_becomes_a_path_in_each_job(batches: Any) -> None:

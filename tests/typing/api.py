@@ -7,6 +7,7 @@ is one itself, for mypy by warn_unused_ignores and for pyright by the first line
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_type
@@ -68,9 +69,10 @@ train()  # type: ignore[call-arg]
 variadic(1, x=2)  # type: ignore[arg-type]
 
 # A detached call takes the same and gives a handle; submit is the same.
-assert_type(train.run_async(0.1, epochs=2), JobHandle)
-assert_type(train.submit(0.1), JobHandle)
-assert_type(nothing.run_async(), JobHandle)
+assert_type(train.run_async(0.1, epochs=2), JobHandle[dict[str, float]])
+assert_type(train.run_async(0.1).result(), dict[str, float])
+assert_type(train.submit(0.1), JobHandle[dict[str, float]])
+assert_type(nothing.run_async(), JobHandle[None])
 train.run_async("fast")  # type: ignore[arg-type]
 train.run_async(0.1, epoch=2)  # type: ignore[call-arg]
 train.submit()  # type: ignore[call-arg]
@@ -78,7 +80,7 @@ train.submit()  # type: ignore[call-arg]
 # Here, and elsewhere.
 assert_type(train.local(0.1), dict[str, float])
 assert_type(train.with_options(accelerator="gpu-l4", deadline=60)(0.1), dict[str, float])
-assert_type(train.with_options(spot=True).run_async(0.1), JobHandle)
+assert_type(train.with_options(spot=True).run_async(0.1), JobHandle[dict[str, float]])
 train.local("fast")  # type: ignore[arg-type]
 train.with_options(spot=True)("fast")  # type: ignore[arg-type]
 
@@ -86,19 +88,19 @@ train.with_options(spot=True)("fast")  # type: ignore[arg-type]
 model = Model(3)
 assert_type(model.fit(0.1), list[float])
 assert_type(model.fit(0.1, steps=3), list[float])
-assert_type(model.fit.run_async(0.1), JobHandle)
-assert_type(model.fit.submit(0.1, 3), JobHandle)
+assert_type(model.fit.run_async(0.1), JobHandle[list[float]])
+assert_type(model.fit.submit(0.1, 3), JobHandle[list[float]])
 assert_type(model.fit.local(0.1), list[float])
 assert_type(model.fit.with_options(accelerator="cpu")(0.1), list[float])
 assert_type(Model.fit(model, 0.1), list[float])
-assert_type(Model.fit.run_async(model, 0.1), JobHandle)
+assert_type(Model.fit.run_async(model, 0.1), JobHandle[list[float]])
 model.fit("fast")  # type: ignore[arg-type]
 model.fit.run_async(0.1, step=3)  # type: ignore[call-arg]
 Model.fit(0.1)  # type: ignore[arg-type, call-arg]
 
 # Static methods, with Python's decorator above ours.
 assert_type(Model.version(3), str)
-assert_type(Model.version.run_async(3), JobHandle)
+assert_type(Model.version.run_async(3), JobHandle[str])
 Model.version("three")  # type: ignore[arg-type]
 
 # A known weakness: @classmethod above anything but a plain function means nothing to either checker.
@@ -131,22 +133,42 @@ kinetic.run(volumes={"/data": "./data"})  # type: ignore[dict-item]
 
 # A batch.
 batch = train.run_async_map([0.1, 0.2], max_concurrent=8, retries=1, tags={"sweep": "rate"})
-assert_type(batch, kinetic.BatchHandle)
-assert_type(batch.jobs, list[JobHandle | None])
-assert_type(batch.results(timeout=1.0), list[Any])
+assert_type(batch, kinetic.BatchHandle[dict[str, float]])
+assert_type(batch.jobs, list[JobHandle[dict[str, float]] | None])
+assert_type(batch.results(timeout=1.0), list[dict[str, float]])
+assert_type(batch.results(return_exceptions=True), list[dict[str, float] | BaseException])
 assert_type(batch.statuses(), list[tuple[int, JobStatus]])
-assert_type(batch.failures(), list[JobHandle])
+assert_type(batch.failures(), list[JobHandle[dict[str, float]]])
 assert_type(batch.submission_failures, dict[int, Exception])
-assert_type(list(batch.as_completed()), list[JobHandle])
-assert_type(batch.retry_failed(), kinetic.BatchHandle)
+assert_type(list(batch.as_completed()), list[JobHandle[dict[str, float]]])
+assert_type(batch.retry_failed(), kinetic.BatchHandle[dict[str, float]])
 assert_type(kinetic.attach_batch("grp-0123abcd", resume=True), kinetic.BatchHandle)
 assert_type(kinetic.BatchError("grp-0123abcd", [], []).args, tuple[Any, ...])
-assert_type(model.fit.run_async_map([{"rate": 0.1}]), kinetic.BatchHandle)
+assert_type(model.fit.run_async_map([{"rate": 0.1}]), kinetic.BatchHandle[list[float]])
+
+
+def submits(rate: float) -> JobHandle[dict[str, float]]:
+    return train.run_async(rate, epochs=3)
+
+
+assert_type(kinetic.collections.map(train, [0.1]), kinetic.BatchHandle[dict[str, float]])
+assert_type(kinetic.collections.map(submits, [0.1]), kinetic.BatchHandle[dict[str, float]])
+kinetic.collections.map(told_later, [0.1])  # type: ignore[arg-type]
 train.run_async_map()  # type: ignore[call-arg]
 train.run_async_map([0.1], retry=1)  # type: ignore[call-arg]
 train.run_async_map([0.1], tags=3)  # type: ignore[arg-type]
 
-# Data: where the function takes a path it is written as such, and so a checker wants the annotation to allow it.
+
+# Data is os.PathLike[str]: a function that says so, as path libraries do, takes it.
+@kinetic.run(accelerator="cpu")
+def count(path: str | os.PathLike[str]) -> int:
+    return len(os.listdir(path))
+
+
+assert_type(count(kinetic.Data("set")), int)
+assert_type(count.run_async(kinetic.Data("set")), JobHandle[int])
+train(kinetic.Data("set"))  # type: ignore[arg-type]
+
 data = kinetic.Data(Path("set"), fuse=True)
 assert_type(data.content_hash(), str)
 assert_type(data.is_dir, bool)
@@ -155,6 +177,14 @@ kinetic.run(volumes={"/data": data})
 
 # The handle.
 job = train.run_async(0.1)
+
+
+def takes_a_number(handle: JobHandle[int]) -> int:
+    return handle.result()
+
+
+takes_a_number(job)  # type: ignore[arg-type]
+takes_a_number(kinetic.attach("cpu-train-1"))
 assert_type(job.status(), JobStatus)
 assert_type(job.job_id, str)
 assert_type(job.group_index, int | None)

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from kinetic._batches import collecting, ending, tally, view, waiting
 from kinetic._batches.interrupting import LettingGo
@@ -15,14 +15,22 @@ from kinetic._output import tracebacks
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from kinetic._batches.board import Board
     from kinetic._batches.loose import Loose
     from kinetic._wire.group import Group, Table
 
+    R = TypeVar("R", default=Any)  # as in JobHandle
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
+
 
 @tracebacks.doors
 @dataclass
-class BatchHandle:
+class BatchHandle(Generic[R]):
     """A collection of submitted jobs: observe it, collect from it, end it.
 
     Made by ``run_async_map`` or by ``attach_batch``. Everything can be called from several threads.
@@ -37,14 +45,14 @@ class BatchHandle:
     group_id: str
     name: str | None
     tags: dict[str, str]
-    jobs: list[JobHandle | None]
+    jobs: list[JobHandle[R] | None]
     _bucket_name: str = ""
     _project: str = ""
     _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
     _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
-    _cached_failures: list[JobHandle] | None = field(default=None, repr=False, compare=False)
+    _cached_failures: list[JobHandle[R]] | None = field(default=None, repr=False, compare=False)
     _board: Board | Loose | None = field(default=None, repr=False, compare=False)
     _table: Table | None = field(default=None, repr=False, compare=False)
     _poll: waiting.Poll = field(default_factory=waiting.Poll, repr=False, compare=False)
@@ -84,7 +92,7 @@ class BatchHandle:
                 pass
         waiting.tell_of_submission_failures(self)
 
-    def as_completed(self, *, poll_interval: float = 5.0, timeout: float | None = None) -> Iterator[JobHandle]:  # noqa: ARG002 - documented
+    def as_completed(self, *, poll_interval: float = 5.0, timeout: float | None = None) -> Iterator[JobHandle[R]]:  # noqa: ARG002 - documented
         """Yield jobs as they end, in that order, also while inputs are still being submitted.
 
         With retries, the attempt that counts is yielded: the one that succeeded, or the last one.
@@ -102,6 +110,24 @@ class BatchHandle:
                 if job is not None:
                     yield job
 
+    @overload
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+    @overload
+    def results(
+        self,
+        *,
+        timeout: float | None = None,
+        ordered: bool = True,
+        cleanup: bool = True,
+        return_exceptions: bool,
+    ) -> list[R | BaseException]: ...
     def results(
         self,
         *,
@@ -127,7 +153,7 @@ class BatchHandle:
             self, timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
         )
 
-    def failures(self) -> list[JobHandle]:
+    def failures(self) -> list[JobHandle[R]]:
         """Return the handles of jobs that failed: as ``results()`` found them, if it has been called, else now."""
         if self._cached_failures is not None:
             return list(self._cached_failures)
@@ -153,7 +179,7 @@ class BatchHandle:
         """
         ending.cleanup(self, resources=k8s, artifacts=gcs)
 
-    def retry_failed(self) -> BatchHandle:
+    def retry_failed(self) -> BatchHandle[R]:
         """Run again what failed, and only that, each once more; return this handle.
 
         Raises:

@@ -60,6 +60,8 @@ def arguments_of(item: Any, mode: str) -> Arguments:
     Raises:
         OptionTypeError: The mode needs another type (also a TypeError).
     """
+    if isinstance(item, Arguments):  # of a call that was recorded
+        return item
     if mode == "args" and not isinstance(item, list | tuple):
         raise OptionTypeError(f"the input {shown(item)} is neither a list nor a tuple", next='input_mode="single"')
     if mode == "kwargs" and not isinstance(item, dict):
@@ -92,11 +94,17 @@ def fitting(
 def shown(item: object) -> str:
     """Return a short text of an input, on one line."""
     try:
-        text = repr(item)
+        text = _call_of(item) if isinstance(item, Arguments) else repr(item)
     except Exception as error:  # noqa: BLE001 - a repr is user code
         text = f"<{type(item).__name__}, whose repr raises {type(error).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _call_of(item: Arguments) -> str:
+    if len(item.args) == 1 and not item.kwargs:
+        return repr(item.args[0])
+    return f"({', '.join([*map(repr, item.args), *(f'{name}={value!r}' for name, value in item.kwargs.items())])})"
 
 
 def _are_names(item: Mapping[Any, Any]) -> bool:

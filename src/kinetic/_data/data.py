@@ -99,6 +99,22 @@ class Data:
             return self._path.endswith("/")
         return self.is_hf or os.path.isdir(self._path)
 
+    def __fspath__(self) -> str:
+        """Return the absolute local path: a job gets a path in its place, and here ``open(data)`` opens the same file.
+
+        So type checkers accept a Data wherever ``os.PathLike[str]`` is accepted.
+
+        Raises:
+            OptionError: The data lies in a bucket or at Hugging Face, and is not a path before a job has it.
+        """
+        if not self.is_local:
+            raise OptionError(
+                f"{self._raw!r} is not on this machine",
+                why="it becomes a path inside a job, where it is fetched",
+                next="pass it to the function as it is; function.local(…) fetches it here, too",
+            )
+        return self._path
+
     def content_hash(self) -> str:
         """Return the SHA-256 of all contents in a fixed order, in hexadecimal.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._jobs import collecting, history, logs, looking, places, removing, waiting
 from kinetic._output import tracebacks
@@ -16,8 +16,16 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from typing_extensions import TypeVar
+
     from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.looking import Look
+
+    R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
 
 _PATIENCE_SECONDS = 30.0  # a store may show a new object late; local ones never do
 
@@ -28,7 +36,7 @@ class _NOTHING:  # a class, because a pickled handle must find the same one
 
 @tracebacks.doors
 @dataclass
-class JobHandle:
+class JobHandle(Generic[R]):
     """Durable description of a submitted job, and what can be done with it from any machine.
 
     Every field is a JSON value; no function and no closure is kept. ``to_dict()`` and ``from_dict()`` carry a handle
@@ -229,7 +237,7 @@ class JobHandle:
         cleanup_poll_interval: float = 2,  # noqa: ARG002 - the documented signature; deletion is told, not polled
         stream_logs: bool | None = None,
         on_status_change: Callable[[JobStatus], None] | None = None,
-    ) -> Any:
+    ) -> R:
         """Wait for the job, and return its value or raise its exception.
 
         Args:
@@ -250,13 +258,13 @@ class JobHandle:
             Exception: The function's own exception, with its remote traceback as a note.
         """
         if self._value is not _NOTHING:
-            return self._value
+            return self._value  # type: ignore[no-any-return] # what the function returned
         if self._exception is not None:
             raise self._exception
         follow = waiting.to_stdout if stream_logs else None
         with waiting.detaching(self):
             seen = waiting.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
-        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)
+        return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)  # type: ignore[no-any-return] # as above
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
         """Cancel the job; its artifacts stay. A job that has ended already stays as it is, and a line says so.

@@ -246,4 +246,4 @@ def _size_note(size: int) -> list[str]:
     if limit <= 0 or size <= limit * _MB:
         return []
     what = f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
-    return [f"{what}; pass a path and load inside the function, or put the data into files of the project"]
+    return [f'{what}; write it to a file and pass kinetic.Data("file"): the function gets a path, and it is sent once']

@@ -42,19 +42,19 @@ def refusal(roots: Sequence[tuple[str, object]], fails: Fails, error: BaseExcept
         return ArgumentNotPicklableError(
             "the call cannot be pickled",
             why=f"{type(error).__name__}: {error}; each of its parts pickles alone",
-            next="make the arguments less deeply nested, or pass a path and load inside the function",
+            next='make the arguments less deeply nested, or write them to a file and pass kinetic.Data("file")',
         )
     path, value, reason = found
     if _is_too_deep(reason):
         return ArgumentNotPicklableError(
             f"{path} is nested too deeply to be pickled",
             why=f"{type(reason).__name__}: {reason}",
-            next="flatten it, or write it to a file and load it inside the function",
+            next='flatten it, or write it to a file, pass kinetic.Data("file") and load it inside the function',
         )
     return ArgumentNotPicklableError(
         f"{path} cannot be pickled",
         why=f"{_short(value)} is a {type(value).__module__}.{type(value).__qualname__}: {reason}",
-        next="create it inside the function, or pass what it is made from",
+        next='create it inside the function, or pass what it is made from; files go along as kinetic.Data("path")',
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import os
 import sys
 import types
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from kinetic._output import tracebacks
-from kinetic._remote import checking
+from kinetic._remote import checking, recording
 from kinetic._wire import references, standard_library
 from kinetic._wire.numbers import RETRIES
 from kinetic.errors import CallableError
@@ -75,6 +76,7 @@ class RemoteCallable(Generic[P, R]):
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
             return self._here(args, kwargs)
+        recording.refuse_to_block(self._name)
         with standard_library.naming_what_hides():
             from kinetic._jobs import blocking  # the client's rooms load with the first job
 
@@ -95,13 +97,15 @@ class RemoteCallable(Generic[P, R]):
         return RemoteCallable(self._plain, self._options.changed(**options), leading=self._leading)
 
     @_reaching
-    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+    def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit a job and return its handle at once; the job does not need this process any more.
 
         Raises:
             CallableError: Inside a job: a job cannot submit another one.
         """
         self._refuse_inside_a_job()
+        if (recorded := recording.take(self, args, kwargs)) is not None:
+            return recorded  # type: ignore[no-any-return] # stands for a handle until its batch is submitted
         with standard_library.naming_what_hides():
             from kinetic._jobs import blocking
 
@@ -123,7 +127,7 @@ class RemoteCallable(Generic[P, R]):
         tags: Mapping[str, str] | None = None,
         project: str | None = None,
         cluster: str | None = None,
-    ) -> BatchHandle:
+    ) -> BatchHandle[R]:
         """Run the function once for each input, as jobs of one batch, and return their handle at once.
 
         Args:
@@ -176,6 +180,11 @@ class RemoteCallable(Generic[P, R]):
         if instance is None:
             return self
         return RemoteCallable(self._plain, self._options, leading=(*self._leading, instance))
+
+    def is_alike(self, other: RemoteCallable[..., Any]) -> bool:
+        """Say whether another one runs the same function, of the same instance, with the same options."""
+        bound = len(self._leading) == len(other._leading) and all(map(operator.is_, self._leading, other._leading))
+        return self._plain is other._plain and bound and self._options == other._options
 
     def __repr__(self) -> str:
         """Say what it is and where it runs."""

@@ -251,3 +251,19 @@ def test_making_data_loads_nothing_heavy():
     heavy = {"hashlib", "json", "concurrent.futures", "dataclasses", "urllib.parse", "kinetic._settings"}
     assert ours <= set(told.stdout.split())
     assert not heavy & set(told.stdout.split())
+
+
+def test_local_data_is_a_path_of_this_machine_for_whoever_opens_it_here(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    data = kinetic.Data(tmp_path / "config.json")
+
+    assert isinstance(data, os.PathLike)
+    assert os.fspath(data) == str(tmp_path / "config.json")
+    with open(data) as file:
+        assert file.read() == "{}"
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/set/", "s3://bucket/one", "hf://owner/name"])
+def test_data_elsewhere_is_no_path_before_a_job_has_it(address):
+    with pytest.raises(OptionError, match="is not on this machine"):
+        os.fspath(kinetic.Data(address))

@@ -135,7 +135,7 @@ def test_a_large_call_is_told_with_its_size_and_a_way_out(store, monkeypatch: py
     (note,) = pack(store, bytes(1_000_000)).notes
 
     assert note.startswith("the function and its arguments are 1 MB (KINETIC_PAYLOAD_SIZE_WARN_MB=0.5)")
-    assert "pass a path and load inside the function" in note
+    assert 'pass kinetic.Data("file"): the function gets a path' in note
 
 
 @pytest.mark.parametrize("setting", ["0", "-1", "2", "much", ""])
