@@ -155,7 +155,7 @@ def known(
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
     live = {handle.job_id: handle for handle in _live(target)}
     pages = (page for store in _stores(target) for page in tombstones.listed(store))
-    past = {str(page["job_id"]): page for page in pages if page.get("job_id") and page["job_id"] not in live}
+    past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
     order = [each.job_id for each in listing.in_order(listing.births([*live.values()], [*past.values()]))]
     return Known(
         [live[job_id] for job_id in order if job_id in live],
@@ -206,14 +206,15 @@ def _try_to_load(store: Store, job_id: str) -> JobHandle | None:
         return _load(store, job_id)
     except KeyMissingError:  # being submitted, or removed this moment
         return None
-    except KineticError as error:
-        _log().warning("%s is not listed: %s", job_id, error.what)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
+        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+        _log().warning("%s is not listed: %s", job_id, what)
         return None
 
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     """Return the handle of a collected job from its page of the history; None of a page that is of no such job."""
-    if page is None or not history.is_collected(page):
+    if page is None or not history.is_collected(page) or not isinstance(page.get("job_id"), str):
         return None
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says

@@ -36,15 +36,32 @@ def rows(handles: Sequence[JobHandle]) -> list[Look]:
     verdict_of = {handle.job_id: _verdict(handle) for handle in handles}
     open_ = [handle for handle in handles if verdict_of[handle.job_id] is None and can_be_seen(handle)]
     seen = _observe(open_)
-    return [_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id)) for handle in handles]
+    return [_safe_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id)) for handle in handles]
+
+
+def _safe_look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:
+    """Look at a job; whatever is wrong with what is stored of it costs its own row a sentence, and no other row."""
+    try:
+        return _look(handle, found, sighting)
+    except Exception as error:  # noqa: BLE001 - as above
+        unknown = JobStatus.PENDING  # not final: nobody may take it for a job that has ended
+        return Look(unknown, None, _told(handle, unknown, sighting, _what(error)))
+
+
+def _what(error: Exception) -> str:
+    """Return what is wrong with a job's pages, in a sentence."""
+    return error.what if isinstance(error, KineticError) else f"it cannot be read: {type(error).__name__}: {error}"
 
 
 def _observe(handles: Sequence[JobHandle]) -> dict[str, Sighting]:
     """Ask each place about its jobs, once; one that does not answer says so of its jobs, and hides no others."""
     by_place: dict[Backend, list[JobHandle]] = {}
-    for handle in handles:
-        by_place.setdefault(places.backend_of(handle), []).append(handle)
     seen: dict[str, Sighting] = {}
+    for handle in handles:
+        try:
+            by_place.setdefault(places.backend_of(handle), []).append(handle)
+        except KineticError as error:  # a place that this kinetic does not know, or that nothing here leads to
+            seen[handle.job_id] = Sighting(handle.job_id, JobStatus.PENDING, reason=error.what)
     for backend, theirs in by_place.items():
         try:
             seen |= backend.observe([handle.job_id for handle in theirs])
@@ -100,7 +117,8 @@ def births(handles: Sequence[JobHandle], past: Sequence[Mapping[str, Any]] = ())
         elif job_id in rows:
             found[job_id] = Born(job_id, created_at, rows[job_id].submitted, rows[job_id].seq)
         elif handle.group_id is not None:
-            found[job_id] = Born(job_id, created_at, group_index=handle.group_index or 0)
+            index = handle.group_index
+            found[job_id] = Born(job_id, created_at, group_index=index if isinstance(index, int) else 0)
         elif job_id not in found:
             found[job_id] = Born(job_id, created_at, _recorded(handle) if number[created_at] > 1 else 0.0)
     return list(found.values())

@@ -23,7 +23,7 @@ def read(data: bytes | str, what: str) -> dict[str, Any]:
     """
     try:
         fields = json.loads(data)
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{what} is damaged", why=f"not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise IntegrityError(f"{what} is damaged", why="the page is not an object")

@@ -10,9 +10,12 @@ import click
 from kinetic._cli import batches, options, tables, tree
 from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._cli.batches import Batch, Standing
+    from kinetic._stores.protocol import Store
+    from kinetic._wire.group import Group
 
 COLUMNS = (
     Column("BATCH"),
@@ -58,21 +61,33 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
 
     store = finding.store_of(project, cluster)
     newest = sorted(finding.groups(store), key=lambda group: group.created, reverse=True)[:limit]
-    found = [batches.Batch(group, finding.handle_of(group, store)) for group in newest]
-    standings = [batches.standing_of(each) for each in found]
+    seen = list(filter(None, (_standing_of(group, store) for group in newest)))
     if as_json:
-        tables.document(batches=[batches.page_of(*each) for each in zip(found, standings, strict=True)])
+        tables.document(batches=[batches.page_of(*each) for each in seen])
         return
-    if not found:
+    if not newest:
         click.echo("There are no batches; f.run_async_map(inputs) makes one", err=True)
         return
     now = time.time()
-    tables.show(COLUMNS, [_cells(*each, now) for each in zip(found, standings, strict=True)])
-    left = [each for each, standing in zip(found, standings, strict=True) if standing.is_left]
+    tables.show(COLUMNS, [_cells(*each, now) for each in seen])
+    left = [each for each, standing in seen if standing.is_left]
     for each in left[:1]:
         more = f", as do {len(left) - 1} more" if len(left) > 1 else ""
         click.echo(f"{each.group.group_id} is only partly submitted{more}", err=True)
         click.echo(f"next:  kinetic batch resume {each.group.group_id}", err=True)
+
+
+def _standing_of(group: Group, store: Store) -> tuple[Batch, Standing] | None:
+    """Look at a batch; one that cannot be looked at costs a line that names it, and hides no other."""
+    from kinetic._batches import finding
+
+    try:
+        found = batches.Batch(group, finding.handle_of(group, store))
+        return found, batches.standing_of(found)
+    except Exception as error:  # noqa: BLE001 - as above
+        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+        click.echo(f"warning: {group.group_id} is not listed: {tables.plain(what)}", err=True)
+        return None
 
 
 def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:

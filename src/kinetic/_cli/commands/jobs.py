@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -11,6 +13,7 @@ from kinetic import _output as output
 from kinetic._cli import durations, job_table, options, tables, tree
 from kinetic._cli.job_table import Filters
 from kinetic._cli.lazy import LazyGroup, show_help_alone
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -216,15 +219,19 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     stores = {job.job_id: places.store_of(job).url for job in live}
     past = []
     for page in found.past if found is not None else ():
-        told = describing.past(page)
-        if filters.may_hold(told["function"], told["created_at"], now):
-            past.append(told)
-            stores[told["job_id"]] = str(page.get("store") or "")
+        with _told_of(str(page.get("job_id"))):
+            told = describing.past(page)
+            if filters.may_hold(told["function"], told["created_at"], now):
+                past.append(told)
+                stores[told["job_id"]] = str(page.get("store") or "")
     is_plain = wanted.children and wanted.sort == "age" and not wanted.reverse
     if is_plain and filters._replace(function=None, since=None, older_than=None) == Filters():
         live = live[: wanted.limit]  # the status of a job costs a look at it
-    pages = [describing.page_of(handle, seen) for handle, seen in zip(live, listing.rows(live), strict=True)]
-    shown = [*pages, *past]
+    shown = []
+    for handle, seen in zip(live, listing.rows(live), strict=True):
+        with _told_of(handle.job_id):
+            shown.append(describing.page_of(handle, seen))
+    shown += past
     if found is not None:
         order = {job_id: number for number, job_id in enumerate(found.order)}
         shown.sort(key=lambda page: order[page["job_id"]])
@@ -233,6 +240,16 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     if not wanted.children:
         shown = job_table.folded(shown, groups)
     return job_table.sorted_by(shown, wanted.sort, reverse=wanted.reverse)[: wanted.limit]
+
+
+@contextmanager
+def _told_of(job_id: str) -> Iterator[None]:
+    """Let a job that cannot be told of cost a line that names it, and no other job."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - as above
+        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+        click.echo(f"warning: {job_id} is not listed: {tables.plain(what)}", err=True)
 
 
 def _text(value: object) -> str:
