@@ -102,5 +102,6 @@ def _create(path: Path, text: str) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             os.link(beside, path)
+        folders.sync(path.parent)  # without its key no result can be read
     finally:
         beside.unlink()

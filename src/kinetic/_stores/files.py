@@ -211,12 +211,12 @@ class FileStore:
         target = self._path(key)
         folder = target.rpartition("/")[0]
         if force:
-            _sync(scratch)
+            folders.sync(scratch)
         kept = False
         try:
             kept = self._into_folder(scratch, target, folder, if_absent=if_absent)
             with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
-                _sync(folder)
+                folders.sync(folder)
         except BaseException as error:
             if not (force and isinstance(error, OSError) and error.errno == errno.EXDEV):
                 with contextlib.suppress(OSError):
@@ -239,19 +239,26 @@ class FileStore:
         return _into_place(scratch, target, if_absent=if_absent)
 
     def _make(self, folder: str) -> None:
+        """Make a folder; its own name and those above it must outlive a power cut, too.
+
+        A folder that is there already may have been made a moment ago by somebody who has not synced it yet.
+        """
         if folder in self._known_folders:
             return
+        root = str(self.root)
         if not os.path.isdir(folder):
-            folders.make(self.root)
-        inside = folder[len(str(self.root)) + 1 :]
-        is_new = not os.path.lexists(folder)
+            folders.make(root)
+        inside = folder[len(root) + 1 :]
         with descriptors.folder(
             self.root, inside, make=folders.PRIVATE_FOLDER
         ):  # refused where a link leads out of the store
             pass
-        if is_new:
-            _sync(folder.rpartition("/")[0])  # the new folder's own name must outlive a power cut, too
-        self._known_folders.add(folder)
+        while folder not in self._known_folders and folder.startswith(root):
+            above = folder.rpartition("/")[0]
+            with contextlib.suppress(FileNotFoundError):  # deleted again already: whoever puts something in it notices
+                folders.sync(above)
+            self._known_folders.add(folder)
+            folder = above
 
 
 def _into_place(scratch: str, target: str, *, if_absent: bool) -> bool:
@@ -309,18 +316,6 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
         parts.append(part)
         got += len(part)
     return b"".join(parts)
-
-
-def _sync(path: str) -> None:
-    """Force a file or folder entry to the disk; file systems that cannot sync a folder say EINVAL."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.EBADF, errno.EROFS, errno.EACCES}:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -10,12 +11,16 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 def make(folder: str | os.PathLike[str]) -> None:
-    """Make a folder and the missing ones above it; ``os.makedirs`` protects the last of them only."""
+    """Make a folder and the missing ones above it, each with its name on the disk before what goes into it.
+
+    ``os.makedirs`` protects the last of them only.
+    """
     try:
         os.mkdir(folder, PRIVATE_FOLDER)
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
+        return
     except FileNotFoundError:
         above = os.path.dirname(os.path.abspath(folder))
         if not os.path.isdir(above):
@@ -25,6 +30,19 @@ def make(folder: str | os.PathLike[str]) -> None:
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise
+    sync(os.path.dirname(os.path.abspath(folder)))
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Force a file, or the names in a folder, to the disk; file systems that cannot sync a folder say EINVAL."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EBADF, errno.EROFS, errno.EACCES}:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def opener(path: str, flags: int) -> int:

@@ -144,6 +144,7 @@ class LocalBackend:
         else:
             for _ in transfer.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
                 pass
+        folders.sync(self.paths.jobs)  # the names of the new folders: a row is never without its launch page
         rows = [(launch.order.job_id, launch.group, self._devices(launch.placement)) for launch in launches]
         self.queue.add(rows, name, recipe, self.limits)
         step("client:queued")
@@ -341,6 +342,7 @@ class LocalBackend:
         chosen = environment.allowed(secrets["environ"], cloud=environment.is_cloud(*secrets.get("addresses", ())))
         page = {"schema": pages.SCHEMA, **secrets, "environ": chosen}
         launching.write_private(self.paths.kept(group), pages.write(page))
+        folders.sync(self.paths.groups)
 
     def kept(self, group: str) -> dict[str, Any] | None:
         """Return what was kept for a batch; see the protocol."""

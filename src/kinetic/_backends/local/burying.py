@@ -30,6 +30,9 @@ MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything belo
 _STARTING_SECONDS = 1.0  # a keeper is there in 0.1 s; before that, its process need not even be there
 _SLOW_START_SECONDS = 60.0  # as long as its process is there, on a machine that is busy
 REQUEUES = 2  # a job that ends its keeper before it begins, three times, is the reason
+NO_PAGE = (
+    "what was needed to run the job is gone from this machine (its launch page); submit it again"  # if not removed
+)
 _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart
 
 
@@ -151,7 +154,7 @@ def hand_over(paths: Paths, queue: Queue, rows: Sequence[Row]) -> None:
 def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
     page = launching.read(paths, row.job_id)
     if page is None:
-        queue.forget([row.job_id])
+        queue.end(row.job_id, NO_PAGE)
         return
     store = open_store(page.store_url)
     tasks = launching.works_of(paths, page, row.attempt, runner="", more={})

@@ -114,7 +114,7 @@ class Keeper:
     def _carry(self, row: Row) -> None:
         page = launching.read(self.paths, row.job_id)
         if page is None:
-            self.queue.forget([row.job_id])
+            self.queue.end(row.job_id, burying.NO_PAGE)
             return
         _lend_credentials(page)
         store = open_store(page.store_url)

@@ -16,7 +16,7 @@ from kinetic._backends.local.paths import Paths
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import pages
+from kinetic._wire import folders, pages
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,13 @@ class LaunchPage:
 
 
 def write(paths: Paths, page: LaunchPage, key: bytes) -> None:
-    """Write page and key into the job's folder, each whole or not at all."""
+    """Write page and key into the job's folder, each whole or not at all, and force them and their names to the disk.
+
+    The folder's own name is forced by whoever writes the row.
+    """
     write_private(paths.key(page.job_id), key)
     write_private(paths.launch(page.job_id), page.to_bytes())
+    folders.sync(paths.job(page.job_id))
 
 
 def read(paths: Paths, job_id: str) -> LaunchPage | None:
@@ -135,7 +139,9 @@ def write_private(path: Path, data: bytes) -> None:
     beside = f"{path}.{os.getpid():x}"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]  # a disk that is nearly full takes a part
         os.fsync(descriptor)  # the row that names it will outlive a power cut, so it must, too
     finally:
         os.close(descriptor)

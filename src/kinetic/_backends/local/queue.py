@@ -546,6 +546,7 @@ def _made(path: Path) -> sqlite3.Connection:
             beside.unlink(missing_ok=True)
         # Made by us: what lies beside it takes on its rights.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE))
+        folders.sync(path.parent)  # SQLite does so for its journal only
     return sqlite3.connect(path, timeout=_TURN_SECONDS, isolation_level=None, check_same_thread=False)
 
 

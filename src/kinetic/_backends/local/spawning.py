@@ -93,8 +93,17 @@ def _is_passing(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE}
 
 
+def _make_runner_again(paths: Paths, folder: Path) -> None:
+    """Make the code that a job was submitted with again, if it is gone and is ours: it is not forced to the disk."""
+    if folder.parent == paths.runners and not (folder / "keeper.py").exists():
+        from kinetic._packing import runner  # rare: after a power cut
+
+        runner.folder(paths.runners)
+
+
 def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> int:
     recipe = queue.recipe(soil)
+    _make_runner_again(paths, Path(runner_of(recipe["arguments"])))
     environment = {name: os.environ[name] for name in _STARTUP if name in os.environ}
     environment |= recipe["environment"] | {burying.MARK: keeper}
     words = [*recipe["arguments"], keeper, soil, str(paths.runtime), str(limits.slots), ",".join(limits.gpus)]
