@@ -22,6 +22,7 @@ import pytest
 from kinetic._backends.local import sweeping
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
+from kinetic._jobs import tombstones
 from kinetic._wire import keys, steps
 
 SEED = int(
@@ -195,7 +196,7 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     with closing(Queue(paths.queue)) as queue:
         wait_until(lambda: not queue.look("state != 'ended'"), "the end of every row")
         now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + sweeping.MONTH + sweeping.HOUR
-        sweeping.sweep(paths, queue, site.store / ".tmp", now=now)
+        sweeping.sweep(paths, queue, site.store / ".tmp", tombstones.seen, now=now)
         known = {row.job_id for row in queue.look()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())

@@ -23,6 +23,7 @@ import pytest
 from kinetic._backends.local import sweeping
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue
+from kinetic._jobs import tombstones
 from kinetic._wire import keys, steps
 
 ANSWER = 42
@@ -261,7 +262,7 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
     now = time.time() + sweeping.DAY + sweeping.HOUR
     with closing(Queue(site.runtime.queue)) as queue:
-        sweeping.sweep(site.runtime, queue, site.home / "store" / ".tmp", now=now)
+        sweeping.sweep(site.runtime, queue, site.home / "store" / ".tmp", tombstones.seen, now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known

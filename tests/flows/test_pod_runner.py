@@ -34,7 +34,9 @@ from kinetic._stores import addresses, open_store
 from kinetic._stores.files import FileStore
 from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import debug, digests, fingerprint, installer, keys, outcome, pages, podlog
+from kinetic._wire import debug, digests, fingerprint, installer, keys, outcome, pages, podlog, seal
+from kinetic._wire import note as notes
+from kinetic._wire.handles import HISTORY
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
@@ -71,7 +73,7 @@ class Pods:
         self.put_key(KEY)
         self.python, self.argument, self.inside = sys.executable, "", []
         self.started: list[subprocess.Popen[Any]] = []
-        self.page = PodPage(JOB, "", store.url, "key-1", secret=str(self.secret), last_words=str(self.last_words))
+        self.page = PodPage(JOB, "0" * 64, store.url, "key-1", secret=str(self.secret), last_words=str(self.last_words))
 
     def put_key(self, key: bytes) -> None:
         (self.secret / "job-key").write_bytes(key)
@@ -139,7 +141,7 @@ class Pods:
         return logs.text_of(logs.StoredLog(self.store, keys.logs(JOB, attempt, host)))
 
     def note(self, attempt: int = 0) -> Note:
-        return Note.from_bytes(self.store.get(keys.attempt(JOB, attempt)))
+        return notes.read(self.store, JOB, attempt, KEY)
 
     def keys_below(self, prefix: str) -> list[str]:
         return [entry.key.removeprefix(prefix) for entry in self.store.entries(prefix)]
@@ -356,7 +358,7 @@ def test_a_child_of_a_batch_sets_its_mark(pods: Pods) -> None:
     code, _ = pods.run()
 
     assert code == FAILED_EXIT
-    assert pods.store.size(f"{mark}.failed") == 0
+    assert pods.store.size(seal.mark(mark, "failed", KEY)) == 0
 
 
 # -------------------------------------------------------------------------------------------------------- bad ends
@@ -456,7 +458,8 @@ def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> Non
 
 def test_a_job_that_was_removed_is_not_brought_back(pods: Pods) -> None:
     pods.order("def one():\n    return 1")
-    pods.store.put(keys.tombstone(JOB), pages.write({"schema": pages.SCHEMA, "resource_removed": True}))
+    at = keys.tombstone(JOB)
+    pods.store.put(at, pages.sealed(HISTORY, {"job_id": JOB, "resource_removed": True}, at, KEY))
 
     code, out = pods.run()
 
@@ -522,7 +525,7 @@ def test_a_failure_of_a_pod_that_was_replaced_is_no_verdict(pods: Pods, tmp_path
     pods.order(WAITS.replace('return "went on"', 'raise OSError("cut off from the world")'), str(tmp_path / "flag"))
     pod = pods.start()
     until((tmp_path / "flag").exists)
-    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(), if_absent=True)
+    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
 
     (tmp_path / "flag.go").touch()
     out, _ = pod.communicate(timeout=30)
@@ -537,7 +540,7 @@ def test_a_value_of_a_pod_that_was_replaced_counts(pods: Pods, tmp_path: Path) -
     pods.order(WAITS, str(tmp_path / "flag"))
     pod = pods.start()
     until((tmp_path / "flag").exists)
-    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(), if_absent=True)
+    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
 
     (tmp_path / "flag.go").touch()
     pod.communicate(timeout=30)

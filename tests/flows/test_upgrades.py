@@ -22,6 +22,8 @@ import pytest
 from kinetic._jobs import record, tombstones
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, outcome, pages, seal
+from kinetic._wire import note as notes
+from kinetic._wire.handles import HISTORY, REQUIRED
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
@@ -56,21 +58,21 @@ JOBS = """
 # What a small upgrade changes: (file, what is there, what comes instead). A text that is gone fails the test's set-up.
 SMALL = [
     ("_runner/__init__.py", "", "GENERATION = 2\n"),
-    ("_jobs/submitting.py", '"python": fingerprint.python()}\n', '"python": fingerprint.python(), "mood": "good"}\n'),
+    ("_jobs/submitting.py", '"python": fingerprint.python(),\n', '"python": fingerprint.python(), "mood": "good",\n'),
     (
         "_wire/order.py",
         "    deadline: float | None = None\n",
         "    deadline: float | None = None\n    mood: str = 'good'\n",
     ),
     ("_wire/outcome.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
-    ("_wire/note.py", '{"schema": pages.SCHEMA,', '{"schema": pages.SCHEMA, "mood": "good",'),
+    ("_wire/note.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
     ("_backends/local/launching.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
     (
         "_jobs/handle.py",
         "    output_dir: str | None = None\n",
         '    output_dir: str | None = None\n    mood: str = "good"\n',
     ),
-    ("_jobs/tombstones.py", '{"schema": pages.SCHEMA,', '{"schema": pages.SCHEMA, "mood": "good",'),
+    ("_jobs/tombstones.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
 ]
 LARGE = [*SMALL, ("_wire/pages.py", f"\nSCHEMA = {pages.SCHEMA} ", f"\nSCHEMA = {pages.SCHEMA + 1} ")]
 
@@ -269,7 +271,7 @@ def test_an_older_version_refuses_a_newer_schema_plainly_and_the_newer_one_still
     values = newer.run(COLLECT.format(jobs=[of_new, of_old]))
 
     assert refused[0] == "schema"
-    assert f"the record of {of_new} was written by another version of kinetic" in refused[1]
+    assert f"the record {of_new}/handle.json was written by another version of kinetic" in refused[1]
     assert f"its schema is {pages.SCHEMA + 1}; this version reads {pages.SCHEMA - 1} and {pages.SCHEMA}" in refused[1]
     assert "pip install --upgrade kinetic-jobs" in refused[1]
     assert listed == [of_old]
@@ -322,12 +324,13 @@ def test_a_queue_of_a_newer_version_is_refused_and_what_runs_and_waits_is_not_lo
 # --------------------------------------------------------------------------------------------------- page by page
 
 
-KEY = seal.job_key(bytes(range(32)), "job")
+KEY = seal.job_key(bytes(range(32)), "job", "memory://")
+HANDLE = {**dict.fromkeys(REQUIRED, ""), "job_id": "job"}
 
 
 def _record(store: MemoryStore) -> Callable[[], object]:
-    store.put(keys.record("job"), record.to_bytes({"job_id": "job"}, {"machine": "here"}, KEY))
-    return lambda: record.from_bytes(store.get(keys.record("job")), "job", KEY)["machine"]
+    store.put(keys.record("job"), record.to_bytes(HANDLE, {"machine": "here"}, KEY))
+    return lambda: pages.open_page(record.RECORD, store, keys.record("job"), KEY)["machine"]
 
 
 def _order(store: MemoryStore) -> Callable[[], object]:
@@ -343,8 +346,8 @@ def _order(store: MemoryStore) -> Callable[[], object]:
 
 
 def _note(store: MemoryStore) -> Callable[[], object]:
-    store.put("note", Note("job", 0, "here", 1.0, "runner", "3.11").to_bytes())
-    return lambda: pages.read(store.get("note"), "the note")["machine"]
+    store.put(keys.attempt("job", 0), Note("job", 0, "here", 1.0, "runner", "3.11").to_bytes(KEY))
+    return lambda: notes.read(store, "job", 0, KEY).machine
 
 
 def _outcome(store: MemoryStore) -> Callable[[], object]:
@@ -358,12 +361,10 @@ def _outcome(store: MemoryStore) -> Callable[[], object]:
 
 
 def _tombstone(store: MemoryStore) -> Callable[[], object]:
-    tombstones.write(store, {"job_id": "job", "status": "here"})
+    tombstones.write(store, {"job_id": "job", "status": "here"}, KEY)
 
     def read() -> object:
-        found = tombstones.read(store, "job")
-        assert found is not None
-        return found["status"]
+        return pages.open_page(HISTORY, store, keys.tombstone("job"), KEY)["status"]
 
     return read
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kinetic._backends.wishes import PodWishes
     from kinetic._hardware.placement import Placement
     from kinetic._settings.cluster import ClusterSettings
+    from kinetic._stores.protocol import Store
     from kinetic._wire.order import Child, Order
 
 
@@ -169,11 +170,14 @@ class Backend(Protocol):
             leave_nothing: Whether nothing of that name is launched, so that no folder of its own is needed.
         """
 
-    def sweep(self, scratch: Path | None) -> None:
+    def sweep(
+        self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None
+    ) -> None:
         """Remove what nobody needs any more on this machine, at most once an hour.
 
         Args:
             scratch: The store's folder for files being written, if it has one.
+            history: Gives the page of a removed job, once it is verified; without it none is obeyed.
         """
 
     def forget_watch(self, name: str) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._batches import children
 from kinetic._batches.turns import Turns
 from kinetic._jobs import looking, places, tombstones
-from kinetic._wire import keys
+from kinetic._wire import keys, names, seal
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import IntegrityError
 from kinetic.job_status import JobStatus
@@ -76,7 +76,9 @@ class Board:
         self.backend = backend
         self.attempts = [-1] * group.total_expected
         self.ended: list[int] = []
-        self.turns = Turns()
+        self.key = places.group_key(group)
+        self.turns = Turns(self.key)
+        self._root = None if places.trusts_the_store() else places.namespace_key(group.key_id)
         self._machine = places.machine_of(backend)
         self._elsewhere: dict[int, str] = {}  # inputs whose latest attempt another machine launched, and which
         self._alone = False  # this process is the only one that submits: it need not ask what was
@@ -85,6 +87,7 @@ class Board:
         self._gone: set[tuple[int, int]] = set()
         self._seen: dict[str, Sighting] = {}
         self._ids: dict[tuple[int, int], str] = {}
+        self._names: dict[str, tuple[int, int, str]] = {}  # keys of children and marks whose seals are right
         self._lost: dict[int, tuple[float, JobStatus]] = {}
         self._lock = threading.RLock()
         self._news = threading.Condition()
@@ -189,6 +192,11 @@ class Board:
             more = {index: self.attempts[index] + 2 for index in indexes}
             self.turns.again(self.store, self.group.group_id, more)
 
+    def children(self) -> list[tuple[int, int, str]]:
+        """Return everything that was ever submitted: index, attempt and machine."""
+        listed = self.store.entries(keys.children(self.group.group_id))
+        return list(filter(None, (self._verified(keys.child, entry.key) for entry in listed)))
+
     def forget_kept(self) -> None:
         """Remove the values of captured variables: nothing of this batch will run any more."""
         self.backend.forget_kept(self.group.group_id)
@@ -243,14 +251,15 @@ class Board:
         group_id = self.group.group_id
         if not self._alone:
             for entry in self.store.entries(keys.children(group_id)):
-                self.submitted(*keys.parse_child(entry.key))
+                if (child := self._verified(keys.child, entry.key)) is not None:
+                    self.submitted(*child)
         self._seen = self.backend.observe_group(group_id)  # before the marks: what has ended by now is marked by then
         self.turns.read(self.store, group_id)
         for prefix in self._prefixes(whole=whole):
             for entry in self.store.entries(prefix):
-                index, attempt, word = keys.parse_child(entry.key)
-                if word in _STATUS:
-                    self._end(index, attempt, word, entry.modified)
+                mark = self._verified(keys.mark, entry.key)
+                if mark is not None and mark[2] in _STATUS:
+                    self._end(*mark, entry.modified)
         self._look_for_the_lost()
 
     def _prefixes(self, *, whole: bool) -> Iterable[str]:
@@ -326,14 +335,30 @@ class Board:
             return
         self._lost[index] = now, seen.status
         if seen.outcome is not None and self.store.size(keys.result(handle.job_id)) is not None:
-            self.store.put(f"{keys.mark(self.group.group_id, index, attempt)}.{seen.outcome.status}", b"")
+            stem = keys.mark(self.group.group_id, index, attempt)
+            self.store.put(seal.mark(stem, seen.outcome.status, places.key_to_seal(handle)), b"")
             self._end(index, attempt, seen.outcome.status, seen.outcome.ended or time.time())
         elif seen.status is JobStatus.FAILED:
             self._end(index, attempt, outcomes.FAILED, time.time())
-        elif seen.status is JobStatus.NOT_FOUND and tombstones.exists(self.store, handle.job_id):
+        elif seen.status is JobStatus.NOT_FOUND and tombstones.seen(self.store, handle.job_id):
             self._end(index, attempt, REMOVED, time.time())
         elif seen.status is JobStatus.NOT_FOUND:  # a driver is about to launch it, or died just before
             self._lost[index] = now, JobStatus.PENDING
+
+    def _verified(self, stem_of: Callable[[str, int, int], str], at: str) -> tuple[int, int, str] | None:
+        """Return what the name of a child's key or of a mark says, if its seal is right; one that was is not asked."""
+        found = self._names.get(at)
+        if found is None and (found := keys.parse_child(at)) is not None:
+            index, attempt, word = found
+            if index >= self.group.total_expected or attempt >= names.MOST_ATTEMPTS:
+                return None
+            if self._root is not None:
+                of = self._id(index, attempt) if stem_of is keys.mark else self.group.group_id
+                key = seal.job_key(self._root, of, self.group.store)
+                if at != seal.mark(stem_of(self.group.group_id, index, attempt), word, key):
+                    return None
+            self._names[at] = found
+        return found
 
     def _id(self, index: int, attempt: int) -> str:
         """Return the id of an attempt; deriving ten thousand of them on every look would be most of its cost."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic._jobs import history, looking, removing, tombstones
+from kinetic._jobs import history, looking, places, removing, tombstones
 from kinetic._stores import transfer
-from kinetic._wire import keys
+from kinetic._wire import keys, seal
 from kinetic._wire.steps import step
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def _keep(handle: JobHandle, board: Board | Loose) -> None:
 def bury(handle: JobHandle, board: Board | Loose, status: str, *, resource: bool, artifacts: bool) -> None:
     """Write a child's tombstone, and say in its batch's own listing that it was removed."""
     fields = {**handle.to_dict(), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
-    tombstones.write(board.store, fields | {"artifacts_removed": artifacts, "resource_removed": resource})
+    fields |= {"artifacts_removed": artifacts, "resource_removed": resource}
+    tombstones.write(board.store, fields, places.key_to_seal(handle))
     if artifacts:
         history.forget(board.store, handle.job_id)
     _mark(handle, board)
@@ -51,7 +52,7 @@ def bury(handle: JobHandle, board: Board | Loose, status: str, *, resource: bool
 
 def _mark(handle: JobHandle, board: Board | Loose) -> None:
     if mark := removing.mark_of(handle):
-        board.store.put(f"{mark}.removed", b"")
+        board.store.put(seal.mark(mark, "removed", places.key_to_seal(handle)), b"")
         board.note_end(handle.group_index or 0, handle.group_attempt or 0, "removed")
 
 

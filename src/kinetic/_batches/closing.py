@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kinetic._batches.clearing import run
 from kinetic._jobs import places, removing
 from kinetic._runner import sealing
-from kinetic._wire import keys, seal
+from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
 
@@ -57,7 +57,4 @@ def seal_verdict(handle: JobHandle, store: Store, status: str, cause: str, error
         witness="client",
         key_id=handle.key_id or "",
     )
-    key = places.key_to_open(handle.job_id, handle.key_id or "")
-    if key is None:  # the user trusts the store, and so does whoever reads this
-        key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id)
-    return sealing.seal(store, verdict, key, mark=removing.mark_of(handle))
+    return sealing.seal(store, verdict, places.key_to_seal(handle), mark=removing.mark_of(handle))

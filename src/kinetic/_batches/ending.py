@@ -84,7 +84,7 @@ def _all_attempts(batch: BatchHandle, board: Board | Loose) -> list[JobHandle]:
     """Return a handle of everything that was ever submitted, earlier attempts included."""
     if not isinstance(board, Board):
         return [job for job in batch.jobs if job is not None]
-    found = [keys.parse_child(entry.key) for entry in board.store.entries(keys.children(batch.group_id))]
+    found = board.children()
     machines = {(index, attempt): machine for index, attempt, machine in found}  # one, should there be two
     return [children.handle_of(board.group, *child, machine) for child, machine in machines.items()]
 

@@ -13,12 +13,12 @@ from kinetic._batches import resuming
 from kinetic._batches.board import Board
 from kinetic._batches.handle import BatchHandle, of_group
 from kinetic._batches.waiting import Poll
-from kinetic._jobs import places
+from kinetic._jobs import places, trust
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys, names
-from kinetic._wire.group import Group, Table
-from kinetic.errors import BatchNotFoundError, KeyMissingError, KineticError, OptionError
+from kinetic._wire.group import MANIFEST, Group, Table, read_table
+from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
@@ -99,18 +99,20 @@ def load(store: Store, group_id: str) -> Group:
 
     Raises:
         BatchNotFoundError: There is none.
+        KineticError: It is damaged, or cannot be verified here.
     """
     try:
-        data = store.get(keys.group_manifest(group_id))
+        group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
     except KeyMissingError:
         raise BatchNotFoundError(
             f"no batch {group_id} was found",
             why=f"looked in {store.url}; a batch that was cleaned up cannot be attached any more",
             next="kinetic batch list",
         ) from None
-    group = Group.from_bytes(data, group_id, None)
-    if not places.trusts_the_store():
-        Group.from_bytes(data, group_id, places.key_of(group_id, group.key_id))
+    if isinstance(group, trust.Untrusted):
+        raise group.error()
+    if group.group_id != group_id:
+        raise IntegrityError(f"the manifest of {group_id} is about {group.group_id}")
     return group
 
 
@@ -123,7 +125,7 @@ def find(word: str, store: Store) -> Group:
     """
     if _BEGINNING.fullmatch(word) is None:
         names.check_group_id(word)
-    found = [name for name in store.folders(keys.GROUPS) if name.startswith(word)]
+    found = [name for name in store.folders(keys.GROUPS) if names.is_group_id(name) and name.startswith(word)]
     return load(store, names.the_one(word, found, "ids of batches") or word)
 
 
@@ -135,7 +137,7 @@ def newest(store: Store) -> Group | None:
 def groups(store: Store | None = None) -> Iterator[Group]:
     """Yield the batches of a store, this machine's own by default; one that cannot be read is a warning."""
     store = store or store_of(None, None)
-    for name in store.folders(keys.GROUPS):
+    for name in filter(names.is_group_id, store.folders(keys.GROUPS)):
         try:
             yield load(store, name)
         except BatchNotFoundError:
@@ -146,7 +148,7 @@ def groups(store: Store | None = None) -> Iterator[Group]:
 
 def _table(group: Group, store: Store) -> Table | None:
     with contextlib.suppress(KineticError):
-        return Table.from_bytes(store.get(keys.group_table(group.group_id)), sha256=group.table_sha256)
+        return read_table(store, group)
     return None
 
 

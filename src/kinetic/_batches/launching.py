@@ -71,11 +71,11 @@ class Launcher:
     def _write(self, handle: JobHandle) -> None:
         """Make a child known: by its key in the batch's listing, and by its record under its own id."""
         assert handle.group_index is not None  # noqa: S101 - it is a child
-        key = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0, handle.host or "")
-        self.store.put(key, b"")
+        stem = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0)
+        self.store.put(seal.mark(stem, handle.host or "", self._key_of(self.group.group_id)), b"")
         step("driver:child-written")
         more = {**self.group.more, "machine": os.uname().nodename}
-        page = record.to_bytes(handle.to_dict(), more, seal.job_key(self.key, handle.job_id))
+        page = record.to_bytes(handle.to_dict(), more, self._key_of(handle.job_id))
         self.store.put(keys.record(handle.job_id), page)
         step("driver:record-written")
 
@@ -87,7 +87,7 @@ class Launcher:
             order_sha256=self.group.order_sha256,
             store_url=self.store.url,
             placement=self.placement,
-            key=seal.job_key(self.key, handle.job_id),
+            key=self._key_of(handle.job_id),
             key_id=self.group.key_id,
             captured=self.kept["captured"],
             group=self.group.group_id,
@@ -97,6 +97,9 @@ class Launcher:
             pod=self.pod,
             owner=self.owner,
         )
+
+    def _key_of(self, name: str) -> bytes:
+        return seal.job_key(self.key, name, self.group.store)
 
     @functools.cached_property
     def pod(self) -> PodWishes | None:

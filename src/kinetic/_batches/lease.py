@@ -5,6 +5,9 @@ lives by touching its lease. Whoever wants to take over creates the next epoch, 
 released its lease, when it is known to be dead, or when it has not touched its lease for a minute by the store's own
 clock. A driver that finds a higher epoch than its own stops. Should two overlap for a moment, both derive the same ids
 for the same attempts, so nothing is run twice.
+
+A lease is sealed with the batch's key. What lies beside it and cannot be verified is passed over: others who can write
+to the store cannot end a driver by a lease of their own.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.local import life
 from kinetic._jobs import places
-from kinetic._wire import folders, keys, pages
+from kinetic._wire import fields, folders, keys, pages, seal
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinetic._backends.local.life import Life
-    from kinetic._stores.protocol import Store
+    from kinetic._stores.protocol import Entry, Store
 
 TOUCH_SECONDS = 15.0
 OLD_SECONDS = 60.0  # four touches missed
@@ -51,87 +55,130 @@ class Holder(NamedTuple):
     touched: float = 0.0
 
 
+@dataclass(frozen=True)
+class Page:
+    """What a lease says.
+
+    Attributes:
+        epoch: Its number.
+        machine: The machine that drives.
+        name: What people call it.
+        pid: The process there.
+        released: Whether others may drive at once.
+    """
+
+    epoch: int
+    machine: str
+    name: str
+    pid: int
+    released: bool
+
+
 class Lease:
     """The right to drive a batch, as long as nobody takes it over."""
 
-    def __init__(self, store: Store, group_id: str, epoch: int, held: Life) -> None:
+    def __init__(self, store: Store, group_id: str, epoch: int, held: Life, key: bytes | None) -> None:
         self._store = store
         self._group_id = group_id
         self.epoch = epoch
         self._held = held
+        self._key = key
+        self._foreign: set[str] = set()  # what looks like a lease and is none
         self._touched = time.monotonic()
 
     def is_ours(self) -> bool:
-        """Say whether we may still drive, and show that we live."""
-        epochs = [entry.key for entry in self._store.entries(keys.leases(self._group_id))]
-        if not epochs or epochs[-1] != keys.lease(self._group_id, self.epoch):
+        """Return whether we may still drive, and show that we live."""
+        there = keys.numbered(self._store.entries(keys.leases(self._group_id)))
+        if not any(epoch == self.epoch for epoch, _ in there) or any(map(self._is_later, there)):
             return False
         if time.monotonic() - self._touched >= TOUCH_SECONDS:
             self._touched = time.monotonic()
             return self._store.touch(keys.lease(self._group_id, self.epoch))
         return True
 
+    def _is_later(self, found: tuple[int, Entry]) -> bool:
+        epoch, entry = found
+        if epoch <= self.epoch or entry.key in self._foreign:
+            return False
+        if _read(self._store, entry.key, self._key) is not None:
+            return True
+        self._foreign.add(entry.key)
+        return False
+
     def release(self) -> None:
         """Let others drive at once."""
         with contextlib.suppress(KineticError):
             key = keys.lease(self._group_id, self.epoch)
             if self._store.size(key) is not None:  # else the batch was removed
-                self._store.put(key, _page(self.epoch, released=True))
+                self._store.put(key, _page(self._group_id, self.epoch, self._key, released=True))
         self._held.release(remove=True)
 
 
-def take(store: Store, group_id: str, *, clock: Callable[[Store, str], float] | None = None) -> Lease | None:
+def take(
+    store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
+) -> Lease | None:
     """Take the lease of a batch, or return None when somebody else drives it.
 
     Args:
         store: Where the batch lies.
         group_id: The batch.
+        key: Its key; None only when the user said to trust the store.
         clock: Tells the time by the store's own clock; tests bring their own.
     """
-    last = holder(store, group_id, clock=clock)
+    last = holder(store, group_id, key, clock=clock)
     if last is not None and last.lives:
         return None
+    there = {number for number, _ in keys.numbered(store.entries(keys.leases(group_id)))}
     epoch = 0 if last is None else last.epoch + 1
+    while epoch in there:  # something that is not a lease of ours, or that of somebody quicker: then we see it next
+        if _read(store, keys.lease(group_id, epoch), key) is not None:
+            return None
+        epoch += 1
     held = life.take(_lock(group_id, epoch))
     if held is None:  # another process of this machine takes this very epoch
         return None
-    if not store.put(keys.lease(group_id, epoch), _page(epoch), if_absent=True):
+    if not store.put(keys.lease(group_id, epoch), _page(group_id, epoch, key), if_absent=True):
         held.release(remove=True)
         return None
-    return Lease(store, group_id, epoch, held)
+    return Lease(store, group_id, epoch, held, key)
 
 
-def take_patiently(store: Store, group_id: str) -> Lease | None:
+def take_patiently(store: Store, group_id: str, key: bytes | None) -> Lease | None:
     """Take the lease from a driver on another machine once it is old; None as soon as that driver shows that it lives.
 
     It takes a minute at most: nobody here can see whether a process of another machine is gone.
     """
-    before = holder(store, group_id)
+    before = holder(store, group_id, key)
     while before is not None and before.lives and not before.is_here:
         time.sleep(_LOOK_SECONDS)
-        now = holder(store, group_id)
+        now = holder(store, group_id, key)
         if now is not None and (now.epoch, now.touched) != (before.epoch, before.touched) and now.lives:
             return None
         before = now
-    return take(store, group_id)
+    return take(store, group_id, key)
 
 
-def holder(store: Store, group_id: str, *, clock: Callable[[Store, str], float] | None = None) -> Holder | None:
-    """Say who drives a batch, or drove it last; None when nobody ever did."""
-    entries = list(store.entries(keys.leases(group_id)))
-    if not entries:
-        return None
-    last = entries[-1]
+def holder(
+    store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
+) -> Holder | None:
+    """Return who drives a batch, or drove it last; None when nobody ever did."""
+    for epoch, entry in reversed(keys.numbered(store.entries(keys.leases(group_id)))):
+        page = _read(store, entry.key, key)
+        if page is None or page.epoch != epoch:
+            continue
+        lives = not page.released and not _is_known_dead(group_id, page)
+        if lives:
+            lives = (clock or now_of)(store, group_id) - entry.modified < OLD_SECONDS
+        return Holder(epoch, page.name, page.pid, lives, page.machine == places.machine(), entry.modified)
+    return None
+
+
+def _read(store: Store, at: str, key: bytes | None) -> Page | None:
+    """Return what a lease says, or None where there is none that can be verified."""
     try:
-        page = pages.read(store.get(last.key), "the lease")
+        return pages.open_page(LEASE, store, at, key)
     except (KeyMissingError, IntegrityError):
-        page = {}
-    epoch = int(last.key.rpartition("/")[2])
-    lives = not page.get("released") and not _is_known_dead(group_id, epoch, page)
-    if lives:
-        lives = (clock or now_of)(store, group_id) - last.modified < OLD_SECONDS
-    is_here = page.get("machine") == places.machine()
-    return Holder(epoch, str(page.get("name", "")), int(page.get("pid", 0)), lives, is_here, last.modified)
+        return None
 
 
 def now_of(store: Store, group_id: str) -> float:
@@ -142,9 +189,9 @@ def now_of(store: Store, group_id: str) -> float:
     return entry.modified if entry is not None else 0.0
 
 
-def _is_known_dead(group_id: str, epoch: int, page: dict[str, Any]) -> bool:
-    """Say whether the driver was of this machine and is gone: its lock is free."""
-    return page.get("machine") == places.machine() and not life.is_held(_lock(group_id, epoch))
+def _is_known_dead(group_id: str, page: Page) -> bool:
+    """Return whether the driver was of this machine and is gone: its lock is free."""
+    return page.machine == places.machine() and not life.is_held(_lock(group_id, page.epoch))
 
 
 def _lock(group_id: str, epoch: int) -> Path:
@@ -153,14 +200,20 @@ def _lock(group_id: str, epoch: int) -> Path:
     return folder / f"{group_id}.{epoch}.lock"
 
 
-def _page(epoch: int, *, released: bool = False) -> bytes:
-    return pages.write(
-        {
-            "schema": pages.SCHEMA,
-            "epoch": epoch,
-            "machine": places.machine(),
-            "name": os.uname().nodename,
-            "pid": os.getpid(),
-            "released": released,
-        }
-    )
+def _page(group_id: str, epoch: int, key: bytes | None, *, released: bool = False) -> bytes:
+    page = Page(epoch, places.machine(), os.uname().nodename, os.getpid(), released)
+    return pages.sealed(LEASE, asdict(page), keys.lease(group_id, epoch), key or bytes(seal.KEY_BYTES))
+
+
+def _lease(page: dict[str, Any], what: str) -> Page:
+    return fields.build(Page, _READERS, page, what)
+
+
+_READERS = {
+    "epoch": fields.whole(0, fields.BYTES),
+    "machine": fields.text(),
+    "name": fields.text(),
+    "pid": fields.whole(0, 1 << 31),
+    "released": fields.flag,
+}
+LEASE = pages.Kind("lease", "the lease", _lease, 1 << 14)

@@ -23,6 +23,8 @@ _WORDS = {JobStatus.SUCCEEDED: outcomes.SUCCEEDED, JobStatus.FAILED: outcomes.FA
 class Loose:
     """What ``Board`` tells of a batch, of jobs that only a list holds together."""
 
+    key: bytes | None = None
+
     def __init__(self, jobs: Sequence[JobHandle | None]) -> None:
         self._jobs = jobs
         self._found: dict[int, End] = {}
@@ -87,7 +89,7 @@ class Loose:
         for (index, job), seen in zip(present, listing.rows([job for _, job in present]), strict=True):
             self._statuses[index] = seen.status
             if seen.status.is_final and index not in self._found:
-                removed = seen.status is JobStatus.NOT_FOUND and tombstones.exists(places.store_of(job), job.job_id)
+                removed = seen.status is JobStatus.NOT_FOUND and tombstones.seen(places.store_of(job), job.job_id)
                 word = outcomes.CANCELLED if not removed else REMOVED
                 at = seen.outcome.ended if seen.outcome is not None else None
                 self._found[index] = End(_WORDS.get(seen.status, word), at or time.time())

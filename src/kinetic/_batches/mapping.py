@@ -9,6 +9,7 @@ from kinetic import _output as output
 from kinetic._batches import lease, preparing, resuming
 from kinetic._batches.board import Board
 from kinetic._batches.handle import BatchHandle, of_group
+from kinetic._jobs import places
 from kinetic._wire.steps import step
 from kinetic.errors import BackendError, KineticError
 
@@ -46,7 +47,7 @@ def _lease(launcher: Launcher) -> Lease:
     """Take the right to drive what was prepared; from here on a failure leaves a batch that can be resumed."""
     group_id = launcher.group.group_id
     try:
-        held = lease.take(launcher.store, group_id)
+        held = lease.take(launcher.store, group_id, places.group_key(launcher.group))
     except KineticError as error:
         error.add_note(resuming.how_to_go_on(group_id))
         raise

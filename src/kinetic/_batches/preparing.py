@@ -201,7 +201,8 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
     step("driver:order-written")
     ground.store.put(keys.group_table(group_id), table)
     step("driver:table-written")
-    ground.store.put(keys.group_manifest(group_id), group.to_bytes(seal.job_key(ground.key, group_id)))
+    group_key = seal.job_key(ground.key, group_id, ground.store.url)
+    ground.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")
     placed = Launcher(group, packed.table, order, ground.store, ground.backend, ground.placement, ground.key, kept)
     return Prepared(placed, packed.errors)
@@ -209,7 +210,7 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
 
 def _keys_of(group: Group, key: bytes) -> list[bytes]:
     """Return the keys of the first attempts at all inputs."""
-    return [seal.job_key(key, group.child_id(index, 0)) for index in range(group.total_expected)]
+    return [seal.job_key(key, group.child_id(index, 0), group.store) for index in range(group.total_expected)]
 
 
 def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Order:

@@ -17,9 +17,9 @@ from kinetic._jobs import places
 from kinetic._packing import function
 from kinetic._settings import keyring
 from kinetic._wire import fingerprint, keys, threads
+from kinetic._wire import order as orders
 from kinetic._wire import outcome as outcomes
-from kinetic._wire.group import Table
-from kinetic._wire.order import Order
+from kinetic._wire.group import read_table
 from kinetic.errors import BackendError, CredentialsError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kinetic._batches.handle import BatchHandle
     from kinetic._batches.lease import Lease
     from kinetic._wire.group import Group
+    from kinetic._wire.order import Order
 
 
 _SOON_SECONDS = 5.0
@@ -81,7 +82,7 @@ def _drive(batch: BatchHandle, launcher: Launcher, held: Lease | None, only: Col
     """Drive a batch to its end; False when another process drives it."""
     board = batch._seeing()  # noqa: SLF001 - one room
     assert isinstance(board, Board)  # noqa: S101 - it has a manifest
-    held = held or lease.take_patiently(board.store, batch.group_id)
+    held = held or lease.take_patiently(board.store, batch.group_id, board.key)
     if held is None:
         return False
     driver = Driver(launcher, board, held, lambda index: batch._take_over_jobs((index,)), only)  # noqa: SLF001
@@ -125,9 +126,9 @@ def resume(batch: BatchHandle, group: Group, *, here: bool = False) -> bool:
             code="batch-stopped",
         )
     launcher = launcher_of(group, board)
-    held = lease.take(board.store, batch.group_id)
+    held = lease.take(board.store, batch.group_id, board.key)
     if held is None:
-        found = lease.holder(board.store, batch.group_id)
+        found = lease.holder(board.store, batch.group_id, board.key)
         if found is None or found.is_here:
             _tell_who_drives(batch)
             return False
@@ -176,7 +177,7 @@ def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
 def _take_soon(board: Board) -> Lease | None:
     """Take the lease; of a driver whose jobs have all ended it is to be had in a moment."""
     limit = time.monotonic() + _SOON_SECONDS
-    while (held := lease.take(board.store, board.group.group_id)) is None:
+    while (held := lease.take(board.store, board.group.group_id, board.key)) is None:
         if board.active or time.monotonic() > limit:
             return None
         time.sleep(0.02)
@@ -199,12 +200,12 @@ def launcher_of(group: Group, board: Board) -> Launcher:
             next=f"on the machine that made it: kinetic key export {group.key_id}     then here: kinetic key import",
             code="key-missing-here",
         )
-    order = Order.from_bytes(store.get(keys.group_order(group.group_id)), sha256=group.order_sha256)
+    order = orders.read(store, keys.group_order(group.group_id), group.order_sha256)
     _check_pickles(group, order)
     kept = board.backend.kept(group.group_id)
     if kept is None:
         kept = _without_secrets(group, order)
-    table = Table.from_bytes(store.get(keys.group_table(group.group_id)), sha256=group.table_sha256)
+    table = read_table(store, group)
     multi_host = group.handle.get("backend") == "pathways"
     placement = hardware.place(str(group.handle["accelerator"]), spot=group.spot, multi_host=multi_host)
     return Launcher(group, table, order, store, board.backend, placement, key, kept)
@@ -254,7 +255,8 @@ def _tell_who_drives(batch: BatchHandle) -> None:
 
 def _who(batch: BatchHandle) -> str:
     with contextlib.suppress(KineticError):
-        found = lease.holder(batch._seeing().store, batch.group_id)  # noqa: SLF001 - one room
+        board = batch._seeing()  # noqa: SLF001 - one room
+        found = lease.holder(board.store, batch.group_id, board.key) if isinstance(board, Board) else None
         if found is not None:
             return f"process {found.pid} on {found.machine}"
     return "a process that has just begun"

@@ -186,7 +186,7 @@ class _Others:
         """Say whether nobody drives; a batch that nobody drove yet may be about to be."""
         now = time.monotonic()
         if now - self._asked >= self._interval:
-            found = lease.holder(board.store, self._batch.group_id)
+            found = lease.holder(board.store, self._batch.group_id, board.key)
             self._asked = now
             self._interval = min(self._poll.interval, _HERE_SECONDS) if found and found.is_here else self._poll.interval
             was_gone, self._is_gone = self._is_gone, found is not None and not found.lives

@@ -100,7 +100,8 @@ def standing_of(batch: Batch) -> Standing:
     # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
     handles = filter(None, map(board.handle, board.unseen()))
     open_ += sum(handle.host == places.machine() for handle in handles)
-    return Standing(counts, lease.holder(board.store, batch.group.group_id), board.stopped, open_)
+    driver = lease.holder(board.store, batch.group.group_id, places.group_key(batch.group))
+    return Standing(counts, driver, board.stopped, open_)
 
 
 def page_of(batch: Batch, standing: Standing) -> dict[str, Any]:

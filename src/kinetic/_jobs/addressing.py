@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._jobs import logs, places
 from kinetic._wire import keys
-from kinetic._wire.debug import DebugPage
+from kinetic._wire.debug import MOST_BYTES, DebugPage
 from kinetic.errors import IntegrityError, KeyMissingError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddr
 
     def told(host: int) -> DebugAddress | None:
         try:
-            page = DebugPage.from_bytes(store.get(keys.debug(handle.job_id, attempt, host)))
+            data = store.get(keys.debug(handle.job_id, attempt, host), length=MOST_BYTES + 1)
+            page = DebugPage.from_bytes(data)
         except (KeyMissingError, IntegrityError):
             return None
         if page.is_of_an_older_pod(found[host].pod):

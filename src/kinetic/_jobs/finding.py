@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from kinetic import _settings as settings
 from kinetic._jobs import history, places, record, retention, tombstones
 from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.trust import Untrusted
 from kinetic._output import tracebacks
 from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys, names
+from kinetic._wire import names
 from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     for store in stores:
         with contextlib.suppress(KeyMissingError):
             return _load(store, job_id)
-        if (collected := _collected(store, tombstones.read(store, job_id))) is not None:
+        if (collected := _collected(store, tombstones.seen(store, job_id))) is not None:
             return collected
     for store in stores:
         found = names.the_one(job_id, [name for name in _ids(store) if name.startswith(job_id)])
@@ -171,7 +172,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
     there = {seen.name for seen in backend.find()}
     scratch = getattr(own, "scratch", None)
     with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
-        backend.sweep(scratch() if scratch is not None else None)
+        backend.sweep(scratch() if scratch is not None else None, tombstones.seen)
     retention.sweep_if_due(own, places.home(), places.runtime())
     if target.backend.value != "local":
         there |= _on_the_cluster(target)
@@ -189,8 +190,12 @@ def _on_the_cluster(target: Target) -> set[str]:
 
 def _unremoved(store: Store, there: set[str]) -> list[str]:
     """Return the jobs of a store that have no tombstone, or are still there although they have one."""
-    removed = tombstones.ids(store)
-    return [job_id for job_id in _ids(store) if job_id in there or job_id not in removed]
+    named = tombstones.ids(store)
+
+    def is_removed(job_id: str) -> bool:
+        return job_id in named and tombstones.seen(store, job_id) is not None
+
+    return [job_id for job_id in _ids(store) if job_id in there or not is_removed(job_id)]
 
 
 def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
@@ -226,11 +231,16 @@ def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
 
 
 def _load(store: Store, job_id: str) -> JobHandle:
-    data = store.get(keys.record(job_id))
-    handle = JobHandle.from_dict(record.from_bytes(data, job_id, None))
-    if not places.trusts_the_store():
-        record.from_bytes(data, job_id, places.key_of(job_id, handle.key_id or ""))
-    return handle
+    """Read the record of a job.
+
+    Raises:
+        KeyMissingError: There is none.
+        KineticError: It is damaged, or cannot be verified here.
+    """
+    found = record.read(store, job_id)
+    if isinstance(found, Untrusted):
+        raise found.error()
+    return JobHandle.from_dict(found)
 
 
 def _stores(target: Target) -> list[Store]:
@@ -240,7 +250,7 @@ def _stores(target: Target) -> list[Store]:
 
 
 def _ids(store: Store) -> list[str]:
-    return [name for name in store.folders("") if name not in keys.RESERVED]
+    return [name for name in store.folders("") if names.is_job_id(name)]
 
 
 def _local_store() -> Store:
@@ -260,7 +270,7 @@ def _log() -> logging.Logger:
 
 
 def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
-    page = next((page for store in stores if (page := tombstones.read(store, job_id)) is not None), None)
+    page = next((page for store in stores if (page := tombstones.seen(store, job_id)) is not None), None)
     if page is not None:
         return JobNotFoundError(
             f"{job_id} was removed",

@@ -44,7 +44,7 @@ class Forwarder:
     def __init__(self, handle: JobHandle, host: int, listener: socket.socket) -> None:
         self._handle, self._host, self._listener = handle, host, listener
         self._backend: Backend = places.backend_of(handle)
-        self._token = debug.token(places.key_to_attach(handle.job_id, handle.key_id or "")).encode() + b"\n"
+        self._token = debug.token(places.key_to_attach(handle)).encode() + b"\n"
 
     def run(self) -> NoReturn:
         """Take connections, for ever."""

@@ -55,7 +55,7 @@ def start(handle: JobHandle, *, host: int, local_port: int) -> subprocess.Popen[
         BackendError: The process did not come up.
         CredentialsError: The job's key, which its server asks for, is not on this machine.
     """
-    places.key_to_attach(handle.job_id, handle.key_id or "")
+    places.key_to_attach(handle)
     listener = _listen(local_port)
     with listener:
         log = _log(handle.job_id, host, local_port)

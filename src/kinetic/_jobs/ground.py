@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends.local import session
-from kinetic._jobs import places
+from kinetic._jobs import places, tombstones
 from kinetic._settings import keyring, variables
 from kinetic._settings.target import IN_CLUSTER
 from kinetic._stores import open_store, probing
@@ -78,7 +78,7 @@ def prepare(options: Options) -> Ground:
     with output.phase("asking the store", summary=False):
         probing.check(store)
     scratch = getattr(store, "scratch", None)
-    backend.sweep(scratch() if scratch is not None else None)
+    backend.sweep(scratch() if scratch is not None else None, tombstones.seen)
     return Ground(target, backend, store, placement, key_id, key, notes, wanted)
 
 

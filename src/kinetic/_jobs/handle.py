@@ -188,7 +188,7 @@ class JobHandle(Generic[R]):
                 return self._missing(seen)
             if seen.outcome.succeeded:
                 return None
-            places.key_to_open(self.job_id, self.key_id or "")  # an exception is unpickled, too
+            places.key_to_read(self)  # an exception is unpickled, too
             self._exception = collecting.failure_of(places.store_of(self), seen.outcome, self.func_name)
         return self._exception
 
@@ -300,7 +300,7 @@ class JobHandle(Generic[R]):
         outcome = seen.outcome
         if outcome is None:
             raise self._missing(seen)
-        places.key_to_open(self.job_id, self.key_id or "")  # nothing of a store is unpickled unverified
+        places.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
                 value = collecting.value_of(places.store_of(self), outcome, self.func_name)

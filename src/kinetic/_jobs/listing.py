@@ -21,7 +21,6 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
-    from kinetic._stores.protocol import Store
     from kinetic._wire.outcome import Outcome
 
 _LOCAL = "local"
@@ -230,9 +229,8 @@ def is_kept() -> bool:
 
 def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
     """Read what the store says of a job, or why that cannot be used."""
-    key = None if places.trusts_the_store() else places.key_of(handle.job_id, handle.key_id or "")
     try:
-        return reading.page_of(places.store_of(handle), handle.job_id, key)
+        return reading.verdict_of(handle)
     except KineticError as error:
         return error
 
@@ -240,7 +238,7 @@ def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
 def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:
     if found is None and sighting is not None and not sighting.status.is_final:
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
-            sighting = looking.with_its_claim(places.backend_of(handle), places.store_of(handle), sighting)
+            sighting = looking.with_its_claim(handle, places.backend_of(handle), sighting)
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
     if found is None:
         found = _verdict(handle)  # the second look: the verdict may have come in between
@@ -254,7 +252,7 @@ def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sig
         outcome=outcome,
         sighting=sighting,
         removed=past is not None,
-        **(looking.begun(store, handle.job_id, elsewhere=elsewhere) if outcome is None else {}),
+        **(looking.begun(handle, elsewhere=elsewhere) if outcome is None else {}),
     )
     if problem is not None:
         return Look(status, None, _told(handle, status, sighting, problem.what), past)
@@ -269,9 +267,8 @@ def _told(handle: JobHandle, status: JobStatus, sighting: Sighting | None, reaso
 
 def _host_name(handle: JobHandle) -> str:
     """Return the name of another machine as its record has it; the handle knows its id only."""
-    store: Store = places.store_of(handle)
     try:
-        page = record.from_bytes(store.get(keys.record(handle.job_id)), handle.job_id, None)
+        page = record.read(places.store_of(handle), handle.job_id)
     except KineticError:
         page = {}
-    return str(page.get("machine") or handle.host)
+    return str((page.get("machine") if isinstance(page, dict) else "") or handle.host)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import places, tombstones
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import keys
+from kinetic._wire import keys, names
 from kinetic.errors import BackendUnavailableError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
 
 def noted(store: Store, job_id: str) -> int:
     """Return the number of the last attempt that began, as the store knows it; 0 where none did."""
-    return max([int(entry.key.rpartition("/")[2]) for entry in store.entries(keys.attempts(job_id))], default=0)
+    found = [number for number, _ in keys.numbered(store.entries(keys.attempts(job_id)))]
+    return max((number for number in found if number < names.MOST_ATTEMPTS), default=0)
 
 
 def text_of(log: LiveLog | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import Sighting
 from kinetic._jobs import logs, places, reading, tombstones, verdicts
 from kinetic._wire import keys
+from kinetic._wire import note as notes
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Diagnosis
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
+
+_NOTES = 10  # so many are tried: others than ours may have put something there
 
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
 _LOG_BYTES = 8192
@@ -54,8 +56,7 @@ def look(handle: JobHandle) -> Look:
         return Look(JobStatus.NOT_FOUND, past=past)
     backend = places.backend_of(handle)
     store = places.store_of(handle)
-    key = None if places.trusts_the_store() else places.key_of(handle.job_id, handle.key_id or "")
-    outcome = reading.page_of(store, handle.job_id, key)
+    outcome = reading.verdict_of(handle)
     if outcome is not None:
         past = tombstones.seen(store, handle.job_id)
         removed = past is not None
@@ -63,9 +64,9 @@ def look(handle: JobHandle) -> Look:
     elsewhere = bool(handle.host) and handle.host != places.machine()
     sighting = None if elsewhere else backend.observe([handle.job_id]).get(handle.job_id)
     if sighting is not None and not sighting.status.is_final:
-        sighting = with_its_claim(backend, store, sighting)
+        sighting = with_its_claim(handle, backend, sighting)
         return Look(verdicts.verdict(outcome=None, sighting=sighting), None, sighting)
-    outcome = reading.page_of(store, handle.job_id, key)  # the second look: the verdict may have come in between
+    outcome = reading.verdict_of(handle)  # the second look: the verdict may have come in between
     if outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
         sighting, found = _with_a_reason(backend, sighting)
         outcome = _unwritten(backend, store, sighting, found) if sighting.reason else None
@@ -74,19 +75,19 @@ def look(handle: JobHandle) -> Look:
         outcome=outcome,
         sighting=sighting,
         removed=past is not None,
-        **begun(store, handle.job_id, elsewhere=elsewhere),
+        **begun(handle, elsewhere=elsewhere),
     )
     return Look(status, outcome, sighting, past)
 
 
-def with_its_claim(backend: Backend, store: Store, sighting: Sighting) -> Sighting:
+def with_its_claim(handle: JobHandle, backend: Backend, sighting: Sighting) -> Sighting:
     """Say that a job runs whose attempt is claimed: a cluster counts the pods that are ready a second later.
 
     A claim outlives a machine that lost its power, so the pod that claimed must still be there.
     """
     if backend.is_here or sighting.status is not JobStatus.PENDING:
         return sighting
-    note = _newest_note(store, sighting.name)
+    note = last_note(handle)
     if note is None or "ended" in note.details:
         return sighting
     try:
@@ -98,37 +99,28 @@ def with_its_claim(backend: Backend, store: Store, sighting: Sighting) -> Sighti
     return replace(sighting, status=JobStatus.RUNNING, reason="", started=note.started) if runs else sighting
 
 
-def begun(store: Store, job_id: str, *, elsewhere: bool) -> dict[str, bool]:
-    """Say whether a job began, and whether it did so on another machine than this: its last Note knows.
+def begun(handle: JobHandle, *, elsewhere: bool) -> dict[str, bool]:
+    """Return whether a job began, and whether it did so on another machine than this: its last Note knows.
 
     Args:
-        store: Where the job lies.
-        job_id: The job.
+        handle: The job.
         elsewhere: Whether it was launched on another machine; a batch's child may have been launched on both.
     """
-    noted = _notes(store, job_id)
-    if noted and not elsewhere and (note := _newest_note(store, job_id, noted)) is not None:
+    note = last_note(handle)
+    if note is not None and not elsewhere:
         elsewhere = note.details.get("machine_id") not in {None, "", places.machine()}
-    return {"attempted": bool(noted), "elsewhere": elsewhere}
+    return {"attempted": note is not None, "elsewhere": elsewhere}
 
 
-def _notes(store: Store, job_id: str) -> list[str]:
-    return [entry.key for entry in store.entries(keys.attempts(job_id))]
-
-
-def _newest_note(store: Store, job_id: str, noted: Sequence[str] | None = None) -> Note | None:
-    """Return the Note of the last attempt; None where there is none, or none that can be read."""
-    noted = _notes(store, job_id) if noted is None else noted
-    if not noted:
-        return None
-    with contextlib.suppress(KeyMissingError, IntegrityError):
-        return Note.from_bytes(store.get(max(noted, key=_number)))
+def last_note(handle: JobHandle) -> Note | None:
+    """Return what is known of a job's last attempt; None while none began. What cannot be verified does not count."""
+    store = places.store_of(handle)
+    noted = keys.numbered(store.entries(keys.attempts(handle.job_id)))
+    key = places.key_to_read(handle) if noted else None
+    for attempt, _ in reversed(noted[-_NOTES:]):
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            return notes.read(store, handle.job_id, attempt, key)
     return None
-
-
-def _number(key: str) -> int:
-    """Return which attempt a Note's key is about; 10 comes behind 9."""
-    return int(key.rpartition("/")[2])
 
 
 def _with_a_reason(backend: Backend, sighting: Sighting) -> tuple[Sighting, Diagnosis | None]:

@@ -6,10 +6,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
+from kinetic._jobs import record, trust
 from kinetic._stores import open_store
-from kinetic._wire import digests, keys, pages
-from kinetic._wire.group import Table
-from kinetic._wire.order import Order
+from kinetic._wire import keys
+from kinetic._wire import order as orders
+from kinetic._wire.group import MANIFEST, read_table
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def mend(store: Store, outcome: Outcome) -> str:
     """
     broken = 0
     with contextlib.suppress(KineticError), output.phase("looking again at the data"):
-        page = pages.read(store.get(keys.record(outcome.job_id)), "the record")
+        page = record.read(store, outcome.job_id)
+        if isinstance(page, trust.Untrusted):
+            return ""
         for ref in dict.fromkeys(_data_of(store, page)):
             if ref.kind == "shipped":
                 broken += _recheck(ref, str(page.get("group_id") or outcome.job_id))
@@ -53,11 +56,16 @@ def _recheck(ref: DataRef, complaint: str) -> int:
 
 
 def _data_of(store: Store, page: dict[str, object]) -> Iterable[DataRef]:
-    """Return what the order of a job refers to; of a batch's child, what all of them have, and what is its own."""
+    """Return what the order of a job refers to; of a batch's child, what all of them have, and what is its own.
+
+    Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
+    """
     group_id, index = str(page.get("group_id") or ""), page.get("group_index")
-    order = store.get(keys.group_order(group_id) if group_id else keys.order(str(page["job_id"])))
-    shared = Order.from_bytes(order, sha256=digests.of_bytes(order)).data
-    if not group_id or not isinstance(index, int):
-        return shared
-    table = store.get(keys.group_table(group_id))
-    return (*shared, *Table.from_bytes(table, sha256=digests.of_bytes(table)).inputs[index].data)
+    if not group_id:
+        return orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256"))).data
+    group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    if isinstance(group, trust.Untrusted):
+        return ()
+    shared = orders.read(store, keys.group_order(group_id), group.order_sha256).data
+    inputs = read_table(store, group).inputs
+    return (*shared, *inputs[index].data) if isinstance(index, int) and index < len(inputs) else shared

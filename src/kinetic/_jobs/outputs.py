@@ -201,7 +201,7 @@ def _find_removed(store: Store, job_id: str) -> Place | None:
     found = names.the_one(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
-    page = tombstones.read(store, found)
+    page = tombstones.seen(store, found)
     return Place(found, _default(store, found)) if page is None else _place_of_page(store, page)
 
 

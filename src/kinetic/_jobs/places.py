@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._settings import Target
     from kinetic._stores.protocol import Store
+    from kinetic._wire.group import Group
 
 
 _MACHINE = "KINETIC_MACHINE_ID"
@@ -99,35 +100,72 @@ def trusts_the_store() -> bool:
     return settings.read("KINETIC_TRUST_STORE", os.environ) == "1"
 
 
-def key_of(job_id: str, key_id: str) -> bytes | None:
-    """Return the key of a job from this caller's own ring, or None."""
-    found = keyring.find(home(), key_id) if key_id else None
-    return seal.job_key(found, job_id) if found is not None else None
+def key_for(name: str, key_id: str, store_url: str) -> bytes | None:
+    """Return the key of a job or a batch in a store, from this caller's own ring, or None."""
+    found = namespace_key(key_id)
+    return seal.job_key(found, name, store_url) if found is not None else None
 
 
-def key_to_open(job_id: str, key_id: str) -> bytes | None:
-    """Return the key without which nothing of a job is unpickled; None only when the user trusts the store.
+def namespace_key(key_id: str) -> bytes | None:
+    """Return a key of this caller's own ring, or None."""
+    return keyring.find(home(), key_id) if key_id else None
+
+
+def key_to_read(handle: JobHandle) -> bytes | None:
+    """Return the key without which no page of a job is believed; None only when the user trusts the store.
+
+    Raises:
+        CredentialsError: The key is not on this machine.
+    """
+    return _needed(handle.job_id, handle.key_id or "", store_of(handle).url)
+
+
+def key_to_seal(handle: JobHandle) -> bytes:
+    """Return the key that seals what this caller writes about a job.
+
+    Raises:
+        CredentialsError: The key is not on this machine.
+    """
+    key = key_to_read(handle)
+    if key is None:  # the user trusts the store, and so does whoever reads this
+        found = key_for(handle.job_id, handle.key_id or "", store_of(handle).url)
+        return found or seal.job_key(bytes(seal.KEY_BYTES), handle.job_id, store_of(handle).url)
+    return key
+
+
+def group_key(group: Group) -> bytes | None:
+    """Return the key without which no page of a batch is believed; None only when the user trusts the store.
+
+    Raises:
+        CredentialsError: The key is not on this machine.
+    """
+    return _needed(group.group_id, group.key_id, group.store)
+
+
+def _needed(name: str, key_id: str, store_url: str) -> bytes | None:
+    """Return a key from this caller's own ring; None only when the user trusts the store.
 
     Raises:
         CredentialsError: The key is not on this machine.
     """
     if trusts_the_store():
         return None
-    what = f"the result of {job_id} cannot be verified here, so it was not opened"
-    return _key(job_id, key_id, what, "it is sealed with")
+    what = f"{name} cannot be verified here, so nothing of it was opened or changed"
+    return _key(name, key_id, store_url, what, "it is sealed with")
 
 
-def key_to_attach(job_id: str, key_id: str) -> bytes:
+def key_to_attach(handle: JobHandle) -> bytes:
     """Return the key that opens a job's debug server.
 
     Raises:
         CredentialsError: The key is not on this machine.
     """
-    return _key(job_id, key_id, f"no debugger can attach to {job_id} from here", "its debug server asks for")
+    what = f"no debugger can attach to {handle.job_id} from here"
+    return _key(handle.job_id, handle.key_id or "", store_of(handle).url, what, "its debug server asks for")
 
 
-def _key(job_id: str, key_id: str, what: str, why: str) -> bytes:
-    key = key_of(job_id, key_id)
+def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:
+    key = key_for(name, key_id, store_url)
     if key is None:
         raise CredentialsError(
             what,

@@ -7,19 +7,38 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from kinetic._jobs import places
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
-from kinetic.errors import KeyMissingError, ResultUnreadableError
+from kinetic.errors import IntegrityError, KeyMissingError, ResultUnreadableError
+
+if TYPE_CHECKING:
+    from kinetic._jobs.handle import JobHandle
 
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 
 
-def page_of(store: Store, job_id: str, key: bytes | None) -> Outcome | None:
+def verdict_of(handle: JobHandle) -> Outcome | None:
     """Return the verdict of a job, or None while there is none.
+
+    Raises:
+        CredentialsError: There is one, and the key without which it cannot be verified is not here.
+        IntegrityError: It is damaged or its seal is wrong.
+    """
+    return page_of(places.store_of(handle), handle.job_id, lambda: places.key_to_read(handle))
+
+
+def page_of(store: Store, job_id: str, key_of: Callable[[], bytes | None]) -> Outcome | None:
+    """Return the verdict of a job, or None while there is none.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        key_of: Gives the job's key, or None when the user said to trust the store; asked only if there is a verdict.
 
     Raises:
         IntegrityError: It is damaged or its seal is wrong.
@@ -29,9 +48,12 @@ def page_of(store: Store, job_id: str, key: bytes | None) -> Outcome | None:
     if size is None:
         return None
     try:
-        return outcomes.read(size, lambda start, length: store.get(name, start=start, length=length), key)
+        outcome = outcomes.read(size, lambda start, length: store.get(name, start=start, length=length), key_of())
     except KeyMissingError:  # removed between the two
         return None
+    if outcome.job_id != job_id:
+        raise IntegrityError(f"the result of {job_id} is about another job, {outcome.job_id}")
+    return outcome
 
 
 def body_of(store: Store, outcome: Outcome) -> Any:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kinetic._wire import pages, seal
-from kinetic.errors import IntegrityError
+from kinetic._jobs import trust
+from kinetic._wire import fields, keys, pages
+from kinetic._wire.handles import HANDLE, REQUIRED
 
-PURPOSE = "record"
+if TYPE_CHECKING:
+    from kinetic._jobs.trust import Untrusted
+    from kinetic._stores.protocol import Store
+
+_READERS = {
+    **HANDLE,
+    "spot": fields.flag,
+    "machine": fields.text(),
+    "python": fields.text(),
+    "order_sha256": fields.text(64),
+}
 
 
 def to_bytes(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> bytes:
     """Write a record; the handle's fields lie on top, so that it reads as the documents describe it."""
-    return pages.write(seal.sealed({"schema": pages.SCHEMA, **more, **handle}, key, PURPOSE))
+    return pages.sealed(RECORD, {**more, **handle}, keys.record(handle["job_id"]), key)
 
 
-def from_bytes(data: bytes, job_id: str, key: bytes | None) -> dict[str, Any]:
-    """Read a record and verify its seal.
-
-    Args:
-        data: The page.
-        job_id: The job that it must be about.
-        key: The job's key, or None where it cannot be had: then nothing is verified, and nothing can be collected.
+def read(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
+    """Read the record of a job, or what can be shown of one that cannot be verified here.
 
     Raises:
-        IntegrityError: It is damaged, about another job, or its seal is wrong.
+        KeyMissingError: There is none.
+        IntegrityError: It is damaged.
     """
-    fields = pages.read(data, f"the record of {job_id}")
-    if fields.get("job_id") != job_id:
-        raise IntegrityError(f"the record of {job_id} is about {fields.get('job_id')!r}")
-    seal.check(fields, key, PURPOSE, f"the record of {job_id}")
-    return fields
+    return trust.open_claimed(RECORD, store, keys.record(job_id), job_id)
+
+
+def _record(page: dict[str, Any], what: str) -> dict[str, Any]:
+    return fields.checked(_READERS, page, what, REQUIRED)
+
+
+RECORD = pages.Kind("record", "the record", _record, 1 << 18)

@@ -39,9 +39,11 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
     The page comes first: if we die in between, the job is known as removed, and removing again finishes it. Of a job
     that was collected before, its log goes as well. Output directories are never touched.
     """
+    places.backend_of(handle)  # raises before anything is changed
     store = places.store_of(handle)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(handle.job_id)) is not None:
-        tombstones.write(store, _history(handle, seen) | {"artifacts_removed": artifacts, "resource_removed": resource})
+        page = _history(handle, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
+        tombstones.write(store, page, places.key_to_seal(handle))
         _mark_as_removed(handle, store)
     if artifacts:
         history.forget(store, handle.job_id)
@@ -51,7 +53,7 @@ def remove(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wa
 
 def _mark_as_removed(handle: JobHandle, store: Store) -> None:
     if mark := mark_of(handle):
-        store.put(f"{mark}.removed", b"")
+        store.put(seal.mark(mark, "removed", places.key_to_seal(handle)), b"")
 
 
 def _carry_away(handle: JobHandle, seen: Look, *, resource: bool, artifacts: bool, wait: float) -> None:
@@ -113,12 +115,12 @@ def collected_page(handle: JobHandle, seen: Look) -> dict[str, Any]:
     step("client:log-kept")
     fields = _history(handle, seen, inside)
     fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}
-    if tombstones.write(store, fields):
+    if tombstones.write(store, fields, places.key_to_seal(handle)):
         return fields
     before = tombstones.seen(store, handle.job_id)
     if before is not None and history.is_collected(before):  # by another process, which saw more of it
         return before
-    tombstones.write(store, fields, again=True)  # it was cleaned up in part before
+    tombstones.write(store, fields, places.key_to_seal(handle), again=True)  # it was cleaned up in part before
     return fields
 
 
@@ -133,16 +135,13 @@ def cancel(handle: JobHandle, *, wait: float) -> bool:
         seen = looking.look(handle)
     except IntegrityError:
         return _cancel_unread(handle, wait=wait)
-    if seen.outcome is not None and seen.outcome.status == CANCELLED and not tombstones.exists(store, handle.job_id):
+    if seen.outcome is not None and seen.outcome.status == CANCELLED and tombstones.seen(store, handle.job_id) is None:
         _carry_out(handle, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
         return True
     if seen.status.is_final:
         return False
     verdict = _cancelled(handle, seen.sighting)
-    key = places.key_of(handle.job_id, handle.key_id or "")
-    if key is None:
-        key = seal.job_key(bytes(seal.KEY_BYTES), handle.job_id) if places.trusts_the_store() else _key(handle)
-    if not sealing.seal(store, verdict, key, mark=mark_of(handle)):
+    if not sealing.seal(store, verdict, places.key_to_seal(handle), mark=mark_of(handle)):
         return False
     step("canceller:sealed")
     _carry_out(handle, verdict, wait=wait)
@@ -188,7 +187,7 @@ def why_not_cancelled(handle: JobHandle) -> str:
     if seen.outcome is not None:
         ended = f"{handle.job_id} had ended before it could be cancelled"
         return f"{ended}: it was {seen.outcome.status.upper()}, and was removed afterwards"
-    was_removed = tombstones.exists(places.store_of(handle), handle.job_id)
+    was_removed = tombstones.seen(places.store_of(handle), handle.job_id) is not None
     return f"{handle.job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
 
 
@@ -203,7 +202,8 @@ def _carry_out(handle: JobHandle, verdict: Outcome, *, wait: float) -> None:
             code="still-ending",
         )
     step("canceller:stopped")
-    tombstones.write(store, _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict)))
+    page = _history(handle, looking.Look(JobStatus.NOT_FOUND, verdict))
+    tombstones.write(store, page, places.key_to_seal(handle))
     step("canceller:tombstone-written")
     backend.remove([handle.job_id])
     _tell_of_another_host(handle)
@@ -222,12 +222,6 @@ def _log() -> logging.Logger:
     import logging  # 5 ms; only when there is something to tell
 
     return logging.getLogger("kinetic.jobs")
-
-
-def _key(handle: JobHandle) -> bytes:
-    key = places.key_to_open(handle.job_id, handle.key_id or "")
-    assert key is not None  # noqa: S101 - it raises, or there is one: nobody trusts the store here
-    return key
 
 
 def _emulation(handle: JobHandle) -> str | None:

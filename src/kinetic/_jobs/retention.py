@@ -101,12 +101,13 @@ def named_packs(store: Store) -> frozenset[str] | None:
     found: set[str] = set()
     for key in _orders(store):
         try:
-            page = pages.read(store.get(key), key)
+            page = pages.read(pages.fetch(store, key, pages.MOST_BYTES, key), key)
         except KeyMissingError:  # still being submitted, or removed this moment
             continue
         except KineticError:
             return None
-        found.update(map(str, page.get("packs", ())))
+        packs = page.get("packs")
+        found.update(map(str, packs if isinstance(packs, list) else ()))
     return frozenset(found)
 
 

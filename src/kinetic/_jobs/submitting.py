@@ -133,9 +133,15 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
         key_id=ground.key_id,
         output_dir=order.output_dir,
     )
-    more = {"spot": ground.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()}
-    job_key = seal.job_key(ground.key, job_id)
-    ground.store.put(keys.order(job_id), order.to_bytes())
+    written = order.to_bytes()
+    more = {
+        "spot": ground.placement.spot,
+        "machine": os.uname().nodename,
+        "python": fingerprint.python(),
+        "order_sha256": digests.of_bytes(written),
+    }
+    job_key = seal.job_key(ground.key, job_id, ground.store.url)
+    ground.store.put(keys.order(job_id), written)
     step("client:order-written")
     ground.store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), more, job_key))
     step("client:record-written")
@@ -144,7 +150,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
 
 def _launch(order: Order, shipment: Shipment) -> None:
     ground = shipment.ground
-    job_key = seal.job_key(ground.key, order.job_id)
+    job_key = seal.job_key(ground.key, order.job_id, ground.store.url)
     token = {} if order.debug is None else {debug.TOKEN_VARIABLE: debug.token(job_key)}
     launch = Launch(
         order=order,

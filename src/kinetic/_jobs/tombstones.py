@@ -11,50 +11,44 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from kinetic._jobs import trust
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import keys, pages
+from kinetic._wire import keys, names, pages
+from kinetic._wire.handles import HISTORY
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 KEEP_SECONDS = 30 * 24 * 3600.0
 
 
-def write(store: Store, fields: dict[str, Any], *, again: bool = False) -> bool:
+def write(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
     """Write the page of a job, once.
 
     Args:
         store: Where it goes.
-        fields: What is known of the job; ``job_id`` among it.
+        fields: What is known of the job; ``job_id`` and ``key_id`` among it.
+        key: The job's key.
         again: Replace the page that is there.
 
     Returns:
-        False when there is a page already, which stays.
+        False when there is a page already, which stays; one that cannot be verified is replaced.
     """
-    page = {"schema": pages.SCHEMA, "removed": time.time(), **fields}
-    return store.put(keys.tombstone(fields["job_id"]), pages.write(page), if_absent=not again)
-
-
-def read(store: Store, job_id: str) -> dict[str, Any] | None:
-    """Return the page of a job, or None.
-
-    Raises:
-        IntegrityError: It is damaged.
-    """
-    with contextlib.suppress(KeyMissingError):
-        return pages.read(store.get(keys.tombstone(job_id)), f"the history of {job_id}")
-    return None
+    at = keys.tombstone(fields["job_id"])
+    data = pages.sealed(HISTORY, {"removed": time.time(), **fields, "store": store.url}, at, key)
+    if store.put(at, data, if_absent=not again):
+        return True
+    return seen(store, fields["job_id"]) is None and store.put(at, data)
 
 
 def seen(store: Store, job_id: str) -> dict[str, Any] | None:
-    """Return the page of a job, or None where kinetic did not remove it; of a damaged page, that there is one."""
-    try:
-        return read(store, job_id)
-    except IntegrityError:
-        return {"job_id": job_id}
+    """Return the page of a job; None where there is none, or none that can be read and verified here.
 
-
-def exists(store: Store, job_id: str) -> bool:
-    """Return whether kinetic removed this job."""
-    return store.size(keys.tombstone(job_id)) is not None
+    A page that others put there says nothing: neither that a job was removed, nor where its outputs are.
+    """
+    with contextlib.suppress(KeyMissingError, IntegrityError):
+        page = trust.open_claimed(HISTORY, store, keys.tombstone(job_id), job_id)
+        if not isinstance(page, trust.Untrusted) and page["job_id"] == job_id:
+            return page
+    return None
 
 
 def entries(store: Store) -> Iterator[Entry]:
@@ -67,14 +61,12 @@ def entries(store: Store) -> Iterator[Entry]:
 
 def ids(store: Store) -> set[str]:
     """Return the jobs that have a page."""
-    return {keys.job_of_history(entry.key) for entry in entries(store)}
+    return set(filter(names.is_job_id, (keys.job_of_history(entry.key) for entry in entries(store))))
 
 
 def listed(store: Store) -> Iterator[dict[str, Any]]:
-    """Yield every page that can be read."""
-    for entry in entries(store):
-        with contextlib.suppress(KeyMissingError, IntegrityError):
-            yield pages.read(store.get(entry.key), entry.key)
+    """Yield every page that can be read and verified."""
+    return filter(None, (seen(store, job_id) for job_id in sorted(ids(store))))
 
 
 def sweep(store: Store) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic._wire import digests, fingerprint, keys
+from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Order
 from kinetic.errors import RunnerError
 
@@ -28,7 +29,7 @@ def order(store: Store, job_id: str, sha256: str, *, key: str = "", child: Mappi
         IntegrityError: It is not the one that was launched.
         RunnerError: Another Python made its pickles.
     """
-    found = Order.from_bytes(store.get(key or keys.order(job_id)), sha256=sha256)
+    found = orders.read(store, key or keys.order(job_id), sha256)
     if child is not None:
         found = found.of_child(Child.from_json(dict(child)))
     why = fingerprint.mismatch(found.fingerprint.get("python", fingerprint.python()))

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
-from kinetic._wire.note import Note
+from kinetic._wire import note as notes
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import IntegrityError, KeyMissingError
 
@@ -23,42 +22,45 @@ FAILED = "failed"  # a detail of a Note: how the attempt failed, where another o
 _FINAL = frozenset({"memory", "serialization", "stopped"})
 
 
-def failures(store: Store, job_id: str, attempt: int) -> int:
-    """Count the attempts before this one that failed."""
-    return sum(FAILED in note.details for number in range(attempt) if (note := _note(store, job_id, number)))
+def failures(store: Store, job_id: str, attempt: int, key: bytes) -> int:
+    """Count the attempts before this one that failed; a Note that cannot be verified counts: retries cost money."""
+    count = 0
+    for number in range(attempt):
+        try:
+            count += FAILED in notes.read(store, job_id, number, key).details
+        except KeyMissingError:
+            continue
+        except IntegrityError:
+            count += 1
+    return count
 
 
-def next_try(store: Store, verdict: Outcome, retries: int) -> str:
+def next_try(store: Store, verdict: Outcome, retries: int, key: bytes) -> str:
     """Say how a failed attempt ended that is not the last one, in words for its log; "" for a verdict that holds.
 
     Args:
         store: Where the Notes of its attempts are.
         verdict: How this attempt ended.
         retries: How many more times a job that failed is tried.
+        key: The job's key.
     """
     if not retries or verdict.succeeded or verdict.cause in _FINAL:
         return ""
-    before = failures(store, verdict.job_id, verdict.attempt)
+    before = failures(store, verdict.job_id, verdict.attempt, key)
     if before >= retries:
         return ""
     return f"attempt {verdict.attempt} failed: {_reason(verdict)}; trying again (retry {before + 1} of {retries})"
 
 
-def write_down(store: Store, verdict: Outcome, *, clock: Callable[[], float] = time.time) -> bool:
+def write_down(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[[], float] = time.time) -> bool:
     """Write into the Note of an attempt that it failed: without that, it would not count. Return True."""
-    note = _note(store, verdict.job_id, verdict.attempt)
-    if note is not None:
+    with contextlib.suppress(KeyMissingError, IntegrityError):
+        note = notes.read(store, verdict.job_id, verdict.attempt, key)
         details = {**note.details, FAILED: _reason(verdict), "ended": clock()}
-        store.put(keys.attempt(verdict.job_id, verdict.attempt), replace(note, details=details).to_bytes())
+        store.put(note.key, replace(note, details=details).to_bytes(key))
     return True
 
 
 def _reason(verdict: Outcome) -> str:
     kind, message = verdict.error.get("type", ""), str(verdict.error.get("message", verdict.cause))
     return f"{kind}: {message}" if kind else message
-
-
-def _note(store: Store, job_id: str, attempt: int) -> Note | None:
-    with contextlib.suppress(KeyMissingError, IntegrityError):
-        return Note.from_bytes(store.get(keys.attempt(job_id, attempt)))
-    return None

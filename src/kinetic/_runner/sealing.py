@@ -11,6 +11,7 @@ from typing import Any
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, keys
+from kinetic._wire import seal as wire_seal
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.steps import step
 from kinetic.errors import KeyMissingError, StoreError
@@ -53,7 +54,7 @@ def seal(
     verdict, created = _seal(store, verdict, key, body, spare)
     if created and mark:
         step("keeper:unmarked")
-        store.put(f"{mark}.{verdict.status}", b"")
+        store.put(wire_seal.mark(mark, verdict.status, key), b"")
     return created
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from kinetic._wire import fields
+
 Kind = Literal["shipped", "object", "prefix", "hf", "view"]
 
 
@@ -48,6 +50,26 @@ class DataRef:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> DataRef:
-        """Rebuild a reference; fields that it does not know are passed over."""
-        return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
+    def from_json(cls, page: dict[str, Any]) -> DataRef:
+        """Rebuild a reference; fields that it does not know are passed over.
+
+        Raises:
+            IntegrityError: One of them has a value that it cannot have.
+        """
+        return fields.build(cls, _READERS, page, "a reference to data")
+
+
+_READERS = {
+    "kind": fields.one_of("shipped", "object", "prefix", "hf", "view"),
+    "uri": fields.text(fields.PATH),
+    "path": fields.text(fields.PATH),
+    "name": fields.text(fields.LINE),
+    "is_dir": fields.flag,
+    "hash": fields.text(fields.NAME),
+    "manifest": fields.text(fields.NAME),
+    "mount": fields.text(fields.PATH),
+    "fuse": fields.flag,
+    "writable": fields.flag,
+    "trust": fields.flag,
+}
+REF = fields.part(DataRef, _READERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import asdict, dataclass
 
-from kinetic._wire import pages
+from kinetic._wire import fields, pages
 
 PORT = 5678  # in a pod, and debugpy's own default; on a machine each server takes a free one
 EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
@@ -61,7 +61,24 @@ class DebugPage:
         Raises:
             IntegrityError: It is none, or of another version.
         """
-        fields = pages.read(data, "the page of a debug server")
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        known["roots"] = tuple((here, there) for here, there in fields.get("roots", ()))
-        return cls(**known)
+        what = "the page of a debug server"
+        return fields.build(cls, _READERS, pages.read(data, what, most_bytes=MOST_BYTES), what)
+
+
+def _pair(value: object) -> tuple[str, ...]:
+    found = _folders(value)
+    if len(found) != 2:
+        raise fields.FieldError("must be a pair of folders")
+    return found
+
+
+_folders = fields.list_of(fields.text(fields.PATH), 2)
+MOST_BYTES = 1 << 20
+_READERS = {
+    "port": fields.whole(1, 65535),
+    "state": fields.one_of(WAITING, ATTACHED, OVER),
+    "until": fields.number(0, fields.SECONDS),
+    "pid": fields.whole(0, 1 << 31),
+    "roots": fields.list_of(_pair, 1000),
+    "pod": fields.text(fields.NAME),
+}

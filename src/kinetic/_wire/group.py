@@ -7,15 +7,14 @@ children share, and the table of inputs. Values of captured variables are not: t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kinetic._wire import digests, names, pages, seal
-from kinetic._wire.data import DataRef
+from kinetic._wire import digests, fields, handles, keys, names, pages
+from kinetic._wire.data import REF, DataRef
 from kinetic._wire.order import Artifact, Child
 from kinetic.errors import IntegrityError
-
-PURPOSE = "group"
 
 
 @dataclass(frozen=True)
@@ -79,30 +78,15 @@ class Group:
         """Return the id of one child's attempt."""
         return names.child_id(self.slug, self.submit_fn_name, self.group_id, self.created, index, attempt)
 
+    @property
+    def store(self) -> str:
+        """The address of the store that it was made for."""
+        return str(self.handle["store"])
+
     def to_bytes(self, key: bytes) -> bytes:
         """Write the page, sealed with the key that is derived for this batch."""
-        fields = {"schema": pages.SCHEMA, **asdict(self), "created_at": names.utc(self.created)}
-        return pages.write(seal.sealed(fields, key, PURPOSE))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, group_id: str, key: bytes | None) -> Group:
-        """Read the page and verify its seal.
-
-        Args:
-            data: The page.
-            group_id: The batch that it must be about.
-            key: The batch's key, or None where it cannot be had: then nothing is verified, and nothing is collected.
-
-        Raises:
-            IntegrityError: It is damaged, about another batch, or its seal is wrong.
-        """
-        fields = pages.read(data, f"the manifest of {group_id}")
-        if fields.get("group_id") != group_id:
-            raise IntegrityError(f"the manifest of {group_id} is about {fields.get('group_id')!r}")
-        seal.check(fields, key, PURPOSE, f"the manifest of {group_id}")
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        known["settings"] = Settings(**fields["settings"])
-        return cls(**known)
+        page = {**asdict(self), "created_at": names.utc(self.created), "store": self.store}
+        return pages.sealed(MANIFEST, page, keys.group_manifest(self.group_id), key)
 
 
 @dataclass(frozen=True)
@@ -149,8 +133,11 @@ class Table:
                 why=f"the SHA-256 of their table is {found[:16]}…, the manifest says {sha256[:16]}…",
                 next="look at who can write to the store, and submit the batch again",
             )
-        page = pages.read(data, "the table of inputs")
-        return cls(tuple(_input(row, page["packs"]) for row in page["inputs"]))
+        what = "the table of inputs"
+        page = pages.parse(data, what, most_bytes=TABLE_BYTES, any_name=True)
+        packs = fields.take(fields.list_of(fields.text(), names.MOST_INPUTS), _of(page, "packs"), what)
+        rows = fields.take(fields.list_of(fields.anything, names.MOST_INPUTS), _of(page, "inputs"), what)
+        return cls(tuple([fields.take(_input_of(packs), row, f"a row of {what}") for row in rows]))
 
     def addresses(self) -> set[str]:
         """Return where the data of all inputs lies."""
@@ -170,6 +157,19 @@ class Table:
         )
 
 
+def read_table(store: pages.Readable, group: Group) -> Table:
+    """Read the table of a batch's inputs.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is another page than the manifest promised.
+    """
+    most = min(TABLE_BYTES, (4 << 20) + group.total_expected * _ROW_BYTES)
+    return Table.from_bytes(
+        pages.fetch(store, keys.group_table(group.group_id), most, "the table of inputs"), sha256=group.table_sha256
+    )
+
+
 def _row(item: Input, number: dict[str, int]) -> list[Any]:
     if item.arguments is None:
         return [item.shown, item.error]
@@ -178,9 +178,57 @@ def _row(item: Input, number: dict[str, int]) -> list[Any]:
     return [*row, [ref.to_json() for ref in item.data]] if item.data else row
 
 
-def _input(row: list[Any], packs: list[str]) -> Input:
-    if len(row) == 2:
-        return Input(row[0], error=row[1])
-    shown, pack, start, size, sha256, *data = row
-    refs = tuple(DataRef.from_json(page) for page in (data[0] if data else ()))
-    return Input(shown, Artifact(sha256, size, key=packs[pack], start=start), refs)
+def _of(page: object, name: str) -> object:
+    return page.get(name) if isinstance(page, dict) else None
+
+
+def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
+    """Return what reads a row of the table."""
+
+    def read(row: object) -> Input:
+        items = fields.list_of(fields.anything, 6)(row)
+        if len(items) == 2:
+            return Input(_SHOWN(items[0]), error=_SHOWN(items[1]))
+        if len(items) < 5:
+            raise fields.FieldError(f"must have 2, 5 or 6 items, and has {len(items)}")
+        number, start, size = fields.whole(0, len(packs) - 1)(items[1]), _SIZE(items[2]), _SIZE(items[3])
+        arguments = Artifact(fields.sha256(items[4]), size, key=packs[number], start=start)
+        return Input(_SHOWN(items[0]), arguments, _REFS(items[5]) if len(items) == 6 else ())
+
+    return read
+
+
+_SHOWN, _SIZE, _REFS = fields.text(fields.TEXT), fields.whole(0, fields.BYTES), fields.list_of(REF, 100_000)
+TABLE_BYTES, _ROW_BYTES = 4 << 30, 1 << 18  # a row names the data of its input
+_SETTINGS = {
+    "max_concurrent": fields.maybe(fields.whole(1, fields.BYTES)),
+    "retries": fields.whole(0, fields.BYTES),
+    "fail_fast": fields.flag,
+    "cancel_running_on_fail": fields.flag,
+}
+_READERS = {
+    "group_id": names.GROUP_ID,
+    "group_name": fields.maybe(fields.text()),
+    "tags": fields.map_of(fields.text(), 1000),
+    "created": fields.number(0, fields.SECONDS),
+    "total_expected": fields.whole(0, names.MOST_INPUTS),
+    "submit_fn_name": fields.text(),
+    "slug": fields.text(fields.NAME),
+    "handle": fields.some(handles.HANDLE, (*handles.SHARED, "store")),
+    "more": fields.some({"spot": fields.flag, "machine": fields.text(), "python": fields.text()}),
+    "settings": fields.part(Settings, _SETTINGS),
+    "order_sha256": fields.sha256,
+    "table_sha256": fields.sha256,
+    "outputs": fields.text(fields.PATH),
+    "key_id": fields.text(fields.NAME),
+    "spot": fields.flag,
+    "group_kind": fields.text(fields.NAME),
+    "created_at": fields.text(fields.NAME),
+}
+
+
+def _group(page: dict[str, Any], what: str) -> Group:
+    return fields.build(Group, _READERS, page, what)
+
+
+MANIFEST = pages.Kind("group", "the manifest", _group, 4 << 20)

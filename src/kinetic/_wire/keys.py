@@ -19,8 +19,8 @@
 | _groups/{group}/manifest.json | submitter | what a batch is: names, settings, what its children share |
 | _groups/{group}/order.json | submitter | the Order that its children share |
 | _groups/{group}/inputs.json, inputs/{n} | submitter | where each input lies; pickled inputs, many to an object |
-| _groups/{group}/children/{shard}/{index}.{attempt}.{machine} | driver | empty: this attempt was submitted there |
-| _groups/{group}/marks/{shard}/{index}.{attempt}.{word} | as the Outcome | empty: how it ended, or "removed" |
+| _groups/{group}/children/{shard}/{index}.{attempt}.{machine}.{seal} | driver | empty: this was submitted there |
+| _groups/{group}/marks/{shard}/{index}.{attempt}.{word}.{seal} | as the Outcome | empty: how it ended, or "removed" |
 | _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
 | _groups/{group}/clock | submitter, first | empty: takes the id; written again to learn the store's time |
 | _groups/{group}/turns/{n} | anybody | nothing more is launched; or some inputs are to be tried again |
@@ -33,16 +33,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
 HISTORY = "history/"
 _BESIDE = f"{HISTORY}~"  # sorts after every id, so a listing of the pages ends where the logs begin
 HISTORY_CLOCK = f"{_BESIDE}clock"
 PACKS = "packs/"
 OUTPUTS = "outputs/"
 GROUPS = "_groups/"
+_DIGITS = 12
 SHARD = 1000  # children to a folder: a listing of what still runs need not read what has ended
 DATA_BLOBS = "data/blobs/"
 DATA_MANIFESTS = "data/manifests/"
 RESERVED = frozenset({"history", "packs", "outputs", "_groups", "data"})
+
+
+class Listed(Protocol):
+    """An entry of a listing."""
+
+    @property
+    def key(self) -> str:
+        """Its whole key."""
+
+
+E = TypeVar("E", bound=Listed)
 
 
 def job(job_id: str) -> str:
@@ -205,10 +220,9 @@ def children(group_id: str) -> str:
     return f"_groups/{group_id}/children/"
 
 
-def child(group_id: str, index: int, attempt: int, machine: str = "") -> str:
-    """Return the key whose presence says that this attempt of this input was submitted, and on which machine."""
-    stem = f"_groups/{group_id}/children/{index // SHARD:04d}/{index:07d}.{attempt}"
-    return f"{stem}.{machine}" if machine else stem
+def child(group_id: str, index: int, attempt: int) -> str:
+    """Return the stem of the keys that say that this attempt of this input was submitted: machine and seal follow."""
+    return f"_groups/{group_id}/children/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
 def marks(group_id: str, shard: int | None = None) -> str:
@@ -217,14 +231,30 @@ def marks(group_id: str, shard: int | None = None) -> str:
 
 
 def mark(group_id: str, index: int, attempt: int) -> str:
-    """Return the stem of the marks of one child's attempt; ".succeeded" and the like follow."""
+    """Return the stem of the marks of one child's attempt: word and seal follow."""
     return f"_groups/{group_id}/marks/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
-def parse_child(key: str) -> tuple[int, int, str]:
-    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child."""
-    index, attempt, *word = key.rpartition("/")[2].split(".", 2)
-    return int(index), int(attempt), word[0] if word else ""
+def parse_child(key: str) -> tuple[int, int, str] | None:
+    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child; None if it is none.
+
+    Whoever lists them verifies each by its seal: this only takes the name apart.
+    """
+    index, _, rest = key.rpartition("/")[2].partition(".")
+    attempt, _, rest = rest.partition(".")
+    word, dot, _ = rest.rpartition(".")
+    return (int(index), int(attempt), word) if dot and is_number(index) and is_number(attempt) else None
+
+
+def is_number(text: str) -> bool:
+    """Return whether this part of a key is a number as we write them: a few digits."""
+    return 0 < len(text) <= _DIGITS and text.isascii() and text.isdigit()
+
+
+def numbered(listed: Iterable[E]) -> list[tuple[int, E]]:
+    """Return the entries of a listing whose keys end in a number, with it, in the order of the numbers."""
+    found = [(text, entry) for entry in listed if is_number(text := entry.key.rpartition("/")[2])]
+    return sorted(((int(text), entry) for text, entry in found), key=lambda pair: pair[0])
 
 
 def leases(group_id: str) -> str:

@@ -16,10 +16,11 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kinetic._wire import digests
+from kinetic._wire import digests, pages
 from kinetic.errors import IntegrityError
 
-VERSION = 1  # a reader of version N also reads N-1
+VERSION = 1
+MOST_BYTES = 4 << 30  # of the page
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -106,8 +107,8 @@ class Manifest(NamedTuple):
                 next="submit again: what is damaged is sent anew",
             )
         try:
-            return _read(json.loads(data))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+            return _read(pages.parse(data, "the manifest of the data", most_bytes=MOST_BYTES, any_name=True))
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise IntegrityError(
                 "the manifest of the data is damaged", why=f"{type(error).__name__}: {error}"
             ) from error
@@ -140,7 +141,7 @@ def content_hash(file_digests: Iterable[bytes], *, is_dir: bool) -> str:
 
 
 def _read(page: dict[str, object]) -> Manifest:
-    if page["data"] not in {VERSION, VERSION - 1}:
+    if type(page["data"]) is not int or page["data"] != VERSION:
         raise ValueError(f"its version is {page['data']!r}; this kinetic reads {VERSION}")
     blobs = [_hex(blob) for blob in page["blobs"]]  # type: ignore[attr-defined] # a TypeError is what we want
     files = [

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 
+from kinetic._wire import fields, keys
 from kinetic.errors import OptionError
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -16,6 +17,8 @@ _CHILD_FUNCTION, _CHILD_HASH = 14, 13  # 52 bits: two of 10,000 children share a
 _NAMED = 5  # in a message
 MOST_OF_AN_OBJECT = 63  # characters: of a label's value, of a hostname, of a Service
 _OBJECT_HASH = 8  # hexadecimal digits
+MOST_INPUTS = 10_000_000  # of a batch: their keys have seven digits
+MOST_ATTEMPTS = 1_000_000  # at one job, or at one input
 _FUNCTION_LENGTH = 20  # accelerator 16 + function 20 + time 15 + random 7 + three dashes fits Kubernetes' 63 characters
 
 
@@ -45,7 +48,7 @@ def check_group_id(group_id: str) -> str:
     Raises:
         OptionError: It cannot; nothing was looked up.
     """
-    if isinstance(group_id, str) and _GROUP.fullmatch(group_id):
+    if is_group_id(group_id):
         return group_id
     raise OptionError(
         f"{group_id!r} cannot be the id of a batch",
@@ -93,13 +96,23 @@ def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
     return f"{whole[: most - _OBJECT_HASH - 1].rstrip('-')}-{digest}"
 
 
+def is_job_id(job_id: object) -> bool:
+    """Return whether this can be the id of a job; the names of a store's own folders cannot."""
+    return isinstance(job_id, str) and _JOB.fullmatch(job_id) is not None and job_id not in keys.RESERVED
+
+
+def is_group_id(group_id: object) -> bool:
+    """Return whether this can be the id of a batch."""
+    return isinstance(group_id, str) and _GROUP.fullmatch(group_id) is not None
+
+
 def check_job_id(job_id: str) -> str:
     """Return the id if it can be one.
 
     Raises:
         OptionError: It cannot; nothing was looked up.
     """
-    if isinstance(job_id, str) and _JOB.fullmatch(job_id):
+    if is_job_id(job_id):
         return job_id
     raise OptionError(
         f"{job_id!r} cannot be a job id",
@@ -142,3 +155,18 @@ def moment(written: str) -> float | None:
 def utc(seconds: float) -> str:
     """Write a time as everything durable does: UTC, ISO 8601, whole seconds, ending in Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _job_id(value: object) -> str:
+    """Read the id of a job from a page."""
+    if not is_job_id(value):
+        raise fields.FieldError(f"cannot be the id of a job: {fields.shown(value)}")
+    return str(value)
+
+
+JOB_ID = _job_id  # as fields of pages
+JOB_ID_OR_NONE = fields.text(63, re.compile(f"(?:{_JOB.pattern})?"))  # the page that a batch's children share has none
+GROUP_ID = fields.text(12, _GROUP)
+GROUP_ID_OR_NONE = fields.text(12, re.compile(f"(?:{_GROUP.pattern})?"))
+INDEX = fields.whole(0, MOST_INPUTS - 1)
+ATTEMPT = fields.whole(0, MOST_ATTEMPTS - 1)

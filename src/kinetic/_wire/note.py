@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from kinetic._wire import pages
+from kinetic._wire import fields, keys, names, pages
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,45 @@ class Note:
     python: str = ""
     details: dict[str, object] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """Write the page."""
-        return pages.write({"schema": pages.SCHEMA, **asdict(self)})
+    @property
+    def key(self) -> str:
+        """Where the page lies."""
+        return keys.attempt(self.job_id, self.attempt)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Note:
-        """Read the page."""
-        fields = pages.read(data, "the note of an attempt")
-        return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
+    def to_bytes(self, key: bytes) -> bytes:
+        """Write the page, sealed with the job's key."""
+        return pages.sealed(NOTE, asdict(self), self.key, key)
+
+
+def read(store: pages.Readable, job_id: str, attempt: int, key: bytes | None) -> Note:
+    """Read the Note of an attempt.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        attempt: Which attempt.
+        key: The job's key; None only when the user said to trust the store.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is damaged, or its seal is wrong.
+    """
+    return pages.open_page(NOTE, store, keys.attempt(job_id, attempt), key)
+
+
+_READERS = {
+    "job_id": names.JOB_ID,
+    "attempt": names.ATTEMPT,
+    "machine": fields.text(),
+    "started": fields.number(0, fields.SECONDS),
+    "runner": fields.text(),
+    "python": fields.text(),
+    "details": fields.map_of(fields.anything, 64),
+}
+
+
+def _note(page: dict[str, Any], what: str) -> Note:
+    return fields.build(Note, _READERS, page, what)
+
+
+NOTE = pages.Kind("note", "the note", _note, 1 << 16)

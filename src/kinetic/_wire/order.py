@@ -10,8 +10,8 @@ import base64
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kinetic._wire import digests, keys, pages
-from kinetic._wire.data import DataRef
+from kinetic._wire import digests, fields, keys, names, pages
+from kinetic._wire.data import REF, DataRef
 from kinetic.errors import IntegrityError
 
 INLINE_BYTES = 16_384  # what is smaller travels inside the Order: one object less to write and to fetch
@@ -85,10 +85,13 @@ class Child:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Child:
-        """Rebuild it."""
-        data = tuple(DataRef.from_json(page) for page in fields.get("data", ()))
-        return cls(**{**fields, "arguments": Artifact(**fields["arguments"]), "data": data})
+    def from_json(cls, page: dict[str, Any]) -> Child:
+        """Rebuild it.
+
+        Raises:
+            IntegrityError: It is none.
+        """
+        return fields.build(cls, _CHILD, page, "what the launch says of a batch's child")
 
 
 @dataclass(frozen=True)
@@ -190,11 +193,59 @@ class Order:
                 "the order is not the one that was launched; it was not carried out",
                 why=f"its SHA-256 is {found[:16]}…, the launch says {sha256[:16]}…",
             )
-        fields = pages.read(data, "the order")
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        known["function"] = Artifact(**fields["function"])
-        known["arguments"] = Artifact(**fields["arguments"])
-        known["packs"] = tuple(fields.get("packs", ()))
-        known["environment"] = tuple(fields.get("environment", ()))
-        known["data"] = tuple(DataRef.from_json(page) for page in fields.get("data", ()))
-        return cls(**known)
+        return fields.build(cls, _READERS, pages.read(data, "the order"), "the order")
+
+
+def read(store: pages.Readable, key: str, sha256: str) -> Order:
+    """Read the order that a launch, a record or a manifest promised.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is another page, or damaged.
+    """
+    return Order.from_bytes(pages.fetch(store, key, pages.MOST_BYTES, "the order"), sha256=sha256)
+
+
+_REFS = fields.list_of(REF, 100_000)
+ARTIFACT = fields.part(
+    Artifact,
+    {
+        "sha256": fields.sha256,
+        "size": fields.whole(0, fields.BYTES),
+        "key": fields.text(fields.LINE),
+        "inline": fields.text(2 * INLINE_BYTES),
+        "start": fields.whole(0, fields.BYTES),
+    },
+)
+_CHILD = {
+    "job_id": names.JOB_ID,
+    "index": names.INDEX,
+    "attempt": names.ATTEMPT,
+    "arguments": ARTIFACT,
+    "data": _REFS,
+    "output_dir": fields.text(fields.PATH),
+}
+_READERS = {
+    "job_id": names.JOB_ID_OR_NONE,
+    "function_name": fields.text(),
+    "function": ARTIFACT,
+    "arguments": ARTIFACT,
+    "tree": fields.text(64),
+    "packs": fields.list_of(fields.sha256, 1_000_000),
+    "plan": fields.map_of(fields.anything, 64),
+    "script": fields.text(fields.PATH),
+    "environment": fields.list_of(fields.text(), 100_000),
+    "output_dir": fields.text(fields.PATH),
+    "accelerator": fields.text(fields.NAME),
+    "hosts": fields.whole(1, 100_000),
+    "deadline": fields.maybe(fields.number(0, fields.SECONDS)),
+    "fingerprint": fields.map_of(fields.text(), 64),
+    "debug": fields.maybe(fields.number(0, fields.SECONDS)),
+    "data": _REFS,
+    "group": names.GROUP_ID_OR_NONE,
+    "index": fields.maybe(names.INDEX),
+    "group_attempt": names.ATTEMPT,
+    "cpu": fields.maybe(fields.number(0, fields.BYTES)),
+    "memory_bytes": fields.maybe(fields.whole(0, fields.BYTES)),
+    "retries": fields.whole(0, fields.BYTES),
+}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kinetic._wire import digests, pages, seal
+from kinetic._wire import digests, fields, names, pages, seal
 from kinetic.errors import IntegrityError
 
 MAGIC = b"KINETIC1"
@@ -88,17 +88,15 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
     Raises:
         IntegrityError: The object is damaged, foreign, or its seal is not right.
     """
-    fields = _page(size, read_range)
-    if key is not None and not seal.holds(fields, key, purpose):
+    page = _page(size, read_range)
+    if key is not None and not seal.holds(page, key, purpose):
         raise IntegrityError(
-            f"the result of {fields.get('job_id')} carries a wrong seal; it was not opened",
+            f"the result of {fields.shown(page.get('job_id'))} carries a wrong seal; it was not opened",
             why="it was written or changed by somebody who does not hold this job's key",
             next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it all the same",
             code="seal",
         )
-    known = {name: fields[name] for name in Outcome.__dataclass_fields__ if name in fields}
-    known["files"] = tuple(fields.get("files", ()))
-    outcome = Outcome(**known)
+    outcome = fields.build(Outcome, _READERS, page, "the result")
     if outcome.body_length + FOOTER_BYTES > size:
         raise IntegrityError(f"the result of {outcome.job_id} is damaged", why="it is shorter than it says")
     return outcome
@@ -110,11 +108,11 @@ def _page(size: int, read_range: Callable[[int, int], bytes]) -> dict[str, Any]:
     if tail[-len(MAGIC) :] != MAGIC:
         raise IntegrityError("the result is damaged", why="it does not end as a result of kinetic does")
     length = int.from_bytes(tail[-FOOTER_BYTES : -len(MAGIC)], "big")
-    if length + FOOTER_BYTES > size:
-        raise IntegrityError("the result is damaged", why="its page is longer than the object")
+    if length > MOST_BYTES or length + FOOTER_BYTES > size:
+        raise IntegrityError("the result is damaged", why="its page is longer than the object, or than any page")
     if length + FOOTER_BYTES > guess:
         tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
-    return pages.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result")
+    return pages.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
 
 
 def check_body(outcome: Outcome, found: str) -> None:
@@ -131,4 +129,34 @@ def check_body(outcome: Outcome, found: str) -> None:
         )
 
 
+def _error(value: object) -> dict[str, Any]:
+    """Read what is said of a failure: a job says part of it itself, so what is of the wrong type is left out."""
+    found: dict[str, Any] = fields.map_of(fields.anything, 64)(value)
+    wanted = {**dict.fromkeys(_TEXTS, str), "hosts": int, "exit_code": int}
+    return {name: said for name, said in found.items() if isinstance(said, wanted.get(name, object))}
+
+
+_TEXTS = (
+    *("type", "module", "message", "traceback", "repr", "value_type", "log", "signal", "not_delivered"),
+    *("what", "why", "next", "code"),
+)
 EMPTY_SHA256 = digests.of_bytes(b"")
+MOST_BYTES = 16 << 20  # of the page
+_READERS = {
+    "job_id": names.JOB_ID,
+    "status": fields.text(32),  # what hosts of a slice tell each other has a fourth
+    "attempt": fields.whole(-1, names.MOST_ATTEMPTS),
+    "host": fields.whole(0, 100_000),
+    "cause": fields.text(fields.NAME),
+    "phase": fields.text(fields.NAME),
+    "error": _error,
+    "body_length": fields.whole(0, fields.BYTES),
+    "body_sha256": fields.text(64),
+    "value_type": fields.text(fields.TEXT),
+    "started": fields.maybe(fields.number(0, fields.SECONDS)),
+    "ended": fields.maybe(fields.number(0, fields.SECONDS)),
+    "witness": fields.text(fields.NAME),
+    "key_id": fields.text(fields.NAME),
+    "phases": fields.map_of(fields.number(-fields.SECONDS, fields.SECONDS), 64),
+    "files": fields.list_of(fields.text(fields.PATH), 1_000_000),
+}

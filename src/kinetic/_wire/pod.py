@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kinetic._wire import pages
+from kinetic._wire import fields, names, pages
 
 FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
@@ -122,5 +122,42 @@ class PodPage:
         Raises:
             IntegrityError: It is none, or of another version.
         """
-        fields = pages.read(word, "the launch page of this pod")
-        return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
+        what = "the launch page of this pod"
+        return fields.build(cls, _READERS, pages.read(word, what), what)
+
+
+_PAGES = fields.array_of(fields.map_of(fields.anything, 64), 100_000)
+_SECONDS = fields.number(0, fields.SECONDS)
+_READERS = {
+    "job_id": names.JOB_ID,
+    "order_sha256": fields.sha256,
+    "store_url": fields.text(fields.PATH),
+    "key_id": fields.text(fields.NAME),
+    "order_key": fields.text(),
+    "child": fields.maybe(fields.map_of(fields.anything, 64)),
+    "mark": fields.text(),
+    "hosts": fields.whole(1, 100_000),
+    "coordinator": fields.text(),
+    "deadline": fields.maybe(_SECONDS),
+    "function": fields.text(),
+    "placed": fields.maybe(_PAGES),
+    "output_dir": fields.text(fields.PATH),
+    "checkpoint_dir": fields.text(fields.PATH),
+    "umask": fields.whole(0, 0o777),
+    "most_attempts": fields.maybe(fields.whole(0, names.MOST_ATTEMPTS)),
+    "holds": fields.flag,
+    "removes": fields.text(),
+    "requirements": fields.maybe(fields.map_of(fields.anything, 64)),
+    "reaches_with": fields.text(),
+    "runner": fields.text(),
+    "retries": fields.whole(0, fields.BYTES),
+    "kind": fields.text(fields.NAME),
+    "chips": fields.whole(0, 1_000_000),
+    "require_accelerator": fields.flag,
+    "key_at": fields.whole(0, fields.BYTES),
+    "secret": fields.text(fields.PATH),
+    "last_words": fields.text(fields.PATH),
+    "look_seconds": _SECONDS,
+    "grace_seconds": _SECONDS,
+    "patience_seconds": _SECONDS,
+}

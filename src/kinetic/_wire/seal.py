@@ -1,19 +1,24 @@
 """Seals: who holds a job's key wrote this page, and nobody changed it since.
 
-A namespace has one key of 32 random bytes. A job's key is an HMAC of it and the job's id, so that what a job's
-keeper holds opens no other job. The seal of a page is an HMAC-SHA256 over all of its other fields.
+A namespace has one key of 32 random bytes. The key of a job, or of a batch, is an HMAC of it, of the id and of the
+address of the store, so that what a job's keeper holds opens no other job, and what was written for one store holds in
+no other. The seal of a page is an HMAC-SHA256 over its kind, its place in the store and all of its other fields.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
-from typing import Any
+import os
+from collections.abc import Iterator
+from typing import Any, cast
 
 from kinetic._wire import pages
 from kinetic.errors import IntegrityError
 
 KEY_BYTES = 32
+_TAG = 24  # hexadecimal digits: 96 bits
 
 
 def key_id(key: bytes) -> str:
@@ -21,9 +26,47 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"kinetic key id" + key).hexdigest()[:16]
 
 
-def job_key(key: bytes, job_id: str) -> bytes:
-    """Derive the key of one job."""
-    return hmac.digest(key, b"kinetic job " + job_id.encode(), "sha256")
+@contextlib.contextmanager
+def borrowed(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
+    """Lend a key from its file for a moment, in memory that is overwritten afterwards.
+
+    For a process that is about to fork a worker: nothing of the key may be left in what the worker inherits.
+
+    Raises:
+        IntegrityError: The file is shorter.
+    """
+    key = bytearray(KEY_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.lseek(descriptor, start, os.SEEK_SET)
+        if os.readv(descriptor, [key]) != KEY_BYTES:
+            raise IntegrityError("the key of this job is damaged", why=f"{path} is too short", code="key")
+        yield cast("bytes", key)  # HMAC takes either; bytes could not be overwritten
+    finally:
+        os.close(descriptor)
+        key[:] = bytes(KEY_BYTES)
+
+
+def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
+    """Derive the key of one job, or of one batch, in one store."""
+    return hmac.digest(key, f"kinetic job {job_id}\0{store_url}".encode(), "sha256")
+
+
+def bound(kind: str, at: str) -> str:
+    """Return what a seal is for: a kind of page, at one place of a store."""
+    return f"{kind}\0{at}"
+
+
+def mark(stem: str, word: str, key: bytes) -> str:
+    """Return the name of a key that says something by being there: its seal is part of the name.
+
+    A listing of a thousand such names can be verified without reading a single object.
+    """
+    return f"{stem}.{word}.{_tag(stem, word, key)}"
+
+
+def _tag(stem: str, word: str, key: bytes) -> str:
+    return hmac.digest(key, f"mark\0{stem}\0{word}".encode(), "sha256").hex()[:_TAG]
 
 
 def sealed(fields: dict[str, Any], key: bytes, purpose: str) -> dict[str, Any]:
@@ -34,7 +77,7 @@ def sealed(fields: dict[str, Any], key: bytes, purpose: str) -> dict[str, Any]:
 def holds(fields: dict[str, Any], key: bytes, purpose: str) -> bool:
     """Say whether the seal of these fields is right."""
     mac = fields.get("mac")
-    return isinstance(mac, str) and hmac.compare_digest(mac, _mac(fields, key, purpose))
+    return isinstance(mac, str) and mac.isascii() and hmac.compare_digest(mac, _mac(fields, key, purpose))
 
 
 def check(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) -> None:
@@ -42,7 +85,7 @@ def check(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) ->
 
     Args:
         fields: Of the page.
-        key: The key that it must be sealed with, or None where it cannot be had: then nothing is verified.
+        key: The key that it must be sealed with; None only when the user said to trust the store.
         purpose: What the page was sealed for.
         what: What the page is, for humans.
 

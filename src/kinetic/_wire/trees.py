@@ -17,13 +17,13 @@ A pack's id is the digest of its index, so whoever knows the id can verify the i
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from json.encoder import encode_basestring as _quote
 from typing import Literal, NamedTuple, cast
 
+from kinetic._wire import pages
 from kinetic.errors import IntegrityError, StoreError
 
 VERSION = 1  # of nodes and of packs; a reader of version N also reads N-1
@@ -83,7 +83,7 @@ def read_node(data: bytes, where: str) -> list[Entry]:
         StoreError: Written by a later version of kinetic.
     """
     try:
-        page = json.loads(data)
+        page = pages.parse(data, f"the folder {where or '.'!r} of the project", any_name=True)
         version = page["kinetic-tree"]
         if version != VERSION:
             raise _foreign(f"the folder {where or '.'!r}", version)

@@ -6,7 +6,9 @@ import os
 import time
 from typing import Any
 
-from kinetic._jobs import places, tombstones
+from servers.sealed import put_history
+
+from kinetic._jobs import places
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -20,7 +22,7 @@ def test_what_is_known_of_a_job_goes_after_thirty_days_and_one_page_of_a_wrong_c
     ages = {"cpu-new-20261120-143000-0000001": 0.0, "cpu-kept-20261120-143000-0000002": 30 * DAY - 60}
     ages |= {"cpu-future-20271120-143000-0000004": -400 * DAY, "cpu-old-20261120-143000-0000003": 30 * DAY + 60}
     for job, age in ages.items():
-        tombstones.write(store, {"job_id": job, "status": "SUCCEEDED", "created_at": "2026-11-20T14:30:00Z"})
+        put_history(store, {"job_id": job, "status": "SUCCEEDED", "created_at": "2026-11-20T14:30:00Z"})
         store.put(keys.history_log(job, 0, 0), b"log")
         for key in (keys.tombstone(job), keys.history_log(job, 0, 0)):
             os.utime(clients.home / "store" / key, (time.time() - age, time.time() - age))

@@ -7,11 +7,13 @@ import time
 from collections import Counter
 
 import pytest
+from servers.sealed import put_history
 
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._batches.board import Board
-from kinetic._jobs import places, tombstones
+from kinetic._jobs import places
 from kinetic._runner import sealing
+from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, seal
 from kinetic._wire.group import Group, Settings
@@ -36,6 +38,7 @@ class Ground:
 
     def __init__(self, tmp_path, count, **settings):
         self.store = FileStore(tmp_path / "store")
+        key_id, self.root = keyring.own_key(places.home())
         self.backend = LocalBackend(places.runtime(), {"KINETIC_LOCAL_SLOTS": "2"})
         self.backend._advanced = time.monotonic() + 3600  # nobody carries these jobs out
         self.group = Group(
@@ -46,16 +49,19 @@ class Ground:
             total_expected=count,
             submit_fn_name="act",
             slug="cpu",
-            handle=_handle(self.store),
+            handle={**_handle(self.store), "key_id": key_id},
             more={},
             settings=Settings(**settings),
             order_sha256="",
             table_sha256="",
             outputs="/outputs",
-            key_id="",
+            key_id=key_id,
         )
         self.asked = Counter()
         self._count_requests()
+
+    def key_of(self, name):
+        return seal.job_key(self.root, name, self.store.url)
 
     def board(self):
         return Board(self.group, self.store, self.backend)
@@ -66,25 +72,27 @@ class Ground:
         return found
 
     def submit(self, index, attempt=0, *, machine="here", row=True):
-        self.store.put(keys.child(GROUP, index, attempt, machine), b"")
+        self.store.put(seal.mark(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
         if row:
             self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *SOIL)
 
     def mark(self, index, word, attempt=0):
         self.backend.queue.forget([self.group.child_id(index, attempt)])
-        self.store.put(f"{keys.mark(GROUP, index, attempt)}.{word}", b"")
+        self.store.put(
+            seal.mark(keys.mark(GROUP, index, attempt), word, self.key_of(self.group.child_id(index, attempt))), b""
+        )
 
     def outcome(self, index, status, attempt=0):
         """Create an Outcome as a keeper does that is killed before it could mark it."""
         job_id = self.group.child_id(index, attempt)
         self.backend.queue.forget([job_id])
-        key = seal.job_key(bytes(seal.KEY_BYTES), job_id)
-        sealing.seal(self.store, Outcome(job_id, status, 0, "", {}, ended=1_800_000_100.0, witness="keeper"), key)
+        key = self.key_of(job_id)
+        sealing.seal(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="keeper"), key)
 
     def note(self, index, machine, attempt=0):
         job_id = self.group.child_id(index, attempt)
         note = Note(job_id, 0, machine, 0.0, details={"machine_id": machine})
-        self.store.put(keys.attempt(job_id, 0), note.to_bytes())
+        self.store.put(note.key, note.to_bytes(self.key_of(job_id)))
 
     def _count_requests(self):
         for name in ("put", "get", "size", "entry", "entries", "delete"):
@@ -107,7 +115,6 @@ def _handle(store):
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
-    monkeypatch.setenv("KINETIC_TRUST_STORE", "1")  # nothing here is about seals
 
 
 @pytest.fixture
@@ -147,7 +154,7 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     batch = ground(count)
     batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *SOIL)
     for index in range(count):
-        batch.store.put(keys.child(GROUP, index, 0, "here"), b"")
+        batch.store.put(seal.mark(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
     for index in range(0, count, 2):
         batch.mark(index, "succeeded")
     watched = batch.board()
@@ -203,7 +210,7 @@ def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
     found = batch.look()
 
     assert statuses(found)[:2] == [SUCCEEDED, FAILED]
-    marks = [entry.key.rpartition("/")[2] for entry in batch.store.entries(keys.marks(GROUP))]
+    marks = [entry.key.rpartition("/")[2].rpartition(".")[0] for entry in batch.store.entries(keys.marks(GROUP))]
     assert marks == ["0000000.0.succeeded", "0000001.0.failed"]
 
 
@@ -223,7 +230,7 @@ def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground
     batch = ground()
     batch.submit(0)
     batch.backend.queue.forget([batch.group.child_id(0, 0)])
-    tombstones.write(batch.store, {"job_id": batch.group.child_id(0, 0)})
+    put_history(batch.store, {"job_id": batch.group.child_id(0, 0)})
 
     found = batch.look()
 
@@ -276,8 +283,7 @@ def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
     assert [batch.look().may_launch(index) for index in range(3)] == [False, True, False]
 
 
-def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground, monkeypatch):
-    monkeypatch.delenv("KINETIC_TRUST_STORE")
+def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground):
     batch = ground()
     batch.submit(0)
     batch.submit(1)
@@ -370,3 +376,22 @@ def test_who_has_not_read_everything_need_not_wait(ground):
     board.wait(60, read=0)
 
     assert time.monotonic() - begun < 30
+
+
+def test_what_others_put_among_children_and_marks_says_nothing(ground):
+    batch = ground()
+    batch.submit(0)
+    honest = seal.mark(keys.mark(GROUP, 1, 0), "failed", batch.key_of(batch.group.child_id(1, 0)))
+    tag, another = honest.rpartition(".")[2], "0" * 24
+    for stem in (keys.mark(GROUP, 0, 0), keys.mark(GROUP, 3, 0), keys.mark(GROUP, 999_999, 0)):
+        for name in ("succeeded", "removed", f"failed.{tag}", f"failed.{another}", "..", "failed.\u00e9"):
+            batch.store.put(f"{stem}.{name}", b"")
+    for name in ("0000003.0.here", f"0000003.0.here.{tag}", f"0000000.999999999.here.{tag}", "x", "0.0", "1e9.0.a.b"):
+        batch.store.put(f"{keys.children(GROUP)}0000/{name}", b"")
+        batch.store.put(f"{keys.marks(GROUP)}0000/{name}", b"")
+
+    found = batch.look()
+
+    assert statuses(found) == [PENDING, None, None, None]
+    assert found.attempts == [0, -1, -1, -1]
+    assert found.children() == [(0, 0, "here")]

@@ -8,8 +8,9 @@ import pytest
 
 from kinetic._batches.turns import CANCELLED, FAIL_FAST, Turns
 from kinetic._stores.files import FileStore
+from kinetic._wire import keys
 
-GROUP = "grp-00000001"
+GROUP, KEY = "grp-00000001", b"k" * 32
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def store(tmp_path):
 
 
 def read(store):
-    found = Turns()
+    found = Turns(KEY)
     found.read(store, GROUP)
     return found
 
@@ -30,7 +31,7 @@ def test_a_batch_that_took_no_turn_is_not_stopped(store):
 
 
 def test_a_stop_holds_for_every_input_and_whoever_reads(store):
-    Turns().stop(store, GROUP, FAIL_FAST)
+    Turns(KEY).stop(store, GROUP, FAIL_FAST)
 
     found = read(store)
 
@@ -38,7 +39,7 @@ def test_a_stop_holds_for_every_input_and_whoever_reads(store):
 
 
 def test_what_is_wanted_again_is_exempt_from_the_stop_before_and_nothing_else_is(store):
-    turns = Turns()
+    turns = Turns(KEY)
     turns.stop(store, GROUP, FAIL_FAST)
 
     turns.again(store, GROUP, {3: 2})
@@ -50,7 +51,7 @@ def test_what_is_wanted_again_is_exempt_from_the_stop_before_and_nothing_else_is
 
 
 def test_a_later_stop_holds_for_what_was_wanted_again(store):
-    turns = Turns()
+    turns = Turns(KEY)
     turns.again(store, GROUP, {3: 2})
     turns.stop(store, GROUP, CANCELLED)
 
@@ -63,22 +64,23 @@ def test_a_later_stop_holds_for_what_was_wanted_again(store):
 
 def test_stopping_twice_for_one_reason_is_one_turn(store):
     for _ in range(3):
-        Turns().stop(store, GROUP, CANCELLED)
+        Turns(KEY).stop(store, GROUP, CANCELLED)
 
     assert len([*store.entries(f"_groups/{GROUP}/turns/")]) == 1
 
 
 def test_cancelling_after_failing_fast_is_told(store):
-    Turns().stop(store, GROUP, FAIL_FAST)
+    Turns(KEY).stop(store, GROUP, FAIL_FAST)
 
-    Turns().stop(store, GROUP, CANCELLED)
+    Turns(KEY).stop(store, GROUP, CANCELLED)
 
     assert read(store).why == CANCELLED
 
 
 def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(store):
     takers = [
-        threading.Thread(target=lambda number=number: Turns().again(store, GROUP, {number: 2})) for number in range(16)
+        threading.Thread(target=lambda number=number: Turns(KEY).again(store, GROUP, {number: 2}))
+        for number in range(16)
     ]
     for taker in takers:
         taker.start()
@@ -93,16 +95,54 @@ def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(stor
 
 
 def test_only_what_is_new_is_read(store):
-    turns = Turns()
+    turns = Turns(KEY)
     turns.again(store, GROUP, {1: 2})
     asked = []
     get = store.get
     store.get = lambda key, **more: asked.append(key) or get(key, **more)
 
-    Turns().again(store, GROUP, {2: 2})
+    Turns(KEY).again(store, GROUP, {2: 2})
     asked.clear()
     turns.read(store, GROUP)
     turns.read(store, GROUP)
 
     assert len(asked) == 1
     assert turns.allowed(2) == 2
+
+
+FORGED = [
+    b'{"schema":1,"word":"again","allowed":{"0":1000000}}',
+    b'{"schema":1,"word":"again","allowed":{"0":1000000},"mac":"0"}',
+    b'{"schema":1,"word":"stop","why":"cancelled"}',
+    b'{"schema":1}',
+    b"[" * 200_000,
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("page", FORGED, ids=lambda page: page[:30].decode(errors="replace"))
+def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(store, page):
+    for number in (0, 1, 7):
+        store.put(keys.turn(GROUP, number), page)
+    store.put(f"{keys.turns(GROUP)}nonsense", page)
+
+    forged = read(store)
+    Turns(KEY).again(store, GROUP, {3: 2})
+    found = read(store)
+
+    assert (forged.stopped, forged.allowed(0)) == (False, 0)
+    assert (found.allowed(3), found.allowed(0), found.stopped) == (2, 0, False)
+
+
+def test_an_old_turn_in_a_new_place_or_in_another_batch_is_not_taken(store):
+    Turns(KEY).again(store, GROUP, {3: 2})
+    Turns(KEY).stop(store, GROUP, CANCELLED)
+    copied = store.get(keys.turn(GROUP, 0))
+    store.put(keys.turn(GROUP, 2), copied)
+    store.put(keys.turn("grp-00000002", 0), copied)
+    elsewhere = Turns(KEY)
+    elsewhere.read(store, "grp-00000002")
+
+    assert read(store).stopped
+    assert elsewhere.allowed(3) == 0

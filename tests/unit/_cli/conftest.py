@@ -69,7 +69,7 @@ def made_job(home: Path) -> Callable[..., str]:
         when = time.time() - days * DAY
         job_id = names.new_job_id("cpu", f"{function}-{next(number)}", now=when)
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
-        key, store = seal.job_key(own, job_id), FileStore(home / "store")
+        key, store = seal.job_key(own, job_id, f"file://{home / 'store'}"), FileStore(home / "store")
         handle = JobHandle(
             job_id=job_id,
             backend="local",
@@ -148,13 +148,13 @@ def made_batch(home: Path) -> Callable[..., str]:
             },
             more={},
             settings=Settings(),
-            order_sha256="",
+            order_sha256="0" * 64,
             table_sha256=digests.of_bytes(table.to_bytes()),
             outputs=f"{store.url}/outputs",
             key_id=key_id,
         )
         store.put(keys.group_table(group_id), table.to_bytes())
-        store.put(keys.group_manifest(group_id), group.to_bytes(seal.job_key(own, group_id)))
+        store.put(keys.group_manifest(group_id), group.to_bytes(seal.job_key(own, group_id, store.url)))
         for index, status in enumerate(states):
             if status:
                 _end_child(store, group, index, status, own)
@@ -166,8 +166,9 @@ def made_batch(home: Path) -> Callable[..., str]:
 def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
     """Put one child of a batch into the store, with its log, its verdict and its mark."""
     handle = children.handle_of(group, index, 0)
-    key = seal.job_key(own, handle.job_id)
-    store.put(keys.child(group.group_id, index, 0), b"")
+    key = seal.job_key(own, handle.job_id, store.url)
+    group_key = seal.job_key(own, group.group_id, store.url)
+    store.put(seal.mark(keys.child(group.group_id, index, 0), "", group_key), b"")
     store.put(keys.record(handle.job_id), record.to_bytes(handle.to_dict(), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""
@@ -182,4 +183,4 @@ def _end_child(store: FileStore, group: Group, index: int, status: str, own: byt
         ended=group.created + 2,
     )
     store.put(keys.result(handle.job_id), body + verdict.footer(key))
-    store.put(f"{keys.mark(group.group_id, index, 0)}.{status}", b"")
+    store.put(seal.mark(keys.mark(group.group_id, index, 0), status, key), b"")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from servers.sealed import put_history
 
-from kinetic._jobs import tombstones
 from kinetic._stores.files import FileStore
 
 
@@ -22,7 +22,7 @@ from kinetic._stores.files import FileStore
 def test_where_there_is_nothing_to_cancel_it_is_said_why(status, removed, told, kinetic, made_job, home) -> None:
     job_id = made_job(status)
     if removed:  # and its place could not be reached then: what lies in the store is still there
-        tombstones.write(FileStore(home / "store"), {"job_id": job_id, "status": status.upper()})
+        put_history(FileStore(home / "store"), {"job_id": job_id, "status": status.upper()})
 
     done = kinetic("jobs", "cancel", job_id)
 

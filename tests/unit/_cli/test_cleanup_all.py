@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from servers.sealed import put_history
 
 from kinetic._cli import asking
-from kinetic._jobs import finding, removing, tombstones
+from kinetic._jobs import finding, removing
 from kinetic._stores.files import FileStore
 from kinetic.errors import BackendError
 
@@ -36,7 +37,7 @@ def test_only_jobs_that_ended_long_enough_ago_are_removed(kinetic, made_job, hom
 
 def test_what_is_kept_of_cancelled_jobs_is_removed_as_well(kinetic, made_job, home) -> None:
     job_id = made_job("cancelled", days=8)
-    tombstones.write(FileStore(home / "store"), {"job_id": job_id, "status": "CANCELLED"})
+    put_history(FileStore(home / "store"), {"job_id": job_id, "status": "CANCELLED"})
     assert live() == set()
 
     told = kinetic("jobs", "cleanup", "--all", "--yes")

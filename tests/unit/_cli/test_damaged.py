@@ -30,7 +30,7 @@ def test_a_damaged_result_is_removed_by_cleanup(damaged, kinetic, home) -> None:
 
     assert (told.exit_code, "is removed" in told.stderr) == (0, True), told.stderr
     assert [*FileStore(home / "store").entries(keys.job(damaged))] == []
-    assert tombstones.exists(FileStore(home / "store"), damaged)
+    assert tombstones.seen(FileStore(home / "store"), damaged) is not None
 
 
 def test_a_damaged_result_is_removed_with_all_others(damaged, made_job, kinetic, home) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from servers.sealed import put_sealed
 
-from kinetic._jobs import tombstones
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, names
 
@@ -65,13 +65,8 @@ def test_a_page_of_the_history_with_a_wrong_type_hides_no_other_job(field, kinet
     good, store = made_job(), FileStore(home / "store")
     page = {"job_id": "x", "created_at": names.utc(0), "backend": "local", "status": "FAILED", "func_name": "f"}
     for number, wrong in enumerate(WRONG):
-        job_id = f"cpu-f-20261120-14300{number}-0000000"
-        tombstones.write(
-            store, {**page, "job_id": job_id, field: wrong} if field != "job_id" else {**page, "job_id": job_id}
-        )
-        if field == "job_id":
-            text = store.get(keys.tombstone(job_id)).decode().replace(json.dumps(job_id), json.dumps(wrong))
-            store.put(keys.tombstone(job_id), text.encode())
+        at = keys.tombstone(f"cpu-f-20261120-14300{number}-0000000")
+        put_sealed(store, at, {**page, "job_id": keys.job_of_history(at), field: wrong})
 
     assert good in _listed(kinetic)
     assert kinetic("jobs", "list", "--all").exit_code == 0

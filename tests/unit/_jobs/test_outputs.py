@@ -9,8 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from servers.sealed import put_history
 
-from kinetic._jobs import copying, outputs, tombstones
+from kinetic._jobs import copying, outputs
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
 from kinetic._wire import names
@@ -52,7 +53,7 @@ def folder(tmp_path) -> Path:
 
 
 def bury(store: FileStore, job_id: str, **more: object) -> None:
-    tombstones.write(store, {"job_id": job_id, "created_at": names.utc(1_700_000_000), **more})
+    put_history(store, {"job_id": job_id, "created_at": names.utc(1_700_000_000), **more})
 
 
 def place(folder: object) -> outputs.Place:

@@ -126,6 +126,6 @@ def test_what_a_host_told_cannot_be_put_in_the_place_of_the_verdict(store: Memor
     store.put(keys.result("job"), told)
 
     with pytest.raises(IntegrityError) as caught:
-        reading.page_of(store, "job", KEY)
+        reading.page_of(store, "job", lambda: KEY)
 
     assert caught.value.code == "seal"

@@ -13,6 +13,7 @@ from kinetic._wire import keys
 from kinetic._wire.note import Note
 
 JOB = "cpu-train-20261121-120000-abcdef0"
+KEY = b"k" * 32
 
 
 def meminfo(folder: Path, available_kib: int) -> Path:
@@ -29,12 +30,13 @@ def attempts(*short_of: str) -> MemoryStore:
     store = MemoryStore("memory://job")
     for attempt, lacking in enumerate(short_of):
         details: dict[str, object] = {shortage.SHORT_OF: lacking} if lacking else {}
-        store.put(keys.attempt(JOB, attempt), Note(JOB, attempt, "machine", 0.0, details=details).to_bytes())
+        note = Note(JOB, attempt, "machine", 0.0, details=details)
+        store.put(note.key, note.to_bytes(KEY))
     return store
 
 
 def after(store: MemoryStore, attempt: int) -> str:
-    return shortage.that_lasts(store, Note(JOB, attempt, "machine", 0.0))
+    return shortage.that_lasts(store, Note(JOB, attempt, "machine", 0.0), KEY)
 
 
 @pytest.mark.parametrize(("kib", "lacking"), [(100 << 10, ("memory",)), (40 << 20, ())])

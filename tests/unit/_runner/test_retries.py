@@ -7,10 +7,12 @@ import pytest
 from kinetic._runner import retries
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
+from kinetic._wire import note as notes
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import FAILED, SUCCEEDED, Outcome
 
 JOB = "cpu-train-20261122-100000-abcdef0"
+KEY = b"k" * 32
 
 
 @pytest.fixture
@@ -20,9 +22,9 @@ def store():
 
 def attempt(store, number, *, failed=False):
     """Begin an attempt, and end it: it failed, or its machine was taken away."""
-    store.put(keys.attempt(JOB, number), Note(JOB, number, "machine", 1.0, details={"why": "taken"}).to_bytes())
+    store.put(keys.attempt(JOB, number), Note(JOB, number, "machine", 1.0, details={"why": "taken"}).to_bytes(KEY))
     if failed:
-        assert retries.write_down(store, verdict(number), clock=lambda: 5.0)
+        assert retries.write_down(store, verdict(number), KEY, clock=lambda: 5.0)
 
 
 def verdict(number, cause="exception", status=FAILED):
@@ -31,14 +33,16 @@ def verdict(number, cause="exception", status=FAILED):
 
 def test_a_job_is_tried_again_as_often_as_its_retries_say(store):
     attempt(store, 0)
-    assert retries.next_try(store, verdict(0), 2) == ("attempt 0 failed: ValueError: boom; trying again (retry 1 of 2)")
+    assert retries.next_try(store, verdict(0), 2, KEY) == (
+        "attempt 0 failed: ValueError: boom; trying again (retry 1 of 2)"
+    )
     attempt(store, 0, failed=True)
     attempt(store, 1, failed=True)
     attempt(store, 2)
 
-    assert retries.next_try(store, verdict(1), 2).endswith("(retry 2 of 2)")
-    assert retries.next_try(store, verdict(2), 2) == ""
-    assert retries.next_try(store, verdict(0), 0) == ""
+    assert retries.next_try(store, verdict(1), 2, KEY).endswith("(retry 2 of 2)")
+    assert retries.next_try(store, verdict(2), 2, KEY) == ""
+    assert retries.next_try(store, verdict(0), 0, KEY) == ""
 
 
 def test_an_attempt_whose_machine_was_taken_away_costs_no_retry(store):
@@ -46,14 +50,14 @@ def test_an_attempt_whose_machine_was_taken_away_costs_no_retry(store):
         attempt(store, number)
     attempt(store, 3, failed=True)
 
-    assert retries.failures(store, JOB, 4) == 1
-    assert retries.next_try(store, verdict(4), 2).endswith("(retry 2 of 2)")
+    assert retries.failures(store, JOB, 4, KEY) == 1
+    assert retries.next_try(store, verdict(4), 2, KEY).endswith("(retry 2 of 2)")
 
 
 def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(store):
     attempt(store, 0, failed=True)
 
-    details = Note.from_bytes(store.get(keys.attempt(JOB, 0))).details
+    details = notes.read(store, JOB, 0, KEY).details
     assert details == {"why": "taken", "failed": "ValueError: boom", "ended": 5.0}
 
 
@@ -73,15 +77,15 @@ def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(
 def test_what_was_stopped_or_cannot_be_pickled_is_not_tried_again(store, cause, again):
     attempt(store, 0)
 
-    assert bool(retries.next_try(store, verdict(0, cause), 1)) is again
+    assert bool(retries.next_try(store, verdict(0, cause), 1, KEY)) is again
 
 
 def test_what_succeeded_is_not_tried_again(store):
-    assert retries.next_try(store, verdict(0, "", SUCCEEDED), 3) == ""
+    assert retries.next_try(store, verdict(0, "", SUCCEEDED), 3, KEY) == ""
 
 
-def test_a_note_that_is_damaged_or_gone_counts_as_no_failure(store):
+def test_a_note_that_cannot_be_verified_counts_as_a_failure_and_one_that_is_gone_does_not(store):
     store.put(keys.attempt(JOB, 0), b"nonsense")
 
-    assert retries.failures(store, JOB, 2) == 0
-    assert retries.write_down(store, verdict(1))
+    assert retries.failures(store, JOB, 2, KEY) == 1
+    assert retries.write_down(store, verdict(1), KEY)

@@ -11,6 +11,7 @@ from kinetic._runner import sealing
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, outcome
+from kinetic._wire import seal as wire_seal
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import StoreUnreachableError
 
@@ -71,7 +72,8 @@ def found(store) -> Outcome:
 
 
 def test_a_mark_that_could_not_be_written_is_written_by_the_next_try(store, body: Path) -> None:
-    store.failures = [("put", ".succeeded")]
+    mark = wire_seal.mark(MARK, "succeeded", KEY)
+    store.failures = [("put", mark)]
     with pytest.raises(StoreUnreachableError):
         seal(store, body)
 
@@ -79,7 +81,7 @@ def test_a_mark_that_could_not_be_written_is_written_by_the_next_try(store, body
 
     assert again
     assert found(store) == VERDICT
-    assert store.size(f"{MARK}.succeeded") == 0
+    assert store.size(mark) == 0
 
 
 def test_a_verdict_of_somebody_else_is_seen_as_such_by_the_next_try_too(store, body: Path) -> None:

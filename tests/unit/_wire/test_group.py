@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from kinetic._wire import keys, names
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys, names, pages, seal
 from kinetic._wire.data import DataRef
-from kinetic._wire.group import Group, Input, Settings, Table
+from kinetic._wire.group import MANIFEST, Group, Input, Settings, Table
+from kinetic._wire.handles import SHARED
 from kinetic._wire.order import Artifact, Child, Order
 from kinetic.errors import IntegrityError, OptionError
 
@@ -22,7 +24,7 @@ GROUP = Group(
     total_expected=3,
     submit_fn_name="train",
     slug="v5e1",
-    handle={"backend": "local"},
+    handle={**dict.fromkeys(SHARED, ""), "backend": "local", "store": "file:///store"},
     more={"spot": False},
     settings=Settings(max_concurrent=None, retries=2, fail_fast=True, cancel_running_on_fail=True),
     order_sha256="0" * 64,
@@ -41,10 +43,14 @@ TABLE = Table(
 )
 
 
+def opened(data, key=KEY, at="_groups/grp-00000001/manifest.json"):
+    store = MemoryStore("memory://manifests")
+    store.put(at, data)
+    return pages.open_page(MANIFEST, store, at, key)
+
+
 def test_a_manifest_comes_back_as_it_went():
-    assert Group.from_bytes(GROUP.to_bytes(KEY), GROUP.group_id, KEY) == replace(
-        GROUP, created_at=names.utc(GROUP.created)
-    )
+    assert opened(GROUP.to_bytes(KEY)) == replace(GROUP, created_at=names.utc(GROUP.created))
 
 
 def test_a_manifest_is_the_page_that_the_document_promises():
@@ -60,25 +66,25 @@ def test_a_changed_manifest_is_refused_by_whoever_has_the_key(change):
     data = json.dumps({**json.loads(GROUP.to_bytes(KEY)), **change}).encode()
 
     with pytest.raises(IntegrityError, match="wrong seal"):
-        Group.from_bytes(data, GROUP.group_id, KEY)
-    assert Group.from_bytes(data, GROUP.group_id, None)  # nothing is verified, and nothing will be collected
+        opened(data)
+    assert opened(data, None)  # for whoever said to trust the store
 
 
 def test_a_manifest_under_another_key_or_id_or_cut_off_is_refused():
     data = GROUP.to_bytes(KEY)
 
     with pytest.raises(IntegrityError, match="wrong seal"):
-        Group.from_bytes(data, GROUP.group_id, OTHER)
-    with pytest.raises(IntegrityError, match="is about 'grp-00000001'"):
-        Group.from_bytes(data, "grp-00000002", KEY)
+        opened(data, OTHER)
+    with pytest.raises(IntegrityError, match="wrong seal"):
+        opened(data, at=keys.group_manifest("grp-00000002"))
     with pytest.raises(IntegrityError):
-        Group.from_bytes(data[:-20], GROUP.group_id, KEY)
+        opened(data[:-20])
 
 
 def test_a_field_of_a_later_version_is_passed_over():
     page = json.loads(GROUP.to_bytes(KEY))
 
-    assert Group.from_bytes(json.dumps({**page, "novelty": 1}).encode(), GROUP.group_id, None).total_expected == 3
+    assert opened(json.dumps({**page, "novelty": 1}).encode(), None).total_expected == 3
 
 
 def test_a_table_comes_back_as_it_went_and_names_each_pack_once():
@@ -137,9 +143,11 @@ def test_a_child_carries_what_its_launch_adds_to_the_order_that_all_share():
 @pytest.mark.parametrize(
     ("key", "found"),
     [
-        (keys.child("grp-00000001", 1234567, 3), (1234567, 3, "")),
-        (keys.child("grp-00000001", 7, 0, "host.example.org"), (7, 0, "host.example.org")),
-        (keys.mark("grp-00000001", 7, 12) + ".succeeded", (7, 12, "succeeded")),
+        (seal.mark(keys.child("grp-00000001", 1234567, 3), "", KEY), (1234567, 3, "")),
+        (seal.mark(keys.child("grp-00000001", 7, 0), "host.example.org", KEY), (7, 0, "host.example.org")),
+        (seal.mark(keys.mark("grp-00000001", 7, 12), "succeeded", KEY), (7, 12, "succeeded")),
+        ("_groups/grp-00000001/marks/0000/0000007.12.succeeded", None),  # as nobody sealed it
+        ("_groups/grp-00000001/marks/0000/1e9.0.succeeded.00", None),
     ],
 )
 def test_the_key_of_a_child_or_mark_says_which_it_is(key, found):

@@ -122,7 +122,7 @@ class KubeBackend:
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
         """Do nothing; see ``begin``."""
 
-    def sweep(self, scratch: Path | None) -> None:
+    def sweep(self, scratch: Path | None, history: object = None) -> None:
         """Do nothing: the cluster removes what has ended after its time."""
 
     def name_of(self, job_id: str, hosts: int) -> str:

@@ -362,14 +362,15 @@ class LocalBackend:
         spawning.advance(self.paths, self.queue, self.limits)
         return iter([self._sighting(row) for row in self.queue.look()])
 
-    def sweep(self, scratch: Path | None) -> None:
+    def sweep(self, scratch: Path | None, history: sweeping.History | None = None) -> None:
         """Remove what nobody needs any more, at most once an hour.
 
         Args:
             scratch: The store's folder for files being written, if it has one.
+            history: Gives the page of a removed job, once it is verified.
         """
         if self.paths.queue.exists():
-            sweeping.sweep(self.paths, self.queue, scratch)
+            sweeping.sweep(self.paths, self.queue, scratch, history)
 
     def _our_soil(self, interpreter: str = "") -> tuple[str, str]:
         """Return the name and the recipe of the keepers that this client's jobs need."""

@@ -22,7 +22,8 @@ from kinetic._runner import judging, patience, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys, pages
+from kinetic._wire import keys, pages, seal
+from kinetic._wire.handles import HISTORY
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
@@ -191,20 +192,32 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     step("keeper:cleared")
     is_known = queue.end(job_id, status)
     drop_data(paths, job_id)  # now that nobody waits for it
+    key = None
+    with contextlib.suppress(OSError, KineticError):
+        key = launching.key_of(paths, job_id)
     launching.forget(paths, job_id)  # before anything is asked of a store that may be out of reach
     if not is_known:
         forsake(paths, store, job_id)
-    elif was_removed(store, job_id):
+    elif was_removed(store, job_id, key):
         queue.forget([job_id])
         forsake(paths, store, job_id)
 
 
-def was_removed(store: Store, job_id: str) -> bool:
-    """Say whether somebody removed a job: another machine that shares the home cannot reach our row."""
-    if store.size(keys.tombstone(job_id)) is None:
+def was_removed(store: Store, job_id: str, key: Path | bytes | None) -> bool:
+    """Return whether somebody removed a job: another machine that shares the home cannot reach our row.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        key: Its key; or the file that holds it, so that nothing of it stays in this process; without it no page holds.
+    """
+    at = keys.tombstone(job_id)
+    if key is None or store.size(at) is None:
         return False
-    with contextlib.suppress(KineticError):
-        return bool(pages.read(store.get(keys.tombstone(job_id)), job_id).get("resource_removed"))
+    with contextlib.suppress(KineticError, OSError):
+        lent = seal.borrowed(key) if isinstance(key, Path) else contextlib.nullcontext(key)
+        with lent as sealing_key:
+            return bool(pages.open_page(HISTORY, store, at, sealing_key).get("resource_removed"))
     return False
 
 

@@ -24,7 +24,8 @@ from kinetic._backends.local.queue import Limits, Queue, Row
 from kinetic._runner import judging, keeping, patience, processes, retries, sealing
 from kinetic._runner.work import Work
 from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_anew, open_store
-from kinetic._wire import fingerprint, keys
+from kinetic._wire import fingerprint, keys, seal
+from kinetic._wire import note as notes
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
@@ -121,7 +122,7 @@ class Keeper:
         if self._patiently(page, lambda: store.size(keys.result(page.job_id))) is not None:
             self.queue.end(row.job_id, "ended")
             return
-        if self._patiently(page, lambda: burying.was_removed(store, row.job_id)):
+        if self._patiently(page, lambda: burying.was_removed(store, row.job_id, self.paths.key(row.job_id))):
             self.queue.forget([row.job_id])
             burying.forsake(self.paths, store, row.job_id)
             return
@@ -192,16 +193,16 @@ class Keeper:
         verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
         if verdict.cause == "stopped" and self.ending:
             verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
+        key = launching.key_of(self.paths, task.job_id)
         if (
             page.retries
             and not self.ending
-            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, task))
+            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, task, key))
         ):
             self._requeue(tasks, counted=False)
             return None
         verdict = replace(verdict, key_id=page.key_id)
         step("keeper:judged")
-        key = launching.key_of(self.paths, task.job_id)
 
         def seal(anew: bool) -> bool:
             now = open_anew(page.store_url) if anew else store
@@ -270,18 +271,18 @@ class Keeper:
         job_id = page.job_id
         details: dict[str, object] = {"keeper": self.name, "machine_id": page.machine}
         note = Note(job_id, 0, os.uname().nodename, started, Path(self.runner).name, fingerprint.python())
-        for attempt in range(_ATTEMPTS):
-            ours = replace(note, attempt=attempt, details=details)
-            key = keys.attempt(job_id, attempt)
-            if store.put(key, ours.to_bytes(), if_absent=True):
-                return attempt
-            if self._is_of_another_machine(store, key, page.machine):
-                return None
+        with seal.borrowed(self.paths.key(job_id)) as key:
+            for attempt in range(_ATTEMPTS):
+                ours = replace(note, attempt=attempt, details=details)
+                if store.put(ours.key, ours.to_bytes(key), if_absent=True):
+                    return attempt
+                if self._is_of_another_machine(store, job_id, attempt, page.machine, key):
+                    return None
         raise KineticError(f"{job_id} has used up {_ATTEMPTS} attempts", code="attempts")
 
-    def _is_of_another_machine(self, store: Any, key: str, machine: str) -> bool:
+    def _is_of_another_machine(self, store: Any, job_id: str, attempt: int, machine: str, key: bytes) -> bool:
         with contextlib.suppress(KeyMissingError, IntegrityError):
-            return Note.from_bytes(store.get(key)).details.get("machine_id", machine) != machine
+            return notes.read(store, job_id, attempt, key).details.get("machine_id", machine) != machine
         return False
 
     def _marks(self, row: Row, attempt: int) -> dict[str, str]:
@@ -293,7 +294,7 @@ class Keeper:
         with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
             row = self.queue.jobs([job_id]).get(job_id)
             asked = self.ending or row is None or bool(row.stop) or store.size(keys.result(job_id)) is not None
-            return asked or burying.was_removed(store, job_id)
+            return asked or burying.was_removed(store, job_id, self.paths.key(job_id))
         return self.ending
 
     def _help_others(self) -> None:
@@ -334,12 +335,12 @@ class Keeper:
         pulse.poke(self.paths.wake(self.name))
 
 
-def _is_tried_again(store: Any, page: launching.LaunchPage, verdict: Outcome, task: Work) -> bool:
+def _is_tried_again(store: Any, page: launching.LaunchPage, verdict: Outcome, task: Work, key: bytes) -> bool:
     """Say whether a job that failed is tried again; its Note and its log know of it before the next attempt begins."""
-    words = retries.next_try(store, verdict, page.retries)
+    words = retries.next_try(store, verdict, page.retries, key)
     if not words:
         return False
-    retries.write_down(store, verdict)
+    retries.write_down(store, verdict, key)
     with contextlib.suppress(OSError), task.log.open("a") as log:
         log.write(f"kinetic: {words}\n")
     return True

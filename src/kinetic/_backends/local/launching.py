@@ -16,7 +16,7 @@ from kinetic._backends.local.paths import Paths
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import folders, pages
+from kinetic._wire import fields, folders, names, pages
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,38 @@ def write(paths: Paths, page: LaunchPage, key: bytes) -> None:
 
 
 def read(paths: Paths, job_id: str) -> LaunchPage | None:
-    """Read the page of a job, or None when the job was removed."""
+    """Read the page of a job, or None when the job was removed.
+
+    Raises:
+        IntegrityError: It is damaged.
+    """
     try:
         data = paths.launch(job_id).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    fields: dict[str, Any] = pages.read(data, f"the launch page of {job_id}")
-    return LaunchPage(**{name: fields[name] for name in LaunchPage.__dataclass_fields__ if name in fields})
+    what = f"the launch page of {job_id}"
+    return fields.build(LaunchPage, _READERS, pages.read(data, what), what)
+
+
+_READERS = {
+    "job_id": names.JOB_ID,
+    "order_sha256": fields.sha256,
+    "store_url": fields.text(fields.PATH, least=1),
+    "key_id": fields.text(fields.NAME),
+    "umask": fields.whole(0, 0o777),
+    "deadline": fields.maybe(fields.number(0, fields.SECONDS)),
+    "environment": fields.map_of(fields.text(fields.BYTES), 1_000_000, fields.text(fields.TEXT)),
+    "hosts": fields.whole(1, 100_000),
+    "order_key": fields.text(),
+    "child": fields.maybe(fields.map_of(fields.anything, 64)),
+    "mark": fields.text(),
+    "machine": fields.text(),
+    "function": fields.text(),
+    "memory_bytes": fields.maybe(fields.whole(0, fields.BYTES)),
+    "retries": fields.whole(0, fields.BYTES),
+    "queued": fields.maybe(fields.map_of(fields.anything, 64)),
+    "placed": fields.maybe(fields.array_of(fields.map_of(fields.anything, 64), 100_000)),
+}
 
 
 def forget(paths: Paths, job_id: str) -> None:

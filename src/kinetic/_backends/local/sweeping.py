@@ -25,29 +25,34 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from kinetic._backends.local import burying, launching, life, queue_repair
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Queue, Row
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import debug, descriptors, keys, pages
+from kinetic._wire import debug, descriptors, keys
 from kinetic.errors import KineticError
 
+History = Callable[[Store, str], Mapping[str, Any] | None]
 HOUR = 3600.0
 DAY = 24 * HOUR
 MONTH = 30 * DAY
 
 
-def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None = None) -> None:
+def sweep(
+    paths: Paths, queue: Queue, scratch: Path | None, history: History | None = None, *, now: float | None = None
+) -> None:
     """Sweep if nobody did so within the last hour.
 
     Args:
         paths: The host-local state.
         queue: The rows, which say what is still needed.
         scratch: The store's folder for files being written, if it has one.
+        history: Gives the page of a removed job, once it is verified; None removes nothing by what a page says.
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
@@ -55,7 +60,7 @@ def sweep(paths: Paths, queue: Queue, scratch: Path | None, *, now: float | None
         return
     store = open_store(f"file://{scratch.parent}") if scratch is not None else None
     if store is not None:
-        _finish_removals(paths, queue, store)
+        _finish_removals(paths, queue, store, history or _nothing)
         _drop_half_submitted(paths, store, now)
         _drop_groups(paths, store, now)
     rows = {row.job_id: row for row in queue.look()}
@@ -104,18 +109,23 @@ def _kept_seconds(folder: Path) -> float:
     return debug.EXPIRES_SECONDS if next(folder.glob("*.debug"), None) is not None else DAY
 
 
-def _finish_removals(paths: Paths, queue: Queue, store: Store) -> None:
+def _nothing(store: Store, job_id: str) -> None:
+    """Know of no removed job."""
+
+
+def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History) -> None:
     """Complete what a remover that was killed had begun: its tombstone says what was to go."""
     ended = {row.job_id for row in queue.look("state = 'ended'")}
     names = ended | set(store.folders("")) - keys.RESERVED
     for name in names:
-        if store.size(keys.tombstone(name)) is None:
+        page = history(store, name) if store.size(keys.tombstone(name)) is not None else None
+        if page is None:
             continue
         if name in ended:
             queue.forget([name])
             burying.remove_job(paths, name)
         with contextlib.suppress(KineticError):
-            if pages.read(store.get(keys.tombstone(name)), name).get("artifacts_removed"):
+            if page.get("artifacts_removed"):
                 store.delete(keys.job(name))
 
 

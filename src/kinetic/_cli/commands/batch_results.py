@@ -105,7 +105,7 @@ def _found(batch: Batch) -> Iterator[Found]:
     from kinetic._jobs import listing, places
     from kinetic.errors import KineticError
 
-    places.key_to_open(batch.group.group_id, batch.group.key_id)  # nothing of a store is used unverified
+    places.group_key(batch.group)  # nothing of a store is used unverified
     jobs = batch.handle.jobs
     looks = iter(listing.rows([job for job in jobs if job is not None]))
     for index, job in enumerate(jobs):

@@ -68,7 +68,7 @@ def result(
     with interrupting.job_goes_on(handle):
         seen = waiting.wait(handle, timeout=timeout)
     if seen.outcome is not None:
-        places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is used unverified
+        places.key_to_read(handle)  # nothing of a store is used unverified
     if seen.outcome is not None and seen.outcome.succeeded:
         _deliver(handle, seen.outcome, wishes)
         code = 0

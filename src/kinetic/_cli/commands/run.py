@@ -151,7 +151,7 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     progress.end()
     if seen.outcome is None or not seen.outcome.succeeded:
         raise _failure(handle, seen, as_json=as_json)
-    places.key_to_open(handle.job_id, handle.key_id or "")  # nothing of a store is unpickled unverified
+    places.key_to_read(handle)  # nothing of a store is unpickled unverified
     value = showing.value_of(handle, seen.outcome)
     if as_json:
         tables.document(**showing.head(handle, seen.outcome), **showing.page_of(value))

@@ -23,33 +23,39 @@ def note_of(page: PodPage, place: Place, attempt: int, *, clock: Callable[[], fl
     return Note(page.job_id, attempt, os.uname().nodename, clock(), page.runner, fingerprint.python(), details)
 
 
-def claim(store: Store, page: PodPage, place: Place) -> Note:
+def claim(store: Store, page: PodPage, place: Place, key: bytes) -> Note:
     """Create the Note of the next attempt; of several hosts all have the number of their set's restarts.
+
+    Args:
+        store: Where the job lies.
+        page: What this pod was told.
+        place: Where it stands.
+        key: The job's key.
 
     Raises:
         KineticError: There were too many, or the store does not take it.
     """
     if page.hosts > 1:
-        return _claim_together(store, page, place)
+        return _claim_together(store, page, place, key)
     note = note_of(page, place, 0)
     for attempt in range(_ATTEMPTS):
         ours = replace(note, attempt=attempt)
-        if store.put(keys.attempt(page.job_id, attempt), ours.to_bytes(), if_absent=True):
+        if store.put(ours.key, ours.to_bytes(key), if_absent=True):
             return ours
     raise KineticError(f"{page.job_id} has used up {_ATTEMPTS} attempts", code="attempts")
 
 
-def _claim_together(store: Store, page: PodPage, place: Place) -> Note:
+def _claim_together(store: Store, page: PodPage, place: Place, key: bytes) -> Note:
     note = note_of(page, place, place.restarts or 0)
     if place.host == 0:
         if place.restarts is None:  # it may be the set's second life: what was told in the first must not count
             store.delete(keys.hosts(page.job_id, note.attempt))
             store.delete(keys.debug_begun(page.job_id, note.attempt))
-        store.put(keys.attempt(page.job_id, note.attempt), note.to_bytes(), if_absent=True)
+        store.put(note.key, note.to_bytes(key), if_absent=True)
     return note
 
 
-def add(store: Store, note: Note, why: str, *, clock: Callable[[], float] = time.time) -> None:
+def add(store: Store, note: Note, why: str, key: bytes, *, clock: Callable[[], float] = time.time) -> None:
     """Write down how an attempt ended that left no verdict."""
     ended = replace(note, details={**note.details, "ended": clock(), "why": why})
-    store.put(keys.attempt(note.job_id, note.attempt), ended.to_bytes())
+    store.put(note.key, ended.to_bytes(key))

@@ -30,9 +30,18 @@ from kinetic._runner.pod.telling import last_words, say, through
 from kinetic._runner.work import ORDER, Work
 from kinetic._stores.opening import open_anew, open_store
 from kinetic._wire import distribution, keys, pages, podlog
+from kinetic._wire import note as notes
+from kinetic._wire.handles import HISTORY
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
-from kinetic.errors import CredentialsError, KineticError, RunnerError, StoreUnreachableError
+from kinetic.errors import (
+    CredentialsError,
+    IntegrityError,
+    KeyMissingError,
+    KineticError,
+    RunnerError,
+    StoreUnreachableError,
+)
 
 if TYPE_CHECKING:
     from kinetic._runner.pod.notifier import Notifier
@@ -94,14 +103,18 @@ class Parent:
         if self._was_removed():
             say("the job was removed; nothing is left to do")
             return FAILED_EXIT
-        self.note = claiming.claim(self.store, page, self.place)
+        preparing.check_secret(page)
+        with preparing.borrowed_key(page) as key:
+            self.note = claiming.claim(self.store, page, self.place, key)
+            lacking = shortage.that_lasts(self.store, self.note, key)
+            taken_away = self._taken_away(key)
         say(podlog.claimed(podlog.Claim(page.job_id, self.note.attempt, host), page.hosts))
         self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
         if page.hosts > 1:
             self._begin_together(page, host)
-        if page.most_attempts is not None and self._taken_away() >= page.most_attempts:
+        if page.most_attempts is not None and taken_away >= page.most_attempts:
             return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
-        if lacking := shortage.that_lasts(self.store, self.note):
+        if lacking:
             return self._give_up(_failed("evicted", shortage.in_words(lacking), self))
         task = preparing.work_of(page, self.place, self.note.attempt, self.store, self.environ)
         ending = self._keep(task)
@@ -117,7 +130,7 @@ class Parent:
         self.notifier = Notifier(self.store, page.job_id, self.note.attempt, host)
         self.notifier.publish()
         self.peers.ring = self.notifier.tell
-        self.peers.begin(self.note)
+        self.peers.begin()
 
     def _dismiss(self) -> None:
         """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
@@ -176,7 +189,14 @@ class Parent:
     def _is_replaced(self) -> bool:
         """Say whether a later attempt has begun: this pod was given up, as its machine may be, and lives on."""
         noted = self.store.entries(keys.attempts(self.page.job_id))
-        return any(int(entry.key.rpartition("/")[2]) > self.note.attempt for entry in noted)
+        later = (number for number, _ in keys.numbered(noted) if number > self.note.attempt)
+        return any(self._is_noted(number) for number in later)
+
+    def _is_noted(self, attempt: int) -> bool:
+        """Return whether an attempt has begun: its Note is sealed with the job's key."""
+        with contextlib.suppress(KeyMissingError, IntegrityError):
+            return notes.read(self.store, self.page.job_id, attempt, self.key).attempt == attempt
+        return False
 
     def _looked_patiently(self) -> bool:
         """Say whether there is a verdict; a slice waits for its store, since all its hosts would start again at once.
@@ -237,12 +257,14 @@ class Parent:
         place = keys.tombstone(self.page.job_id)
         if self.store.size(place) is None:
             return False
-        return bool(pages.read(self.store.get(place), place).get("resource_removed"))
+        with contextlib.suppress(IntegrityError, KeyMissingError), preparing.borrowed_key(self.page) as key:
+            return bool(pages.open_page(HISTORY, self.store, place, key).get("resource_removed"))
+        return False
 
-    def _taken_away(self) -> int:
+    def _taken_away(self, key: bytes) -> int:
         """Count the attempts whose machine was taken away; those that failed are counted as retries."""
         before = self.note.attempt
-        return before - retries.failures(self.store, self.page.job_id, before) if self.page.retries else before
+        return before - retries.failures(self.store, self.page.job_id, before, key) if self.page.retries else before
 
     def _give_up(self, verdict: Outcome) -> int:
         """Fail a job that was cut short too often."""
@@ -292,7 +314,7 @@ class Parent:
 
     def _note_the_end(self, why: str) -> None:
         if self.place.host == 0:
-            claiming.add(self.store, self.note, why)
+            claiming.add(self.store, self.note, why, self.key)
 
     def _is_forgotten(self) -> bool:
         """Say whether the job was removed meanwhile: then nothing more is written below its prefix."""
@@ -306,7 +328,7 @@ class Parent:
         if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
             return self.leave("another attempt has taken its place")
         if words := self._next_try(verdict):
-            self.patiently(lambda: retries.write_down(self.store, verdict))
+            self.patiently(lambda: retries.write_down(self.store, verdict, self.key))
             return self.leave(words, lambda: None)
 
         def seal() -> bool:
@@ -333,7 +355,7 @@ class Parent:
         found: list[str] = []
 
         def ask() -> bool:
-            found.append(retries.next_try(self.store, verdict, self.page.retries))
+            found.append(retries.next_try(self.store, verdict, self.page.retries, self.key))
             return True
 
         self.patiently(ask)

@@ -23,7 +23,6 @@ from pathlib import Path
 from kinetic._runner.pod.deciding import PREEMPTED
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, outcome
-from kinetic._wire.note import Note
 from kinetic._wire.outcome import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError
 
@@ -83,10 +82,10 @@ class Peers:
         self.roll = Roll()
         self._told: list[tuple[str, bytes | Path]] = []  # by this host
 
-    def begin(self, note: Note) -> None:
+    def begin(self) -> None:
         """Say that this host has begun."""
-        self._told.append(("begun", note.to_bytes()))
-        self._store.put(keys.host(self._job_id, self._attempt, self._host, "begun"), note.to_bytes())
+        self._told.append(("begun", b""))
+        self._store.put(keys.host(self._job_id, self._attempt, self._host, "begun"), b"")
 
     def remind(self) -> None:
         """Say everything again if it is gone: a leader that began later may have swept out what it thought was old."""
@@ -128,7 +127,7 @@ class Peers:
         prefix = keys.hosts(self._job_id, self._attempt)
         for entry in self._store.entries(prefix):
             name, _, word = entry.key.removeprefix(prefix).partition("/")
-            if not name.isdecimal() or int(name) == self._host:
+            if not keys.is_number(name) or int(name) == self._host:
                 continue
             if word in _ENDS:
                 ended[int(name)] = word
@@ -159,7 +158,7 @@ class Peers:
 
     def _read(self, host: int, key: bytes) -> Outcome:
         place = keys.host(self._job_id, self._attempt, host, FAILED)
-        size = self._store.size(place) or 0
+        size = self._store.size(place) or 0  # of what is no Outcome, nothing but its end is read
 
         def read_range(start: int, length: int) -> bytes:
             return self._store.get(place, start=start, length=length)

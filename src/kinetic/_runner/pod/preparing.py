@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from kinetic._runner.pod import devices
 from kinetic._runner.work import Work
 from kinetic._stores.protocol import Store
-from kinetic._wire import pod
+from kinetic._wire import pod, seal
 from kinetic._wire.pod import PodPage
 from kinetic._wire.seal import KEY_BYTES
 from kinetic.errors import RunnerError
@@ -94,6 +95,11 @@ def key_of(page: PodPage) -> bytes:
         why = f"{path} has {len(keys)} bytes, and the key of {KEY_BYTES} would begin at {page.key_at}"
         raise RunnerError("the key of this job is none", why=why)
     return keys[page.key_at : page.key_at + KEY_BYTES]
+
+
+def borrowed_key(page: PodPage) -> AbstractContextManager[bytes]:
+    """Lend the job's key before the worker was started: nothing of it stays in this process."""
+    return seal.borrowed(Path(page.secret, pod.KEY_FILE), page.key_at)
 
 
 def check_secret(page: PodPage) -> None:

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
+from kinetic._wire import note as notes
 from kinetic._wire.note import Note
 from kinetic.errors import KineticError
 
@@ -51,11 +51,17 @@ def _has_no_room(folder: Path) -> bool:
     return disk.f_blocks > 0 and disk.f_bavail / disk.f_blocks < _LITTLE_DISK
 
 
-def that_lasts(store: Store, note: Note) -> str:
-    """Return what the machines of all of the last attempts before this one were short of, or ""."""
+def that_lasts(store: Store, note: Note, key: bytes) -> str:
+    """Return what the machines of all of the last attempts before this one were short of, or "".
+
+    Args:
+        store: Where the job lies.
+        note: Of this attempt.
+        key: The job's key.
+    """
     found = ""
     for attempt in range(note.attempt - 1, note.attempt - 1 - MOST, -1):
-        said = _of(store, note.job_id, attempt) if attempt >= 0 else ""
+        said = _of(store, note.job_id, attempt, key) if attempt >= 0 else ""
         if not said:
             return ""
         found = found or said
@@ -68,8 +74,8 @@ def in_words(lacking: str) -> str:
     return f"{MOST} times in a row its machine ran out of {lacking}, and it was evicted; {how}"
 
 
-def _of(store: Store, job_id: str, attempt: int) -> str:
+def _of(store: Store, job_id: str, attempt: int, key: bytes) -> str:
     try:
-        return str(Note.from_bytes(store.get(keys.attempt(job_id, attempt))).details.get(SHORT_OF) or "")
+        return str(notes.read(store, job_id, attempt, key).details.get(SHORT_OF) or "")
     except KineticError:  # not there, or not to be read now: then nobody knows
         return ""

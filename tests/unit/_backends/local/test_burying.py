@@ -42,7 +42,7 @@ class Grave:
     def submit(self, job: str) -> None:
         self.paths.job(job).mkdir()
         page = launching.LaunchPage(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
-        launching.write(self.paths, page, seal.job_key(KEY, job))
+        launching.write(self.paths, page, seal.job_key(KEY, job, self.store.url))
         self.store.put(keys.record(job), b"{}")
         self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}')
 
@@ -81,7 +81,9 @@ class Grave:
             return None
         name = keys.result(JOB)
         return outcomes.read(
-            size, lambda start, length: self.store.get(name, start=start, length=length), seal.job_key(KEY, JOB)
+            size,
+            lambda start, length: self.store.get(name, start=start, length=length),
+            seal.job_key(KEY, JOB, self.store.url),
         )
 
     @property

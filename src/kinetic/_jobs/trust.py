@@ -1,0 +1,109 @@
+"""Trust: a page of a store is believed when a key of this caller's own ring sealed it, for that very store.
+
+Whoever can write to a store can put a page there that names a cluster, a folder or a kubeconfig context. So what
+cannot be verified becomes an ``Untrusted``: plain words to be shown, from which nothing is opened and nobody is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinetic._jobs import places
+from kinetic._wire import pages, seal
+from kinetic.errors import CredentialsError, IntegrityError, KineticError
+
+if TYPE_CHECKING:
+    from kinetic._stores.protocol import Store
+    from kinetic._wire.pages import Kind
+
+T = TypeVar("T")
+_SHOWN = 80  # characters of what an unverified page says
+UNVERIFIED = "UNVERIFIED"  # in place of a status
+
+
+@dataclass(frozen=True)
+class Untrusted:
+    """A page that cannot be verified here; each text is short and escaped.
+
+    Attributes:
+        name: The job or batch under whose name it lies.
+        function: The function that it names.
+        created_at: When it says that it was made.
+        key_id: The key that it says it is sealed with; "" for none.
+        why: Why it is not believed.
+        next: What to do.
+        code: "key-missing-here", "seal" or "other-store".
+    """
+
+    name: str
+    function: str
+    created_at: str
+    key_id: str
+    why: str
+    next: str
+    code: str
+
+    def error(self) -> KineticError:
+        """Return what to raise where it was to be used."""
+        kind = CredentialsError if self.code == "key-missing-here" else IntegrityError
+        what = f"{self.name} cannot be verified here, so it is not used"
+        return kind(what, why=self.why, next=self.next, code=self.code)
+
+
+def open_claimed(kind: Kind[T], store: Store, at: str, name: str) -> T | Untrusted:
+    """Read a page that names the key it is sealed with and the store it was written for.
+
+    Args:
+        kind: What it must be.
+        store: Where it lies.
+        at: Its key there.
+        name: The job or batch that it must be about; the key is derived for it.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is damaged.
+    """
+    page = pages.claimed(kind, store, at)
+    if places.trusts_the_store():
+        return pages.verified(kind, page, at, None)
+    key_id, written_for = _text(page.get("key_id")), _text(page.get("store"))
+    key = places.key_for(name, key_id, written_for)
+    if key is None:
+        export = f"kinetic key export {shown(key_id)}"
+        next_ = f"on the machine that submitted it: {export}     then here: kinetic key import"
+        why = f"it is sealed with the key {shown(key_id) or '(none)'}, which is not in {places.home() / 'keys'}"
+        return _untrusted(page, name, why, next_, code="key-missing-here")
+    if not seal.holds(page, key, seal.bound(kind.name, at)):
+        why = "it carries a wrong seal: it was written or changed by somebody who does not hold this namespace's key"
+        return _untrusted(page, name, why, "look at who can write to the store", code="seal")
+    if not _is_same(store.url, written_for):
+        why = f"it was written for another store, {shown(written_for)}, and lies in {store.url}"
+        return _untrusted(page, name, why, f"KINETIC_STORE={shown(written_for)} kinetic jobs list", code="other-store")
+    return pages.verified(kind, page, at, key)
+
+
+def shown(text: str) -> str:
+    """Return text of somebody else's in a few characters that do nothing to a terminal."""
+    escaped = ascii(text)[1:-1]
+    return escaped if len(escaped) <= _SHOWN else f"{escaped[:_SHOWN]}…"
+
+
+def _untrusted(page: dict[str, Any], name: str, why: str, next_: str, code: str) -> Untrusted:
+    function = _text(page.get("func_name")) or _text(page.get("submit_fn_name"))
+    created, key_id = shown(_text(page.get("created_at"))), shown(_text(page.get("key_id")))
+    return Untrusted(name, shown(function), created, key_id, why, next_, code)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _is_same(address: str, other: str) -> bool:
+    """Return whether two addresses are one store; a folder may be reached through a link. Both are our own words."""
+    if address == other:
+        return True
+    if not (address.startswith("file://") and other.startswith("file://")):
+        return False
+    return os.path.realpath(address.removeprefix("file://")) == os.path.realpath(other.removeprefix("file://"))

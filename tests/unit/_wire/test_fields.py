@@ -1,0 +1,79 @@
+"""Every page is read through one typed reader: each field has its type and range, and none is forgotten."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kinetic._backends.local import launching
+from kinetic._batches import lease, turns
+from kinetic._jobs.handle import JobHandle
+from kinetic._wire import data, debug, fields, group, handles, note, order, outcome, pages, pod
+from kinetic.errors import IntegrityError
+
+PAGES = [
+    (pod.PodPage, pod._READERS),
+    (outcome.Outcome, outcome._READERS),
+    (order.Order, order._READERS),
+    (order.Child, order._CHILD),
+    (data.DataRef, data._READERS),
+    (note.Note, note._READERS),
+    (debug.DebugPage, debug._READERS),
+    (group.Group, group._READERS),
+    (group.Settings, group._SETTINGS),
+    (launching.LaunchPage, launching._READERS),
+    (lease.Page, lease._READERS),
+    (turns.Turn, turns._READERS),
+]
+
+
+@pytest.mark.parametrize(("page", "readers"), PAGES, ids=lambda each: getattr(each, "__name__", ""))
+def test_every_field_of_a_page_has_its_reader(page, readers) -> None:
+    assert set(readers) == set(page.__dataclass_fields__)
+
+
+def test_every_field_of_a_handle_has_its_reader() -> None:
+    assert set(handles.HANDLE) == {name for name, each in JobHandle.__dataclass_fields__.items() if each.init}
+
+
+@pytest.mark.parametrize(
+    ("reader", "good", "bad"),
+    [
+        (fields.text(3), ["", "abc"], ["abcd", 1, None, b"a"]),
+        (fields.whole(0, 9), [0, 9], [-1, 10, True, 1.0, "1", 10**5000]),
+        (fields.number(0, 9), [0, 9, 0.5], [-0.1, 10, True, float("nan"), float("inf"), "1", 10**400]),
+        (fields.flag, [True, False], [0, 1, "true", None]),
+        (fields.one_of("a", "b"), ["a", "b"], ["c", "", None, ["a"]]),
+        (fields.sha256, ["0" * 64], ["", "0" * 63, "G" * 64, "0" * 64 + "\n"]),
+        (fields.list_of(fields.flag, 2), [[], [True]], [[True] * 3, [1], "ab", {}]),
+        (fields.map_of(fields.flag, 1), [{}, {"a": True}], [{"a": 1}, {"a": True, "b": True}, []]),
+        (fields.maybe(fields.flag), [None, True], [0]),
+    ],
+)
+def test_a_reader_takes_what_its_field_can_have_and_refuses_the_rest(reader, good, bad) -> None:
+    for value in good:
+        assert reader(value) in (value, tuple(value) if isinstance(value, list) else value)
+    for value in bad:
+        with pytest.raises(fields.FieldError) as refused:
+            reader(value)
+        assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("missing", ["job_id", "order_sha256", "store_url", "umask", "environment"])
+def test_a_launch_page_with_a_missing_or_null_field_is_damaged_and_says_which(missing) -> None:
+    page = launching.LaunchPage("cpu-f-1", "0" * 64, "file:///s", "k", 0o22, None, {})
+    whole = json.loads(page.to_bytes())
+    for odd in ({**whole, missing: None}, {name: value for name, value in whole.items() if name != missing}):
+        with pytest.raises(IntegrityError, match=missing):
+            fields.build(launching.LaunchPage, launching._READERS, odd, "the launch page")
+
+
+@pytest.mark.parametrize("levels", [pages.MOST_DEEP, pages.MOST_DEEP + 1])
+def test_the_depth_of_a_page_is_told_without_parsing_it(levels) -> None:
+    text = "[" * levels + '"]]]]{{{{\\""' + "]" * levels
+    if levels > pages.MOST_DEEP:
+        with pytest.raises(IntegrityError, match="damaged"):
+            pages.parse(text, "it")
+    else:
+        assert pages.parse(text, "it")
