@@ -157,11 +157,6 @@ def runtime() -> Path:
     return settings.runtime_folder(os.environ)
 
 
-def nonsense_in_the_queue(home: Path) -> None:
-    a_file_in_its_place(runtime() / "queue.db")
-    (runtime() / "queue.db").write_text("no database at all " * 500)
-
-
 def a_queue_of_the_future(home: Path) -> None:
     runtime().mkdir(parents=True)
     db = sqlite3.connect(runtime() / "queue.db")
@@ -175,7 +170,6 @@ SPOILED = {
     "the profiles are a folder": lambda home: (home / "profiles.json").mkdir(parents=True),
     "the runtime folder is a file": lambda home: a_file_in_its_place(runtime()),
     "the folder above the runtime folder is a file": lambda home: a_file_in_its_place(home / "run"),
-    "the queue is nonsense": nonsense_in_the_queue,
     "the queue is a folder": lambda home: (runtime() / "queue.db").mkdir(parents=True),
     "the queue comes from a newer kinetic": a_queue_of_the_future,
     "the store is a file": lambda home: a_file_in_its_place(home / "store"),
@@ -222,7 +216,7 @@ def test_a_home_that_cannot_be_used_is_an_error_of_ours(
 
 
 def test_jobs_cannot_be_listed_when_the_queue_is_unusable_and_that_is_said(home: Path) -> None:
-    nonsense_in_the_queue(home)
+    a_queue_of_the_future(home)
 
     with pytest.raises(errors.BackendUnavailableError, match="queue of this machine cannot be used"):
         kinetic.list_jobs()

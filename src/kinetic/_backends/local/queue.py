@@ -513,7 +513,7 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, tuple[int, int]]:
     try:
         with _gate(path):
             return _opened(path)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise _unusable(path, str(error)) from error
 
 
