@@ -1547,7 +1547,9 @@ def test_a_failed_attempt_makes_room_for_another_pod_while_there_are_retries(pod
         "ValueError: attempt 1",
         None,
     ]
-    assert ["this is attempt" in pods.log(number) for number in range(3)] == [True] * 3
+    logs = [pods.log(number) for number in range(3)]
+    assert ["this is attempt" in log for log in logs] == [True] * 3
+    assert logs[1].endswith("kinetic: attempt 1 failed: ValueError: attempt 1; trying again (retry 2 of 2)\n")
 
 
 def test_the_last_retry_that_fails_is_the_verdict(pods: Pods) -> None:

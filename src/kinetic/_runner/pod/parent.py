@@ -324,10 +324,13 @@ class Parent:
 
     def deliver(self, verdict: Outcome, body: Path | None, spare: Path | None = None) -> int:
         """Bring the verdict into the store: the log first, so that whoever sees the verdict sees all of it."""
+        words = self._next_try(verdict)
+        if words:
+            os.write(2, f"kinetic: {words}\n".encode(errors="backslashreplace"))  # into the log; see _hear_ourselves
         trouble = self.send_log()
         if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
             return self.leave("another attempt has taken its place")
-        if words := self._next_try(verdict):
+        if words:
             self.patiently(lambda: retries.write_down(self.store, verdict, self.key))
             return self.leave(words, lambda: None)
 
@@ -350,7 +353,7 @@ class Parent:
 
         Of several hosts, only a JobSet begins anew with a number of its own.
         """
-        if self.page.hosts > 1 and self.place.restarts is None:
+        if verdict.succeeded or not self.page.retries or (self.page.hosts > 1 and self.place.restarts is None):
             return ""
         found: list[str] = []
 
