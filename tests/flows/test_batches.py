@@ -775,10 +775,11 @@ def test_cancelling_jobs_that_were_put_together_by_hand_leaves_ended_ones_alone(
         ended.wait(), failed.wait()
         batch = kinetic.BatchHandle("by-hand", None, {}, [ended, failed, None, running])
         batch.cancel()
-        tell([[job.status().value for job in (ended, failed, running)], ended.result(cleanup=False)])
+        found = [[job.status().value for job in (ended, failed, running)], ended.result()]
+        tell([*found, kinetic.BatchHandle("by-hand", None, {}, [ended, failed]).summary()])
     """)
 
-    assert statuses == [["SUCCEEDED", "FAILED", "NOT_FOUND"], 0]
+    assert statuses == [["SUCCEEDED", "FAILED", "NOT_FOUND"], 0, {"succeeded": 1, "failed": 1}]
     assert "had ended" not in said
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._batches.board import REMOVED, End
-from kinetic._jobs import listing, places, tombstones
+from kinetic._jobs import history, listing, places
 from kinetic._wire import outcome as outcomes
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.looking import Look
     from kinetic._stores.protocol import Store
 
 _PAUSE_SECONDS = 0.05
@@ -86,13 +87,11 @@ class Loose:
     def refresh(self, *, whole: bool = False) -> None:  # noqa: ARG002 - as the board has it
         """Look at every job."""
         present = [(index, job) for index, job in enumerate(self._jobs) if job is not None]
-        for (index, job), seen in zip(present, listing.rows([job for _, job in present]), strict=True):
+        for (index, _), seen in zip(present, listing.rows([job for _, job in present]), strict=True):
             self._statuses[index] = seen.status
             if seen.status.is_final and index not in self._found:
-                removed = seen.status is JobStatus.NOT_FOUND and tombstones.seen(places.store_of(job), job.job_id)
-                word = outcomes.CANCELLED if not removed else REMOVED
                 at = seen.outcome.ended if seen.outcome is not None else None
-                self._found[index] = End(_WORDS.get(seen.status, word), at or time.time())
+                self._found[index] = End(_word_of(seen), at or time.time())
                 self.ended.append(index)
 
     def wait(self, seconds: float, *, read: int | None = None) -> None:  # noqa: ARG002 - as the board has it
@@ -106,3 +105,13 @@ class Loose:
 
     def _first(self) -> JobHandle:
         return next(job for job in self._jobs if job is not None)
+
+
+def _word_of(seen: Look) -> str:
+    """Say how a job ended; of one that was collected, how the history says it did."""
+    if seen.status in _WORDS:
+        return _WORDS[seen.status]
+    told = str((seen.past or {}).get("status", "")).lower()
+    if history.is_collected(seen.past) and told in _WORDS.values():
+        return told
+    return outcomes.CANCELLED if seen.past is None else REMOVED

@@ -95,7 +95,7 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
 
     again = kinetic("batch", "results", group_id)
     assert (again.code, again.out) == (125, "")
-    assert "[0] input 'a': it was collected before" in again.err
+    assert "[0] input 'a': its result was collected before; its log is kept" in again.err
     assert "collected" in kinetic("batch", "status", group_id).out
 
     assert kinetic("batch", "cleanup", group_id).code == 2
