@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from kinetic.errors import IntegrityError, KeyMissingError, ResultUnreadableErro
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
 
+_PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 
 
@@ -71,28 +74,67 @@ def body_of(store: Store, outcome: Outcome) -> Any:
         outcomes.check_body(outcome, digests.of_bytes(data))
         return _open(lambda: pickle.loads(data), outcome)  # noqa: S301 - verified
     with _as_file(store, name) as file:
-        outcomes.check_body(outcome, digests.of_stream(file, outcome.body_length))
-        file.seek(0)
-        return _open(lambda: pickle.load(file), outcome)  # noqa: S301 - verified
+        verified = _Verified(file, outcome)
+        return _open(lambda: pickle.load(io.BufferedReader(verified, _BLOCK)), outcome)  # noqa: S301 - verified
 
 
 def save(store: Store, outcome: Outcome, to: Path) -> int:
-    """Write the verified body, an ordinary pickle, into a file, and return its size."""
-    beside = to.with_name(f".{to.name}.{os.getpid()}.part")
+    """Write the verified body, an ordinary pickle, into a file, and return its size.
+
+    Raises:
+        IntegrityError: Its bytes changed; there is no file.
+    """
+    beside = to.with_name(f".{to.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
     try:
-        with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("wb") as target:
-            outcomes.check_body(outcome, digests.of_stream(file, outcome.body_length))
-            file.seek(0)
-            left = outcome.body_length
-            while left and (piece := file.read(min(left, 1 << 20))):
+        with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("xb") as target:
+            digest, left = hashlib.sha256(), outcome.body_length
+            while left and (piece := file.read(min(left, _PIECE))):
+                digest.update(piece)
                 target.write(piece)
                 left -= len(piece)
+            outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
             target.flush()
             os.fsync(target.fileno())
         beside.replace(to)
     finally:
         beside.unlink(missing_ok=True)
     return outcome.body_length
+
+
+class _Verified(io.RawIOBase):
+    """A body too large for memory, read twice: no byte is given out that differs from what was verified.
+
+    The first pass notes the digest of all that came before each piece; the second one compares before it gives a piece
+    away. So it does not matter whether somebody changes the file in between.
+    """
+
+    def __init__(self, file: IO[bytes], outcome: Outcome) -> None:
+        self._file, self._outcome = file, outcome
+        self._left, self._ready = outcome.body_length, memoryview(b"")
+        digest, self._expected = hashlib.sha256(), deque[bytes]()
+        while self._left and (piece := file.read(min(self._left, _PIECE))):
+            digest.update(piece)
+            self._expected.append(digest.digest())
+            self._left -= len(piece)
+        outcomes.check_body(outcome, digest.hexdigest())
+        file.seek(0)
+        self._left, self._digest = outcome.body_length, hashlib.sha256()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        """Fill a buffer with verified bytes; return how many these are."""
+        if not self._ready and self._left:
+            piece = self._file.read(min(self._left, _PIECE))
+            self._digest.update(piece)
+            if self._digest.digest() != self._expected.popleft():
+                outcomes.check_body(self._outcome, self._digest.hexdigest())
+            self._ready, self._left = memoryview(piece), self._left - len(piece)
+        count = min(len(into), len(self._ready))
+        into[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 def _as_file(store: Store, name: str) -> IO[bytes]:
@@ -102,18 +144,17 @@ def _as_file(store: Store, name: str) -> IO[bytes]:
         return io.BufferedReader(io.FileIO(descriptor(name), "rb"), 1 << 16)
     import tempfile  # 3 ms; only for large values in a store that has no files
 
-    with tempfile.NamedTemporaryFile(prefix="kinetic-", delete=False) as made:
-        path = Path(made.name)
-    try:
+    with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
+        path = Path(folder, "result")
         store.fetch(name, path)
-        return path.open("rb")
-    finally:
-        path.unlink(missing_ok=True)  # the descriptor stays
+        return path.open("rb")  # the descriptor stays
 
 
 def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
     try:
         return load()
+    except IntegrityError:
+        raise
     except (ModuleNotFoundError, AttributeError, ImportError) as error:
         raise _missing_here(error, outcome) from error
     except Exception as error:
