@@ -7,7 +7,7 @@ import errno
 import os
 from typing import NamedTuple
 
-from kinetic._wire import trees
+from kinetic._wire import folders, trees
 from kinetic.errors import PackingError, StoreError
 
 COMPRESS_BELOW = 4 << 20  # a pack that stays under this is compressed: then it is an edit, not a first time
@@ -132,9 +132,7 @@ class PackWriter:
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self.path, _NEW, 0o600)
-            done = os.write(self._descriptor, data)
-            while done < len(data):
-                done += os.write(self._descriptor, memoryview(data)[done:])
+            folders.write_all(self._descriptor, data)
         except OSError as error:
             raise _unwritable(error, self.path) from error
 

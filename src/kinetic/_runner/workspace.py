@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import trees
+from kinetic._wire import folders, trees
 from kinetic.errors import IntegrityError, StoreError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -157,18 +157,12 @@ def _write_file(pieces: _Pieces, entry: trees.Entry, relative: str, path: str) -
     descriptor = os.open(path, _NEW, 0o755 if entry.kind == "x" else 0o644)
     try:
         if data is None:
-            pack.copy(blob, lambda piece: _write(descriptor, piece), relative)
+            pack.copy(blob, lambda piece: folders.write_all(descriptor, piece), relative)
         elif data:
-            _write(descriptor, data)
+            folders.write_all(descriptor, data)
         return _stamp(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    done = os.write(descriptor, data)
-    while done < len(data):
-        done += os.write(descriptor, memoryview(data)[done:])
 
 
 def _unwritable(error: OSError, into: Path) -> StoreError:

@@ -38,21 +38,30 @@ class FileStore:
         with _ours(key, writing=True):
             self._path(key)  # refused before anything is written
             scratch = self._write_beside(source)
-            return self._place(scratch, key, if_absent=if_absent)
+            kept = False
+            try:
+                kept = self._place(scratch, key, if_absent=if_absent)
+                return kept
+            finally:
+                if if_absent or not kept:  # else it was renamed
+                    with contextlib.suppress(OSError):
+                        os.unlink(scratch)  # hot path
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
         """Take over a complete file of the same file system as an object: a rename instead of a copy.
 
-        The file is gone afterwards, whatever the answer. From another file system it is copied.
+        The file is gone when this returns, whatever the answer, and stays when this raises: it may be the only copy of
+        what somebody computed. From another file system it is copied.
         """
         with _ours(key, writing=True):
             try:
-                return self._place(os.fspath(path), key, if_absent=if_absent, force=True)
+                written = self._place(os.fspath(path), key, if_absent=if_absent, force=True)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-            written = self.put(key, Path(path), if_absent=if_absent)
-            Path(path).unlink(missing_ok=True)
+                written = self.put(key, Path(path), if_absent=if_absent)
+            with contextlib.suppress(FileNotFoundError):  # renamed
+                os.unlink(path)
             return written
 
     def scratch(self) -> Path:
@@ -63,6 +72,22 @@ class FileStore:
             with descriptors.folder(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
         return folder
+
+    def reserve(self, size: int) -> int:
+        """Keep space on this store's disk: a descriptor of a file without a name, which ends with it."""
+        with _ours(SCRATCH, writing=True):
+            path = self._scratch_name()
+            descriptor = self._create(path)
+            try:
+                os.unlink(path)  # hot path
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(descriptor, 0, size)
+                else:
+                    folders.write_all(descriptor, bytes(size))
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of an object; see the protocol."""
@@ -184,7 +209,7 @@ class FileStore:
 
     def _write_beside(self, source: Source) -> str:
         """Write the bytes into a scratch file and force them to the disk."""
-        path = f"{self.root}/{SCRATCH}/{os.getpid():x}-{os.urandom(8).hex()}"
+        path = self._scratch_name()
         descriptor = self._create(path)
         try:
             _write_all(descriptor, source)
@@ -196,6 +221,9 @@ class FileStore:
         finally:
             os.close(descriptor)
         return path
+
+    def _scratch_name(self) -> str:
+        return f"{self.root}/{SCRATCH}/{os.getpid():x}-{os.urandom(8).hex()}"
 
     def _create(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -212,19 +240,9 @@ class FileStore:
         folder = target.rpartition("/")[0]
         if force:
             folders.sync(scratch)
-        kept = False
-        try:
-            kept = self._into_folder(scratch, target, folder, if_absent=if_absent)
-            with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
-                folders.sync(folder)
-        except BaseException as error:
-            if not (force and isinstance(error, OSError) and error.errno == errno.EXDEV):
-                with contextlib.suppress(OSError):
-                    os.unlink(scratch)  # hot path
-            raise
-        if if_absent:
-            with contextlib.suppress(OSError):
-                os.unlink(scratch)  # hot path
+        kept = self._into_folder(scratch, target, folder, if_absent=if_absent)
+        with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
+            folders.sync(folder)
         return kept
 
     def _into_folder(self, scratch: str, target: str, folder: str, *, if_absent: bool) -> bool:
@@ -232,11 +250,25 @@ class FileStore:
         for _ in range(_ATTEMPTS):
             try:
                 self._make(folder)
-                return _into_place(scratch, target, if_absent=if_absent)
+                return self._into_place(scratch, target, if_absent=if_absent)
             except (FileNotFoundError, FileExistsError):  # the second when it goes while it is being made
                 self._known_folders.discard(folder)
         self._make(folder)
-        return _into_place(scratch, target, if_absent=if_absent)
+        return self._into_place(scratch, target, if_absent=if_absent)
+
+    def _into_place(self, scratch: str, target: str, *, if_absent: bool) -> bool:
+        if not if_absent:
+            os.replace(scratch, target)  # hot path
+            return True
+        try:
+            os.link(scratch, target)  # atomic: exactly one creator wins
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
+                raise
+            return _create_without_links(scratch, target, self.scratch())
+        return True
 
     def _make(self, folder: str) -> None:
         """Make a folder; its own name and those above it must outlive a power cut, too.
@@ -261,26 +293,11 @@ class FileStore:
             folder = above
 
 
-def _into_place(scratch: str, target: str, *, if_absent: bool) -> bool:
-    if not if_absent:
-        os.replace(scratch, target)  # hot path
-        return True
-    try:
-        os.link(scratch, target)  # atomic: exactly one creator wins
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
-            raise
-        return _create_without_links(scratch, target)
-    return True
-
-
-def _create_without_links(scratch: str, target: str) -> bool:
+def _create_without_links(scratch: str, target: str, gates: Path) -> bool:
     """Create only if absent where hard links do not exist (some FUSE mounts, exFAT): one at a time, by a held lock."""
     import fcntl  # only on such file systems
 
-    with open(f"{scratch.rpartition('/')[0]}/.creating", "ab") as gate:  # no text layer
+    with open(gates / ".creating", "ab") as gate:  # no text layer
         fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
         if os.path.lexists(target):
             return False
@@ -290,21 +307,14 @@ def _create_without_links(scratch: str, target: str) -> bool:
 
 def _write_all(descriptor: int, source: Source) -> None:
     if isinstance(source, bytes | bytearray | memoryview):
-        _write(descriptor, memoryview(source))
+        folders.write_all(descriptor, source)
     elif isinstance(source, os.PathLike):
         with open(source, "rb", buffering=0) as file:  # no text layer
             while chunk := file.read(_CHUNK):
-                _write(descriptor, memoryview(chunk))
+                folders.write_all(descriptor, chunk)
     else:
         for chunk in source:
-            _write(descriptor, memoryview(chunk))
-
-
-def _write(descriptor: int, view: memoryview) -> None:
-    view = view.cast("B") if view.nbytes else view
-    done = 0
-    while done < view.nbytes:
-        done += os.write(descriptor, view[done : done + (64 << 20)])
+            folders.write_all(descriptor, chunk)
 
 
 def _read_at(descriptor: int, start: int, length: int) -> bytes:

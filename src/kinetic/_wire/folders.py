@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
+from os import write as _write
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+_MOST_AT_ONCE = 64 << 20  # macOS refuses 2 GiB and more
 
 
 def make(folder: str | os.PathLike[str]) -> None:
@@ -50,6 +51,21 @@ def opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
 
 
+def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of the data: a write to a nearly full disk takes a part of it, and only the next one fails.
+
+    Raises:
+        OSError: Some of it was not written.
+    """
+    view = memoryview(data)
+    view = view.cast("B") if view.nbytes else memoryview(b"")
+    while view:
+        done = _write(descriptor, view[:_MOST_AT_ONCE])
+        if not done:
+            raise OSError(errno.EIO, "nothing was written")
+        view = view[done:]
+
+
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all, and the folders above it if need be.
 
@@ -65,22 +81,3 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
-
-
-def others_who_write(folder: str | os.PathLike[str]) -> str:
-    """Return who besides this user may write into a folder, as half a sentence; "" where nobody may, or it is missing.
-
-    A group may where it is this user's own: many systems give each user one, and let it write by default.
-    """
-    try:
-        about = os.stat(folder)
-    except OSError:
-        return ""
-    mode = stat.S_IMODE(about.st_mode)
-    if about.st_uid != os.geteuid():
-        return f"it belongs to user {about.st_uid}, and you are user {os.geteuid()}"
-    if mode & stat.S_IWOTH:
-        return f"its mode {mode:04o} lets every user write into it"
-    if mode & stat.S_IWGRP and about.st_gid != os.getegid():
-        return f"its mode {mode:04o} lets the group {about.st_gid} write into it"
-    return ""

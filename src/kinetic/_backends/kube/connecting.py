@@ -7,6 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from kinetic._wire import folders
 from kinetic.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _load(context: ssl.SSLContext, own: Certificate) -> None:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("certificate")
         try:
-            os.write(descriptor, pem)
+            folders.write_all(descriptor, pem)
             context.load_cert_chain(f"/proc/self/fd/{descriptor}")
         finally:
             os.close(descriptor)

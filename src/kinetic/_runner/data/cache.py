@@ -106,7 +106,7 @@ class Cache:
         part = self.parts / f"{kind}-{os.getpid():x}-{os.urandom(4).hex()}"
         try:
             with open(part, "xb", buffering=0, opener=folders.opener) as file:
-                file.write(data)
+                folders.write_all(file.fileno(), data)
             part.replace(self.folder / kind / name)
         finally:
             part.unlink(missing_ok=True)

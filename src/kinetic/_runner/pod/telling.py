@@ -11,7 +11,7 @@ import os
 import select
 from typing import Protocol
 
-from kinetic._wire import podlog
+from kinetic._wire import folders, podlog
 
 _PATIENCE_SECONDS = 1.0
 _MOST_BYTES = 4096  # of a termination message; Kubernetes cuts what is longer
@@ -64,6 +64,6 @@ def last_words(path: str, text: str) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
-            os.write(descriptor, text.encode(errors="backslashreplace")[:_MOST_BYTES])
+            folders.write_all(descriptor, text.encode(errors="backslashreplace")[:_MOST_BYTES])
         finally:
             os.close(descriptor)

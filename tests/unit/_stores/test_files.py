@@ -1,0 +1,130 @@
+"""A folder store takes files over without ever losing the only copy, and reserves space that has no name."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kinetic._stores.files import FileStore
+from kinetic.errors import StoreError, StoreUnreachableError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    path = tmp_path / "body"
+    path.write_bytes(b"computed for hours")
+    return path
+
+
+def scratch(store: FileStore) -> list[str]:
+    return sorted(path.name for path in store.scratch().iterdir() if path.name != ".creating")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.ESTALE])
+@pytest.mark.parametrize(("call", "if_absent"), [("link", True), ("replace", False), ("fsync", True), ("mkdir", True)])
+def test_a_file_that_could_not_be_taken_over_stays_and_is_taken_over_later(
+    store: FileStore, body: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str, if_absent: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StoreError):
+            store.adopt("job/result.pkl", body, if_absent=if_absent)
+    kept = body.read_bytes()
+    later = store.adopt("job/result.pkl", body, if_absent=if_absent)
+
+    assert kept == b"computed for hours"
+    assert later
+    assert store.get("job/result.pkl") == b"computed for hours"
+    assert not body.exists()
+
+
+def test_a_folder_that_cannot_be_synced_after_the_link_loses_nothing(
+    store: FileStore, body: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.fsync, []
+
+    def fail_for_folders(descriptor: int) -> None:
+        calls.append(descriptor)
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(descriptor)
+
+    store.put("job/record", b"")  # its folder is there
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_folders)
+        with pytest.raises(StoreUnreachableError):
+            store.adopt("job/result.pkl", body, if_absent=True)
+
+    assert calls
+    assert body.read_bytes() == b"computed for hours"
+
+
+def test_a_file_of_another_file_system_is_gone_only_when_its_copy_is_there(
+    store: FileStore, body: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, away = os.link, [True]
+
+    def link(source: str, target: str) -> None:
+        if source == os.fspath(body):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        if away:
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreUnreachableError):
+        store.adopt("job/result.pkl", body, if_absent=True)
+    kept, left = body.exists(), scratch(store)
+    away.clear()
+    taken = store.adopt("job/result.pkl", body, if_absent=True)
+
+    assert (kept, left) == (True, [])
+    assert (taken, body.exists()) == (True, False)
+    assert store.get("job/result.pkl") == b"computed for hours"
+
+
+def test_where_links_do_not_exist_a_file_of_another_folder_and_an_object_pass_the_same_gate(
+    store: FileStore, body: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    first = store.adopt("job/result.pkl", body, if_absent=True)
+    second = store.put("job/result.pkl", b"of somebody else", if_absent=True)
+
+    assert (first, second) == (True, False)
+    assert store.get("job/result.pkl") == b"computed for hours"
+    assert not (body.parent / ".creating").exists()
+    assert (store.scratch() / ".creating").exists()
+
+
+def test_reserved_space_has_no_name_and_ends_with_its_descriptor(store: FileStore) -> None:
+    descriptor = store.reserve(65_536)
+
+    about = os.fstat(descriptor)
+    os.close(descriptor)
+
+    assert scratch(store) == []
+    assert (about.st_size, about.st_nlink) == (65_536, 0)
+    assert about.st_blocks * 512 >= 65_536
+
+
+def test_an_object_of_odd_buffers_is_written_whole(store: FileStore) -> None:
+    store.put("a", memoryview(b"12345678").cast("I"))
+    store.put("b", memoryview(b""))
+    store.put("c", iter([b"1", bytearray(b"23"), b""]))
+
+    assert (store.get("a"), store.get("b"), store.get("c")) == (b"12345678", b"", b"123")
