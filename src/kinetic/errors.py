@@ -7,7 +7,7 @@
     ├── SettingsError                      where am I pointing?
     ├── CredentialsError(RuntimeError)     who am I?
     ├── PackingError                       the call does not fit into a bundle
-    │   ├── ArgumentNotPicklableError(TypeError)
+    │   ├── ArgumentNotPicklableError(TypeError, ValueError)
     │   └── ProjectRootError(ValueError)
     ├── DataError
     │   ├── DataMissingError(FileNotFoundError)
@@ -30,6 +30,7 @@
     │   │   └── BatchNotFoundError(FileNotFoundError)
     │   ├── JobCancelledError
     │   ├── ResultMissingError
+    │   ├── ResultNotPicklableError(ValueError)
     │   ├── ResultUnreadableError
     │   ├── RunnerError                    the job failed before the function began; has .phase
     │   └── JobTimeoutError(TimeoutError)
@@ -82,6 +83,7 @@ __all__ = [
     "Preempted",
     "ProjectRootError",
     "ResultMissingError",
+    "ResultNotPicklableError",
     "ResultUnreadableError",
     "RunnerError",
     "SettingsError",
@@ -186,7 +188,7 @@ class PackingError(KineticError):
     default_code = "packing"
 
 
-class ArgumentNotPicklableError(PackingError, TypeError):
+class ArgumentNotPicklableError(PackingError, TypeError, ValueError):
     """Name the path to the value that cannot be pickled."""
 
     default_code = "not-picklable"
@@ -324,6 +326,12 @@ class ResultMissingError(JobError):
     """Say that a job has ended and left no result."""
 
     default_code = "result-missing"
+
+
+class ResultNotPicklableError(JobError, ValueError):
+    """Name the path to the part of a returned value that cannot be pickled."""
+
+    default_code = "serialization"
 
 
 class ResultUnreadableError(JobError):

@@ -58,6 +58,7 @@ TREE = {
     "BatchNotFoundError": ("JobNotFoundError", FileNotFoundError),
     "JobCancelledError": ("JobError", RuntimeError),
     "ResultMissingError": ("JobError", RuntimeError),
+    "ResultNotPicklableError": ("JobError", ValueError),
     "ResultUnreadableError": ("JobError", RuntimeError),
     "RunnerError": ("JobError", RuntimeError),
     "JobTimeoutError": ("JobError", TimeoutError),

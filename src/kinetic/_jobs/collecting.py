@@ -14,6 +14,7 @@ from kinetic.errors import (
     IntegrityError,
     JobCancelledError,
     JobError,
+    ResultNotPicklableError,
     ResultUnreadableError,
     RunnerError,
 )
@@ -107,12 +108,15 @@ def _why_not_here(error: dict[str, Any]) -> str:
 
 def _not_picklable(outcome: Outcome, function: str) -> JobError:
     error = outcome.error
-    failed = JobError(
-        f"{function} returned a {error.get('value_type')} that cannot be pickled",
-        why=f"{error.get('type')}: {error.get('message')}",
-        next="return plain data, or write it into KINETIC_OUTPUT_DIR",
-        code="not-picklable",
-    )
+    kind, path = error.get("value_type"), error.get("path")
+    what = f"{function} returned a {kind} that cannot be pickled"
+    why = f"{error.get('type')}: {error.get('message')}"
+    if path and error.get("too_deep"):
+        what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
+    elif path:
+        why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
+    advice = "return plain data, or write it into KINETIC_OUTPUT_DIR"
+    failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
     failed.add_note(f"The value was: {error.get('repr')}")
     return failed
 

@@ -1,0 +1,161 @@
+"""Pickle diagnosis: walk to the one value that cannot be pickled, and say by which path it is reached."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+_DEEPEST = 20  # a path longer than this helps nobody
+_WIDEST = 10_000  # children of one value that are tried
+_REPR = 80
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+Fails = Callable[[object], BaseException | None]
+
+
+def find(roots: Sequence[tuple[str, object]], fails: Fails) -> tuple[str, object, BaseException] | None:
+    """Find the smallest part that cannot be pickled.
+
+    Args:
+        roots: The parts of the call or of its value, named.
+        fails: Tries to pickle one value and returns what went wrong, or None.
+
+    Returns:
+        The path to it in words, the value and its error; None when every part pickles alone.
+    """
+    for name, value in roots:
+        error = fails(value)
+        if error is not None:
+            return _descend(name, value, error, fails, {id(value)}, _DEEPEST)
+    return None
+
+
+def _descend(
+    path: str, value: object, error: BaseException, fails: Fails, seen: set[int], depth: int
+) -> tuple[str, object, BaseException]:
+    if depth and not is_too_deep(error):  # else the path would be as long as the nest is deep
+        for step, (name, child) in enumerate(_children(path, value)):
+            if step >= _WIDEST:
+                break
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            inner = fails(child)
+            if inner is not None:
+                return _descend(name, child, inner, fails, seen, depth - 1)
+    return path, value, error
+
+
+def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the parts of a value with the paths to them."""
+    if isinstance(value, types.MethodType):
+        yield f"the instance of {value.__func__.__qualname__}()", value.__self__
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, partial):
+        yield f"{_arrow(path)}.func", value.func
+        yield f"{_arrow(path)}.args", value.args
+        yield f"{_arrow(path)}.keywords", value.keywords
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif isinstance(value, staticmethod | classmethod):
+        yield path, value.__func__
+    elif isinstance(value, property):
+        yield from ((path, accessor) for accessor in (value.fget, value.fset, value.fdel) if accessor)
+    else:
+        yield from _of_container(path, value)
+    if not isinstance(value, type | types.FunctionType | types.ModuleType):
+        yield from _of_instance(path, value)
+
+
+def _of_container(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, item in _quietly(value.items):
+            yield f"{_arrow(path)}[{short(key)}]", item
+            yield f"the key {short(key)} of {path}", key
+    elif isinstance(value, list | tuple | deque):
+        for number, item in enumerate(value):
+            yield f"{_arrow(path)}[{number}]", item
+    elif isinstance(value, set | frozenset):
+        yield from ((f"the element {short(item)} of {path}", item) for item in value)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, object]]:
+    for name, item in list(vars(kind).items()):
+        if isinstance(item, types.FunctionType) or not (name.startswith("__") and name.endswith("__")):
+            yield f"{kind.__qualname__}.{name}", item
+    yield from ((f"the class {base.__qualname__}", base) for base in kind.__bases__)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    name = function.__qualname__.rpartition(".")[2]
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        for content in _quietly(partial(_contents, cell)):
+            yield f"variable {variable!r} that {name}() closes over", content
+    for variable in sorted(_globals_read(function.__code__)):
+        if variable in function.__globals__:
+            yield f"global {variable!r} read by {name}()", function.__globals__[variable]
+    for number, default in enumerate(function.__defaults__ or ()):
+        yield f"default {number} of {name}()", default
+    for key, default in (function.__kwdefaults__ or {}).items():
+        yield f"default of {key!r} of {name}()", default
+    yield from ((f"attribute {key!r} of {name}()", item) for key, item in vars(function).items())
+
+
+def _globals_read(code: types.CodeType) -> set[str]:
+    import dis  # only on the way to an error; co_names would also hold the names of attributes
+
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _globals_read(constant)
+    return names
+
+
+def _of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
+    for name, item in _quietly(lambda: list(vars(value).items())):
+        yield f"{_arrow(path)}.{name}", item
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            for item in _quietly(partial(_attribute, value, name)):
+                yield f"{_arrow(path)}.{name}", item
+    yield f"the class {type(value).__qualname__}", type(value)
+
+
+def _contents(cell: types.CellType) -> list[object]:
+    return [cell.cell_contents]
+
+
+def _attribute(value: object, name: str) -> list[object]:
+    return [getattr(value, name)]
+
+
+def _quietly(ask: Callable[[], Any]) -> Any:
+    """Return what a value tells about itself, or nothing: its own code may fail in any way."""
+    try:
+        return ask()
+    except BaseException:  # noqa: BLE001 - user code
+        return ()
+
+
+def _arrow(path: str) -> str:
+    return path if "→" in path else f"{path} → "
+
+
+def is_too_deep(error: BaseException) -> bool:
+    """Return whether a value is nested more deeply than a pickler can follow."""
+    return isinstance(error, RecursionError) or "recursion" in str(error)  # cloudpickle says it in words
+
+
+def short(value: object) -> str:
+    """Return a value's repr, cut at 80 characters."""
+    try:
+        text = repr(value)
+    except BaseException:  # noqa: BLE001 - user code
+        return f"<{type(value).__qualname__}>"
+    return text if len(text) <= _REPR else text[: _REPR - 1] + "…"
