@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -41,12 +40,8 @@ def submit(project) -> Callable[..., kinetic.JobHandle]:
 
 def worker_of(home: Path) -> int:
     """Return the process of the only running job."""
-    (queue,) = home.glob("run/*/queue.db")
-    db = sqlite3.connect(queue)
-    try:
-        return db.execute("SELECT worker FROM jobs WHERE state = 'running'").fetchone()[0]
-    finally:
-        db.close()
+    (door,) = home.glob("run/*/jobs/*/log-0-0.stacks")
+    return int(json.loads(door.read_bytes().splitlines()[0])["pid"])
 
 
 # ------------------------------------------------------------------------------------------------- sys.exit

@@ -399,6 +399,57 @@ def test_os_exit_with_0_in_user_code_is_no_success(pods: Pods) -> None:
     assert pods.outcome().cause == "exit"
 
 
+FORKS = """
+    import os, sys, time
+    def train(end):
+        if os.fork() == 0:
+            if end == "exits":
+                sys.exit(0)
+            if end == "raises":
+                raise ValueError("the child's")
+            return "the child's"
+        time.sleep(0.3)
+        return "the parent's"
+"""
+
+
+@pytest.mark.parametrize("end", ["exits", "raises", "returns"])
+def test_a_forked_child_does_not_speak_for_the_job(pods: Pods, end: str) -> None:
+    pods.order(FORKS, end)
+
+    code, _ = pods.run()
+
+    assert (code, pods.value()) == (0, "the parent's")
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+def test_a_function_that_closes_every_descriptor_and_opens_its_own_files_is_heard(
+    pods: Pods, tmp_path: Path, ends: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    pods.order(
+        """
+        import os
+        def train(folder, ends):
+            os.closerange(0, 256)
+            for number in range(40):
+                os.write(os.open(f"{folder}/{number}", os.O_RDWR | os.O_CREAT), b"theirs")
+            if ends == "raises":
+                raise ValueError("with files of mine")
+            return "done"
+        """,
+        str(tmp_path / "theirs"),
+        ends,
+    )
+
+    code, _ = pods.run()
+
+    found = pods.value()
+    assert code == (FAILED_EXIT if ends == "raises" else 0)
+    assert found == "done" if ends == "returns" else found.args == ("with files of mine",)
+    assert {path.read_bytes() for path in (tmp_path / "theirs").iterdir()} == {b"theirs"}
+
+
 def test_a_deadline_is_a_verdict(pods: Pods) -> None:
     pods.order("import time\ndef sleep():\n    time.sleep(60)")
     pods.page = replace(pods.page, deadline=0.5)
@@ -1340,7 +1391,7 @@ def test_the_processes_of_jax_find_and_wait_for_each_other(slices: Pods, tmp_pat
         slices.start(JOB_COMPLETION_INDEX=str(host), JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="2") for host in (0, 1)
     ]
     (tmp_path / "flag0").touch()
-    until(lambda: list(tmp_path.rglob("*.meta")), seconds=60)
+    until(lambda: any(path.stat().st_size for path in tmp_path.rglob("word")), seconds=60)
     time_is_left = hosts[0].poll() is None
     (tmp_path / "flag1").touch()
 

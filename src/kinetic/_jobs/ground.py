@@ -74,7 +74,7 @@ def prepare(options: Options) -> Ground:
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
-    store = places.name_if_open(open_store(target.store.value))
+    store = open_store(target.store.value)
     with output.phase("asking the store", summary=False):
         probing.check(store)
     scratch = getattr(store, "scratch", None)

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends import choosing
 from kinetic._backends.choosing import Address
 from kinetic._settings import keyring
 from kinetic._stores import open_store
-from kinetic._wire import folders, seal
+from kinetic._wire import seal
 from kinetic.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -79,15 +78,6 @@ def runtime() -> Path:
 def store_of(handle: JobHandle) -> Store:
     """Return the store that a job's record and result lie in."""
     return open_store(handle.store or settings.resolve(backend="local").store.value)
-
-
-def name_if_open(store: Store) -> Store:
-    """Return a store, and tell once that others may write into the folder that it is."""
-    root = getattr(store, "root", None)
-    who = folders.others_who_write(root) if root is not None else ""
-    if who:
-        output.once(f"others may write to the store {store.url}: {who}")
-    return store
 
 
 def home() -> Path:

@@ -16,7 +16,7 @@ from kinetic._runner.work import Work
 
 SCRIPT = "worker.py"  # beside keeper.py, in the folder of the runner
 _THREADED = "obstore"
-_PATHS = ("folder", "log", "body", "meta", "reserve", "data", "data_cache")
+_PATHS = ("folder", "log", "body", "meta", "data", "data_cache")
 
 
 def is_needed() -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 _REPR_CHARACTERS = 20_000
@@ -37,11 +38,13 @@ class Failure:
         exception: What is delivered to the caller.
         error: The same in words, for whoever cannot open the exception.
         cause: "exception" or "exit".
+        exit_status: With which a process of its own would have ended.
     """
 
     exception: BaseException
     error: dict[str, Any]
     cause: str = "exception"
+    exit_status: int = field(default=1, compare=False)
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value | Failure:
@@ -55,7 +58,8 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     except SystemExit as error:
         if error.code is None or error.code == 0:
             return Value(None, exited=True)
-        return _failure(RuntimeError(f"the function called sys.exit({error.code!r})"), error, "exit")
+        said = RuntimeError(f"the function called sys.exit({repr_of(error.code)})")
+        return replace(_failure(said, error, "exit"), exit_status=_exit_status(error.code))
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises belongs to the user
         return _failure(error, error, "exception")
     except BaseException as error:  # noqa: BLE001 - the same
@@ -63,40 +67,71 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
-    """Put an exception into words.
+    """Put an exception into words, whatever its own code does.
 
     Args:
         error: The exception.
         skip: How many of the outermost frames are ours and not the user's.
     """
-    import traceback  # 5 ms; a keeper's start is what a first call waits for
-
     trace = error.__traceback__
     for _ in range(skip):
         trace = trace.tb_next if trace and trace.tb_next else trace
-    lines = traceback.format_exception(type(error), error, trace)
     return {
-        "type": type(error).__qualname__,
-        "module": type(error).__module__,
+        "type": _word_of(type(error), "__qualname__"),
+        "module": _word_of(type(error), "__module__"),
         "message": text_of(error)[:_MESSAGE_CHARACTERS],
-        "traceback": "".join(lines)[-_TRACEBACK_CHARACTERS:],
+        "traceback": _traceback_of(error, trace)[-_TRACEBACK_CHARACTERS:],
     }
+
+
+def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
+    try:
+        import traceback  # 5 ms; a keeper's start is what a first call waits for
+
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException as broken:  # noqa: BLE001 - user code: the class, its text, or a module that it patched
+        return f"{type(error).__name__}: {text_of(error)}\n<its traceback failed: {type(broken).__name__}>\n"
 
 
 def text_of(error: BaseException) -> str:
     """Return an exception's text, whatever its ``__str__`` does."""
     try:
         return str(error)
-    except Exception as broken:  # noqa: BLE001 - user code
-        return f"<its text cannot be had: {type(broken).__name__}>"
+    except BaseException as broken:  # noqa: BLE001 - user code
+        return f"<its __str__ raised {type(broken).__name__}>"
 
 
 def repr_of(value: object) -> str:
     """Return a value's repr, whatever its ``__repr__`` does, cut at 20,000 characters."""
     try:
         return repr(value)[:_REPR_CHARACTERS]
-    except Exception as broken:  # noqa: BLE001 - user code
-        return f"<{type(value).__qualname__} whose repr fails: {type(broken).__name__}>"
+    except BaseException as broken:  # noqa: BLE001 - user code
+        return f"<{_word_of(type(value), '__qualname__')} whose repr fails: {type(broken).__name__}>"
+
+
+def type_name(value: object) -> str:
+    """Return module and name of a value's type, whatever its metaclass does."""
+    return f"{_word_of(type(value), '__module__')}.{_word_of(type(value), '__qualname__')}"
+
+
+def _word_of(kind: type, name: str) -> str:
+    try:
+        return str(getattr(kind, name))
+    except BaseException:  # noqa: BLE001 - user code
+        return "?"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return how Python would end a process that this came out of."""
+    if isinstance(error, SystemExit):
+        status = _exit_status(error.code) if error.code is not None else 0
+        return replace(_failure(error, error, "exit"), exit_status=status)
+    return _failure(error, error, "exception")
+
+
+def _exit_status(code: object) -> int:
+    """Return the status with which Python ends after ``sys.exit(code)``."""
+    return code & 0xFF if isinstance(code, int) else 1
 
 
 def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -17,6 +18,8 @@ from typing import Any
 # Dumps the stacks of all threads into the log. Not SIGUSR1: NCCL catches it. Not SIGUSR2 where there is a choice:
 # schedulers send it. A real-time signal has a number only, which Python takes as it is.
 STACKS_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 3) - 3
+_RECURSION = 1000  # Python's own default
+_SPARE_DESCRIPTORS = 64  # more than user code may have used up
 _RESET = ("SIGTERM", "SIGHUP", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 
 
@@ -44,6 +47,29 @@ def arm_stacks() -> None:
     """Let a crash, and whoever asks, write the stacks of all threads into the log."""
     faulthandler.enable(file=2, all_threads=True)
     faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True, chain=False)
+
+
+def calm_down() -> None:
+    """Take away what the function left that would hurt what is still to be done: delivering its value.
+
+    Timers that ring on, hooks of tracers, a recursion limit too low for a pickler, and limits of this process on files,
+    descriptors and memory, as far as they may be lifted.
+    """
+    import resource
+
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    if "pydevd" not in sys.modules:  # a debugger watches over its own hooks
+        sys.settrace(None)
+        sys.setprofile(None)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
+    for name in ("RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_DATA"):
+        limit = getattr(resource, name, None)
+        soft, hard = resource.getrlimit(limit) if limit is not None else (-1, -1)
+        wanted = min(soft + _SPARE_DESCRIPTORS, hard) if name == "RLIMIT_NOFILE" and soft != hard else hard
+        if limit is not None and soft != wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(limit, (wanted, hard))
 
 
 def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kinetic._runner import report
 from kinetic._runner.work import Work
 from kinetic._wire import outcome
 from kinetic._wire.outcome import Outcome
@@ -95,8 +96,8 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
 
 def the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
     """Return the worker's final word if it holds: a body that it promised must be there in full."""
-    word = ending.word or task.last_word()  # it may have died between the two
-    if not isinstance(word, dict) or word.get("status") not in {outcome.SUCCEEDED, outcome.FAILED}:
+    word = report.checked(ending.word) or task.last_word()  # it may have died between the two
+    if word is None:
         return None
     promised = word.get("body_length", 0)
     # It may be longer: a keeper may have died between writing its page behind the body and handing both over.

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner import afresh, judging, memory, processes, sealing, working
+from kinetic._runner import afresh, judging, memory, processes, working
 from kinetic._runner.interpreter import STACKS_SIGNAL
-from kinetic._runner.work import Listener, Work
+from kinetic._runner.report import Listener
+from kinetic._runner.work import Work
 from kinetic._wire.outcome import SUCCEEDED
 
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
@@ -126,7 +127,6 @@ def start(task: Work, libc: Any) -> Watch:
         task: What it will do.
         libc: From ``use_linux``.
     """
-    sealing.reserve(task.reserve)
     ear, mouth = os.pipe()
     os.set_blocking(ear, False)
     keeper = os.getpid()
@@ -389,8 +389,20 @@ def _children() -> list[int]:
 
 
 def _signal(watched: Watch, number: signal.Signals, *, alone: bool = False) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        (os.kill if alone else os.killpg)(watched.pid, number)
+    """Signal a worker and its process group; also a worker that has left its group, as user code may make it."""
+    if not alone:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(watched.pid, number)
+    if watched.status is None and (alone or _has_left_its_group(watched.pid)):  # reaped by us only: still its number
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(watched.pid, number)
+
+
+def _has_left_its_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) != pid
+    except OSError:
+        return False
 
 
 def _ending(watched: Watch) -> judging.Ending:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kinetic._runner import doors
+from kinetic._wire import folders
 
 _BLOCK = 1 << 16
 _FLUSH_SECONDS = 0.1
@@ -42,17 +43,25 @@ class _Flusher(threading.Thread):
                 sys.stdout.flush()
 
 
+_log = Path()
+_identity = (0, 0)
+_stderr: object = None  # ours, from redirect()
+
+
 def redirect(log: Path) -> None:
     """Send descriptors 1 and 2, and Python's streams over them, into the log; read nothing from stdin."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nothing, 0), (target, 1), (target, 2)):
         os.dup2(source, number, inheritable=True)
+    global _log, _identity, _stderr  # noqa: PLW0603 - a process has one standard error
+    found = os.fstat(target)
+    _log, _identity = log, (found.st_dev, found.st_ino)
     os.close(target)
     os.close(nothing)
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
+    _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
 
 
 def keep_flushing() -> None:
@@ -84,8 +93,32 @@ _flushers: list[_Flusher] = []  # one in a worker, none elsewhere
 def flush() -> None:
     """Write out everything that was printed."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # user code may have closed or replaced them
+        with contextlib.suppress(BaseException):  # user code may have closed or replaced them
             stream.flush()
+
+
+def say(text: str) -> None:
+    """Write something of ours into the log, also where user code has closed, replaced or redirected standard error.
+
+    A stream that user code put in its place gets the text, as Python would write it there; where that fails, and where
+    descriptor 2 is another file by now, the text goes to the log by its name.
+    """
+    with contextlib.suppress(BaseException):  # user code: its stream, or ours without its descriptor
+        if sys.stderr is not _stderr or _is_the_log():
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            folders.write_all(descriptor, text.encode(errors="backslashreplace"))
+        finally:
+            os.close(descriptor)
+
+
+def _is_the_log() -> bool:
+    found = os.fstat(2)
+    return (found.st_dev, found.st_ino) == _identity
 
 
 def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:

@@ -6,6 +6,7 @@ the collecting side, because it is found in that side's ``__main__``.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from types import FunctionType
@@ -18,10 +19,12 @@ PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second co
 
 def dump(value: object, file: IO[bytes]) -> None:
     """Write a value to a file, piece by piece."""
-    _pickler(file).dump(value)
+    pickler_class()(file, protocol=PROTOCOL).dump(value)
 
 
-def _pickler(file: IO[bytes]) -> pickle.Pickler:
+@functools.cache
+def pickler_class() -> type[pickle.Pickler]:
+    """Return what pickles; asked for before user code runs, which may replace what it is made of."""
     import cloudpickle  # loaded in the keeper already: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
@@ -35,7 +38,7 @@ def _pickler(file: IO[bytes]) -> pickle.Pickler:
                 return references.by_name, (obj.__module__, obj.__qualname__)
             return super().reducer_override(obj)
 
-    return Pickler(file, protocol=PROTOCOL)
+    return Pickler
 
 
 def _leaves_pickling_to_python(kind: type) -> bool:

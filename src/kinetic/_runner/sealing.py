@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import folders, keys
+from kinetic._wire import keys
 from kinetic._wire import seal as wire_seal
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.steps import step
@@ -20,12 +20,24 @@ RESERVE_BYTES = 65_536  # a page with a long traceback; traceback texts are cut 
 _TRIES = 3
 
 
-def reserve(path: Path) -> None:
-    """Keep space on the store's disk, so that a full disk can still be told."""
-    with open(path, "wb", opener=folders.opener) as file:
-        os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES) if hasattr(os, "posix_fallocate") else file.write(
-            bytes(RESERVE_BYTES)
-        )
+class Reserve:
+    """Space on the store's disk, so that a full disk can still be told; a file without a name, for nobody to replace.
+
+    It is gone with this process.
+
+    Raises:
+        StoreError: The disk is full already.
+    """
+
+    def __init__(self, store: Store) -> None:
+        take: Any = getattr(store, "reserve", None)  # a store in a cloud has no disk of ours
+        self._descriptor = int(take(RESERVE_BYTES)) if take is not None else -1
+
+    def release(self) -> None:
+        """Give the space back."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def seal(
@@ -34,7 +46,7 @@ def seal(
     key: bytes,
     *,
     body: Path | None = None,
-    spare: Path | None = None,
+    spare: Reserve | None = None,
     mark: str = "",
 ) -> bool:
     """Create the Outcome of a job, and the mark by which a batch sees it in a listing.
@@ -43,9 +55,10 @@ def seal(
         store: Where.
         verdict: What it says.
         key: The job's key.
-        body: The complete file with the pickled value, on the store's file system if possible; it is consumed. Whoever
-            was told of a store that is out of reach may try again, also when only the mark is missing.
-        spare: A file made by ``reserve``; a verdict without a body is written into its space.
+        body: The complete file with the pickled value, on the store's file system if possible; it is consumed, but not
+            before the store has it. Whoever was told of a store that is out of reach may try again, also when only the
+            mark is missing.
+        spare: Space for a verdict without a body.
         mark: Stem of the mark's key, for a batch's child. Whoever looks and finds an Outcome without one, makes it.
 
     Returns:
@@ -58,7 +71,7 @@ def seal(
     return created
 
 
-def _seal(store: Store, verdict: Outcome, key: bytes, body: Path | None, spare: Path | None) -> tuple[Outcome, bool]:
+def _seal(store: Store, verdict: Outcome, key: bytes, body: Path | None, spare: Reserve | None) -> tuple[Outcome, bool]:
     if verdict.body_length and body is not None:
         try:
             return verdict, _with_body(store, verdict, key, body)
@@ -68,9 +81,8 @@ def _seal(store: Store, verdict: Outcome, key: bytes, body: Path | None, spare: 
             verdict = _does_not_fit(verdict, error)
     verdict = replace(verdict, body_length=0, body_sha256="")
     page = verdict.footer(key)
-    if spare is not None and spare.exists():
-        with contextlib.suppress(OSError, StoreError):
-            return verdict, _in_spare(store, verdict, page, spare)
+    if spare is not None:
+        spare.release()
     return verdict, _create(store, keys.result(verdict.job_id), page)
 
 
@@ -95,17 +107,11 @@ def _is_full(error: Exception) -> bool:
 
 def _does_not_fit(verdict: Outcome, error: Exception) -> Outcome:
     """Turn a verdict whose body found no place into one that says so; an exception keeps its words."""
+    error = error.__cause__ if isinstance(error.__cause__, OSError) else error  # the system's own words
     if not verdict.succeeded:
         return replace(verdict, error={**verdict.error, "not_delivered": f"it does not fit on the disk: {error}"})
     message = f"the value does not fit on the disk: {error}"
     return replace(verdict, status=FAILED, cause="disk-full", error={"message": message}, value_type="")
-
-
-def _in_spare(store: Store, verdict: Outcome, page: bytes, spare: Path) -> bool:
-    with spare.open("r+b") as file:
-        file.write(page)
-        file.truncate()
-    return _hand_over(store, keys.result(verdict.job_id), spare) or _is_ours(store, verdict, page)
 
 
 def _hand_over(store: Store, key: str, path: Path) -> bool:

@@ -1,16 +1,13 @@
-"""Work: what the keeping process tells the working process, and what it hears from it."""
+"""Work: what a supervisor tells its worker."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._wire.steps import step
+from kinetic._runner import report
 
 ORDER = "order"
 DEVICES = "accelerator check"
@@ -39,9 +36,8 @@ class Work:
         umask: The client's.
         folder: Where the project is rebuilt.
         log: Where output goes.
-        body: The file for the pickled value, on the store's file system.
-        meta: The file that says that the body is complete; written last.
-        reserve: Space kept for a failure on a full disk.
+        body: The file for the pickled value, in a folder that is closed to other users.
+        meta: The file for the last word, beside it; written last.
         deadline: Seconds the function may take, or None.
         memory_bytes: What the processes of this host may hold, or None; in a pod the kernel sees to it.
         runner: Folder with the runner's code.
@@ -72,7 +68,6 @@ class Work:
     log: Path
     body: Path
     meta: Path
-    reserve: Path
     deadline: float | None
     runner: str
     hosts: int = 1
@@ -112,78 +107,5 @@ class Work:
         return self.log.with_name(f"{self.log.name}.debug")
 
     def last_word(self) -> dict[str, Any] | None:
-        """Return the worker's final word as it lies on the disk, or None: it outlives both processes."""
-        try:
-            word = json.loads(self.meta.read_text())
-        except (OSError, ValueError):
-            return None
-        return word if isinstance(word, dict) else None
-
-
-@dataclass
-class Report:
-    """What the worker said last; the keeper's only source while it lives.
-
-    Attributes:
-        phase: In which phase it is.
-        since: Monotonic time at which that phase began.
-        done: The final word, or None.
-    """
-
-    phase: str = ORDER
-    done: dict[str, Any] | None = None
-
-
-class Teller:
-    """The worker's end of the report."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.phase = ORDER
-
-    def enter(self, phase: str) -> None:
-        """Say that a phase begins."""
-        self.phase = phase
-        self._tell({"phase": phase})
-
-    def done(self, word: dict[str, Any], meta: Path) -> None:
-        """Say the final word; on disk first, so that it outlives both processes."""
-        if word.get("body_length"):
-            beside = meta.with_name(meta.name + ".part")
-            beside.write_text(json.dumps(word))
-            beside.replace(meta)
-            step("worker:meta-written")
-        self._tell({"phase": self.phase, "done": word})
-
-    def _tell(self, page: dict[str, Any]) -> None:
-        line = json.dumps(page).encode() + b"\n"
-        with contextlib.suppress(OSError):  # a keeper that is gone hears nothing; the meta file remains
-            while line:
-                line = line[os.write(self._descriptor, line) :]
-
-
-class Listener:
-    """The keeper's end of the report."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.report = Report()
-        self._half = b""
-
-    def hear(self) -> bool:
-        """Read what is there; False when the worker's end is closed."""
-        try:
-            data = os.read(self.descriptor, 1 << 16)
-        except BlockingIOError:
-            return True
-        *lines, self._half = (self._half + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        return bool(data)
-
-    def _take(self, line: bytes) -> None:
-        with contextlib.suppress(ValueError):  # user code that writes here harms its own job only
-            page = json.loads(line)
-            if isinstance(page, dict):
-                self.report.phase = str(page.get("phase", self.report.phase))
-                self.report.done = page.get("done") or self.report.done
+        """Return the worker's last word as it is on the disk, or None: it outlives both processes."""
+        return report.read_word(self.meta)

@@ -7,11 +7,13 @@ import contextlib
 import os
 import sys
 import threading
-import time
+from os import _exit  # user code may put something else in its place
 from pathlib import Path
+from time import monotonic as _monotonic
 from typing import Any, NoReturn
 
-from kinetic._runner import calling, delivering, doors, fetching, hosts, interpreter, output, workspace
+from kinetic._runner import calling, delivering, doors, fetching, hosts, interpreter, output, pickling, workspace
+from kinetic._runner.report import Teller, end_after
 from kinetic._runner.work import (
     DATA,
     DEBUGGER,
@@ -23,7 +25,6 @@ from kinetic._runner.work import (
     SERIALIZE,
     UNPICKLE,
     VERIFICATION,
-    Teller,
     Work,
 )
 from kinetic._stores import open_store
@@ -34,13 +35,15 @@ from kinetic._wire.steps import step
 from kinetic.errors import IntegrityError, KineticError
 
 _FILES_NAMED = 20
+_SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
+_UNHEARD_SECONDS = 5.0  # for exit handlers, where the supervisor cannot know that they run; it gives as much
 
 
-def work(task: Work, report: int) -> NoReturn:
+def work(task: Work, pipe: int) -> NoReturn:
     """Carry out one order in this process, which ends here and never returns to its caller."""
-    code = 70  # EX_SOFTWARE: only if everything below fails
+    code = _SOFTWARE
     try:
-        teller = Teller(report)
+        teller, body = Teller(pipe, task.meta), delivering.Body(task.body)
         interpreter.reset_signals()
         output.redirect(task.log)
         interpreter.apply_environment(task.environment, task.umask)
@@ -48,44 +51,98 @@ def work(task: Work, report: int) -> NoReturn:
         doors.open_door(task)
         output.keep_flushing()
         step("worker:begun")
-        code = _run(task, teller)
+        code = _run(task, teller, body)
         _leave_politely()
         step("worker:leaving")
-    except BaseException:  # noqa: BLE001 - nothing may climb into the keeper's frames below this fork
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - nothing may climb into the supervisor's frames below this fork
+        _speak_of(error, teller)
     finally:
-        output.flush()
-        os._exit(code)
+        try:
+            output.flush()
+        finally:
+            _exit(code)
 
 
-def _run(task: Work, teller: Teller) -> int:
+def _run(task: Work, teller: Teller, body: delivering.Body) -> int:
     times: dict[str, float] = {}
+    pickling.pickler_class()
     try:
         order, unpacked, call = _prepare(task, teller, times)
     except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is told with its name
-        teller.done(_phase_failed(error, teller.phase, times), task.meta)
-        sys.excepthook(type(error), error, error.__traceback__)
+        _end_a_forked_child(teller, calling.failure_of(error))
+        teller.done(_phase_failed(error, teller.phase, times))
+        output.say(calling.describe(error)["traceback"])
         return 1
+    _end_a_forked_child(teller)  # of a module that forks while it is imported
     teller.enter(EXECUTE)
     _mark_as_begun(task)
     step("worker:calling")
     with _timed(times, EXECUTE):
         ended = calling.call(*call)
-    step("worker:called")
+    _end_a_forked_child(teller, ended)
+    try:
+        interpreter.calm_down()
+        step("worker:called")
+        word = _deliver(teller, body, ended, times)
+        _end_a_forked_child(teller)  # of a value that forks while it is pickled
+        left = _files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
+    except BaseException as error:  # noqa: BLE001 - a handler of a signal: the function has ended, and so has this
+        word, left = _cut_short(error, times), []
+    output.flush()
+    exited = {"exited": True} if getattr(ended, "exited", False) else {}
+    code = 0 if word["status"] == outcome.SUCCEEDED else 1
+    if not teller.done({**word, **exited, "files": left, "phases": times}):
+        end_after(_UNHEARD_SECONDS, code)  # the supervisor does not know that exit handlers are all that is left
+    step("worker:told")
+    return code
+
+
+def _deliver(
+    teller: Teller, body: delivering.Body, ended: calling.Value | calling.Failure, times: dict[str, float]
+) -> dict[str, Any]:
     if isinstance(ended, calling.Failure):
-        sys.stderr.write(ended.error["traceback"])
+        output.say(ended.error["traceback"])
     output.flush()
     teller.enter(SERIALIZE)
     with _timed(times, SERIALIZE):
-        word = delivering.deliver(ended, task.body)
+        word = delivering.deliver(ended, body)
     step("worker:body-written")
-    left = _name_files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
-    output.flush()
-    phase = SERIALIZE if word["cause"] in {"serialization", "disk-full"} else EXECUTE
-    exited = {"exited": True} if getattr(ended, "exited", False) else {}
-    teller.done({**word, **exited, "phase": phase, "files": left, "phases": times}, task.meta)
-    step("worker:told")
-    return 0 if word["status"] == outcome.SUCCEEDED else 1
+    return {**word, "phase": EXECUTE if word["cause"] in {"value", "exception", "exit"} else SERIALIZE}
+
+
+def _end_a_forked_child(teller: Teller, ended: calling.Value | calling.Failure | None = None) -> None:
+    """End a child that user code forked and that comes out of it here, as Python ends it: it never speaks for the job.
+
+    Args:
+        teller: It knows which process was started as the worker; that one goes on.
+        ended: How the child came out of the function.
+    """
+    if teller.is_the_worker:
+        return
+    code = 0
+    try:
+        if isinstance(ended, calling.Failure):
+            code = ended.exit_status
+            if ended.cause != "exit":
+                output.say(ended.error["traceback"])
+        output.flush()
+    finally:
+        _exit(code)
+
+
+def _speak_of(error: BaseException, teller: Teller) -> None:
+    """Tell an error of ours, or of a signal handler at a bad moment, if nothing was told yet; it must not get lost."""
+    with contextlib.suppress(BaseException):
+        if teller.is_the_worker:
+            teller.done(_cut_short(error, {}))
+        output.say(calling.describe(error)["traceback"])
+
+
+def _cut_short(error: BaseException, times: dict[str, float]) -> dict[str, Any]:
+    failure = calling.failure_of(error)
+    why = "it was raised after the function had ended, while the result was being delivered"
+    told = {"error": {**failure.error, "not_delivered": why}, "cause": failure.cause}
+    return {"status": outcome.FAILED, "phase": SERIALIZE, "phases": times, **told}
 
 
 def _mark_as_begun(task: Work) -> None:
@@ -198,6 +255,14 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
     }
 
 
+def _files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
+    """Name what the function wrote into its working folder, as far as user code has left us the means to look."""
+    try:
+        return _name_files_left(task, order, unpacked, failed=failed)
+    except Exception:  # noqa: BLE001 - a module that user code patched; the value counts more than these names
+        return []
+
+
 def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
     """Name what the function wrote into its working folder, which does not outlive the job."""
     if unpacked is None:
@@ -209,7 +274,7 @@ def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -
         which = "it is" if len(found) == 1 else "they are"
         where = f"{which} kept for 24 h in {task.folder}" if failed and not task.is_in_a_pod else f"{which} not kept"
         hint = f"write into KINETIC_OUTPUT_DIR ({order.output_dir}) what should outlive the job"
-        sys.stderr.write(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
+        output.say(f"kinetic: the job wrote {shown} into its working folder; {where}; {hint}\n")
     return found[:_FILES_NAMED]
 
 
@@ -230,7 +295,7 @@ def _warn_of_threads() -> None:
     ]
     if left:
         names = ", ".join(sorted(left)[:5])
-        sys.stderr.write(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
+        output.say(f"kinetic: {len(left)} thread(s) still ran and were ended with the job: {names}\n")
 
 
 def _pool_threads() -> set[threading.Thread]:
@@ -247,7 +312,7 @@ def _end_children() -> None:
             if child.daemon:
                 continue  # multiprocessing ends those itself; a pool's worker that we killed would keep the pool's lock
             if child.is_alive():
-                sys.stderr.write(f"kinetic: process {child.name} still ran and was ended with the job\n")
+                output.say(f"kinetic: process {child.name} still ran and was ended with the job\n")
             child.kill()
 
 
@@ -256,7 +321,7 @@ class _timed:  # noqa: N801 - reads as a statement
         self._times, self._phase = times, phase
 
     def __enter__(self) -> None:
-        self._begun = time.monotonic()
+        self._begun = _monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self._times[self._phase] = round(time.monotonic() - self._begun, 6)
+        self._times[self._phase] = round(_monotonic() - self._begun, 6)

@@ -26,6 +26,21 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"kinetic key id" + key).hexdigest()[:16]
 
 
+def check_length(size: int, where: str) -> None:
+    """Refuse a key that is not whole: what is sealed with half of one could never be opened.
+
+    Raises:
+        IntegrityError: It has another length.
+    """
+    if size != KEY_BYTES:
+        raise IntegrityError(
+            "the key of this job is damaged",
+            why=f"{where} has {size} bytes instead of {KEY_BYTES}, as after a write to a full disk",
+            next="submit the job again",
+            code="key",
+        )
+
+
 @contextlib.contextmanager
 def borrowed(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
     """Lend a key from its file for a moment, in memory that is overwritten afterwards.
@@ -39,8 +54,7 @@ def borrowed(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.lseek(descriptor, start, os.SEEK_SET)
-        if os.readv(descriptor, [key]) != KEY_BYTES:
-            raise IntegrityError("the key of this job is damaged", why=f"{path} is too short", code="key")
+        check_length(os.readv(descriptor, [key]), str(path))
         yield cast("bytes", key)  # HMAC takes either; bytes could not be overwritten
     finally:
         os.close(descriptor)

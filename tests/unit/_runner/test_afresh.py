@@ -16,7 +16,7 @@ def task(**more: object) -> Work:
     given = {
         "job_id": "cpu-train-1", "attempt": 2, "host": 1, "order_sha256": "ab", "store_url": "s3://jobs",
         "environment": {"A": "1", "Ü": "☃"}, "umask": 0o22, "folder": Path("/w"), "log": Path("/l"), "body": Path("/b"),
-        "meta": Path("/m"), "reserve": Path("/r"), "deadline": 1.5, "runner": "/runner", "hosts": 4,
+        "meta": Path("/m"), "deadline": 1.5, "runner": "/runner", "hosts": 4,
     }  # fmt: skip
     return Work(**{**given, **more})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -34,8 +35,8 @@ class OpensBadlyError(Exception):
 
 
 @pytest.fixture
-def body(tmp_path: Path) -> Path:
-    return tmp_path / "job.0.body"
+def body(tmp_path: Path) -> delivering.Body:
+    return delivering.Body(tmp_path / "body")
 
 
 def failure(error: BaseException) -> Failure:
@@ -46,67 +47,126 @@ def failure(error: BaseException) -> Failure:
 
 
 @pytest.mark.parametrize("value", [None, 3, {"loss": [0.1]}, b"x" * 300_000, "ünï"])
-def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: Path, value: object) -> None:
+def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: delivering.Body, value: object) -> None:
     word = delivering.deliver(Value(value), body)
 
-    data = body.read_bytes()
+    data = body.path.read_bytes()
     assert pickle.loads(data) == value
     assert (word["status"], word["cause"], word["error"]) == ("succeeded", "value", {})
     assert (word["body_length"], word["body_sha256"]) == (len(data), digests.of_bytes(data))
 
 
-def test_the_type_of_a_value_is_told_in_full(body: Path) -> None:
+def test_the_type_of_a_value_is_told_in_full(body: delivering.Body) -> None:
     assert delivering.deliver(Value([1]), body)["value_type"] == "builtins.list"
     assert delivering.deliver(Value(digests.HashingWriter), body)["value_type"] == "builtins.type"
 
 
-def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: Path) -> None:
+def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: delivering.Body) -> None:
     word = delivering.deliver(Value({"lock": threading.Lock()}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "serialization")
     assert word["error"]["repr"].startswith("{'lock': <unlocked _thread.lock object")
     assert word["error"]["value_type"] == "builtins.dict"
     assert "cannot pickle" in word["error"]["message"]
-    assert not body.exists()
+    assert body.path.stat().st_size == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_said_to_be_full(body: Path, number: int) -> None:
+def test_a_full_disk_is_said_to_be_full(body: delivering.Body, number: int) -> None:
     word = delivering.deliver(Value([bytes(1 << 20), FillsTheDisk(number)]), body)
 
     assert (word["status"], word["cause"]) == ("failed", "disk-full")
     assert "does not fit on the disk" in word["error"]["message"]
-    assert not body.exists(), "what was half written would only keep the disk full"
+    assert body.path.stat().st_size == 0, "what was half written would only keep the disk full"
 
 
-def test_another_error_of_the_system_is_not_called_a_full_disk(body: Path) -> None:
+def test_another_error_of_the_system_is_not_called_a_full_disk(body: delivering.Body) -> None:
     assert delivering.deliver(Value(FillsTheDisk(errno.EACCES)), body)["cause"] == "serialization"
 
 
-def test_an_exception_becomes_a_pickle_and_words(body: Path) -> None:
+def test_an_exception_becomes_a_pickle_and_words(body: delivering.Body) -> None:
     word = delivering.deliver(failure(KeyError("rate")), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exception")
-    assert pickle.loads(body.read_bytes()).args == ("rate",)
-    assert word["body_length"] == body.stat().st_size
+    assert pickle.loads(body.path.read_bytes()).args == ("rate",)
+    assert word["body_length"] == body.path.stat().st_size
     assert word["error"]["type"] == "KeyError"
 
 
 @pytest.mark.parametrize("error", [HoldsALockError("held"), OpensBadlyError("opens badly")])
-def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(body: Path, error: Exception) -> None:
+def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
+    body: delivering.Body, error: Exception
+) -> None:
     word = delivering.deliver(failure(error), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exception")
     assert "body_length" not in word
     assert word["error"]["type"] == type(error).__name__
     assert word["error"]["not_delivered"]
-    assert not body.exists()
+    assert body.path.stat().st_size == 0
 
 
-def test_an_exit_keeps_its_cause(body: Path) -> None:
+def test_an_exit_keeps_its_cause(body: delivering.Body) -> None:
     def leave():
         raise SystemExit(3)
 
     word = delivering.deliver(call(leave, (), {}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exit")
+
+
+class Evil:
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.sign),)
+
+
+def test_an_exception_is_opened_from_what_was_written_and_not_by_name(body: delivering.Body, tmp_path: Path) -> None:
+    body.write(KeyError("rate"))
+    (tmp_path / "evil").write_bytes(pickle.dumps(Evil(tmp_path / "opened")))
+    os.replace(tmp_path / "evil", body.path)
+
+    body.try_to_open()
+
+    assert not (tmp_path / "opened").exists()
+
+
+def test_a_body_whose_descriptor_is_another_file_by_now_is_written_by_its_name(
+    body: delivering.Body, tmp_path: Path
+) -> None:
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+    os.dup2(theirs, body.descriptor())
+    os.close(theirs)
+
+    word = delivering.deliver(Value([1, 2]), body)
+
+    assert pickle.loads(body.path.read_bytes()) == [1, 2]
+    assert word["status"] == "succeeded"
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_whatever_pickling_raises_is_told(body: delivering.Body, error: BaseException) -> None:
+    class Raises:
+        def __reduce__(self):
+            raise error
+
+    word = delivering.deliver(Value({"a": [Raises()]}), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "serialization")
+    assert word["error"]["type"] == type(error).__name__
+    assert word["error"]["path"] == "the value → ['a'][0]"
+
+
+def test_a_write_that_fails_is_not_called_a_value_that_cannot_be_pickled(tmp_path: Path) -> None:
+    body = delivering.Body(tmp_path / "body")
+    os.close(body.descriptor())
+    (tmp_path / "body").unlink()
+    (tmp_path / "body").mkdir()
+
+    word = delivering.deliver(Value(3), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "not-written")
+    assert "could not be written to the disk" in word["error"]["message"]

@@ -31,7 +31,6 @@ def task(tmp_path: Path) -> Work:
         log=tmp_path / "log",
         body=tmp_path / "body",
         meta=tmp_path / "meta",
-        reserve=tmp_path / "reserve",
         deadline=1.5,
         memory_bytes=2 * GIB,
         runner="",

@@ -10,7 +10,6 @@ import pytest
 
 from kinetic._runner.pod import preparing
 from kinetic._runner.pod.preparing import Place
-from kinetic._stores.memory import MemoryStore
 from kinetic._wire.pod import PodPage
 from kinetic.errors import IntegrityError, RunnerError
 
@@ -102,7 +101,7 @@ def test_the_values_of_a_job_are_not_in_the_text_of_its_work(tmp_path: Path) -> 
     (tmp_path / "environment.json").write_text('{"TOKEN": "secret 1"}')
     page, place = replace(PAGE, secret=str(tmp_path)), Place(0, 0, tmp_path, "/runner")
 
-    work = preparing.work_of(page, place, 0, MemoryStore("text"), {})
+    work = preparing.work_of(page, place, 0, {})
 
     assert work.environment["TOKEN"] == "secret 1"
     assert "secret 1" not in repr(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -36,7 +37,7 @@ from kinetic._stores import open_store, transfer
 from kinetic._wire import folders, pages
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.steps import step
-from kinetic.errors import IntegrityError, KineticError
+from kinetic.errors import IntegrityError, KineticError, LaunchError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
@@ -47,6 +48,22 @@ _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running":
 _MODES = 0o777
 _ADVANCE_SECONDS = 0.5  # how often a waiting client helps the queue on; death and end are told by the pulse at once
 _WARM_SECONDS = 30.0  # half of what a keeper idles
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Say what it means that the system refuses something on the way of a submission."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, KineticError):
+            raise
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise LaunchError(
+            "the disk that holds the jobs of this machine is full" if full else "the job could not be queued",
+            why=str(error),
+            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
+        ) from error
 
 
 class LocalBackend:
@@ -118,16 +135,17 @@ class LocalBackend:
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
         self.paths.make()
-        folder = self.paths.job(job_id)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        held = life.take(self.paths.submitting(job_id))
+        with _translated():
+            self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
+            held = life.take(self.paths.submitting(job_id))
         if held is not None:
             self._submitting[job_id] = held
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Queue jobs and see to it that somebody carries them out; see the protocol."""
         for interpreter in dict.fromkeys(launch.interpreter for launch in launches):
-            self._launch_in(interpreter, [launch for launch in launches if launch.interpreter == interpreter])
+            with _translated():
+                self._launch_in(interpreter, [launch for launch in launches if launch.interpreter == interpreter])
         return [launch.order.job_id for launch in launches]
 
     def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from kinetic._backends.local import launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Keeper, Queue, Row
-from kinetic._runner import judging, patience, sealing
+from kinetic._runner import judging, memory, patience, processes, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
@@ -46,7 +46,7 @@ def bury_the_dead(paths: Paths, queue: Queue) -> None:
     for keeper in [*known, *(Keeper(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
         if keeper.keeper == own and keeper.pid == os.getpid():
             continue
-        with _one_at_a_time:
+        with _one_at_a_time, contextlib.suppress(OSError):  # of one that cannot be looked at now; another look follows
             _look_at(paths, queue, keeper)
 
 
@@ -62,6 +62,7 @@ def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
     else:
         held = life.take_from_the_dead(lock)
     if held is None:
+        _continue_if_stopped(paths, queue, keeper)
         return
     try:
         step("observer:locked")
@@ -70,6 +71,31 @@ def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
         _settle_all(paths, queue, keeper)
     finally:
         held.release(remove=True)
+
+
+def _continue_if_stopped(paths: Paths, queue: Queue, keeper: Keeper) -> None:
+    """Let a supervisor go on that somebody stopped (SIGSTOP), its own job perhaps, where something waits for it.
+
+    Who stops one that is at work may mean it. But an end of the job that nobody notices, a wish to end it and a passed
+    deadline are not to wait for that.
+    """
+    if not keeper.pid or processes.state(keeper.pid) != "T" or not _is_marked(keeper.pid, keeper.keeper):
+        return
+    rows = queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,))
+    children = memory.children_of(keeper.pid)
+    waits_for_it = not children or any(processes.state(child) == "Z" for child in children)
+    if waits_for_it or any(_is_awaited(paths, row) for row in rows):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(keeper.pid, signal.SIGCONT)
+
+
+def _is_awaited(paths: Paths, row: Row) -> bool:
+    """Return whether a job must be ended now."""
+    if row.stop:
+        return True
+    page = launching.read(paths, row.job_id)
+    limit = page.deadline if page is not None else None
+    return limit is not None and row.started is not None and time.time() > row.started + limit
 
 
 def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
@@ -170,7 +196,7 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         verdict = replace(verdict, witness="observer", key_id=page.key_id)
         step("observer:judged")
         key = launching.key_of(paths, row.job_id)
-        sealing.seal(store, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
+        sealing.seal(store, verdict, key, body=task.body, mark=page.mark)
         status = verdict.status
     step("observer:sealed")
     finish(paths, queue, store, tasks, status)
@@ -239,7 +265,7 @@ def clear_attempt(paths: Paths, row: Row) -> None:
 def clear_scratch(tasks: Sequence[Work]) -> None:
     """Remove what an attempt wrote on the way to its result."""
     for task in tasks:
-        for path in (task.body, task.meta, task.reserve):
+        for path in (task.body, task.meta):
             path.unlink(missing_ok=True)
 
 
@@ -294,6 +320,14 @@ def _marked(keeper: str) -> list[int]:
                 if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and _alive(name):
                     found.append(int(name))
     return found
+
+
+def _is_marked(pid: int, keeper: str) -> bool:
+    """Return whether a process is a keeper or below it, by the mark in its environment."""
+    try:
+        return f"{MARK}={keeper}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _alive(pid: str) -> bool:

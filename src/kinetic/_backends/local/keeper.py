@@ -145,12 +145,15 @@ class Keeper:
         meet = keeping.free_address() if page.hosts > 1 else ""
         marks = self._marks(row, attempt)
         tasks = launching.works_of(self.paths, page, attempt, runner=self.runner, more=marks, coordinator=meet)
+        spare = sealing.Reserve(store)
         heart = pulse.Heart(self.paths.pulse(row.job_id))
         try:
-            verdict = self._carry_out(store, page, tasks, heart, started, again=row.requeues < burying.REQUEUES)
+            again = row.requeues < burying.REQUEUES
+            verdict = self._carry_out(store, page, tasks, heart, started, spare, again=again)
         finally:
             self.title.reset()
             heart.stop()
+            spare.release()
         step("keeper:told")
         if verdict is None:
             return
@@ -166,6 +169,7 @@ class Keeper:
         tasks: Sequence[Work],
         heart: pulse.Heart,
         started: float,
+        spare: sealing.Reserve,
         *,
         again: bool,
     ) -> Outcome | None:
@@ -206,7 +210,7 @@ class Keeper:
 
         def seal(anew: bool) -> bool:
             now = open_anew(page.store_url) if anew else store
-            return sealing.seal(now, verdict, key, body=task.body, spare=task.reserve, mark=page.mark)
+            return sealing.seal(now, verdict, key, body=task.body, spare=spare, mark=page.mark)
 
         self._seal_patiently(page, seal)
         step("keeper:sealed")

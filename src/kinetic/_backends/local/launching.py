@@ -14,9 +14,7 @@ from typing import Any
 
 from kinetic._backends.local.paths import Paths
 from kinetic._runner.work import Work
-from kinetic._stores import open_store
-from kinetic._stores.protocol import Store
-from kinetic._wire import fields, folders, names, pages
+from kinetic._wire import fields, folders, names, pages, seal
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,15 @@ def forget(paths: Paths, job_id: str) -> None:
 
 
 def key_of(paths: Paths, job_id: str) -> bytes:
-    """Read the job's key."""
-    return paths.key(job_id).read_bytes()
+    """Read the job's key.
+
+    Raises:
+        IntegrityError: It is cut short: what it sealed could never be opened.
+    """
+    path = paths.key(job_id)
+    key = path.read_bytes()
+    seal.check_length(len(key), str(path))
+    return key
 
 
 def works_of(
@@ -124,8 +129,6 @@ def work_of(
     coordinator: str = "",
 ) -> Work:
     """Make the work of one host: the same names whoever asks, so that an observer finds a dead keeper's files."""
-    scratch = scratch_of(open_store(page.store_url), paths, page.job_id)
-    stem = f"{page.job_id}.{attempt}" + (f".{host}" if host else "")
     return Work(
         job_id=page.job_id,
         attempt=attempt,
@@ -136,9 +139,8 @@ def work_of(
         umask=page.umask,
         folder=paths.work(page.job_id, attempt, host),
         log=paths.log(page.job_id, attempt, host),
-        body=scratch / f"{stem}.body",
-        meta=scratch / f"{stem}.meta",
-        reserve=scratch / f"{stem}.reserve",
+        body=paths.body(page.job_id, attempt, host),
+        meta=paths.word(page.job_id, attempt, host),
         deadline=page.deadline,
         runner=runner,
         hosts=page.hosts,
@@ -153,23 +155,18 @@ def work_of(
     )
 
 
-def scratch_of(store: Store, paths: Paths, job_id: str) -> Path:
-    """Return a folder on the store's own file system, where a rename can make a result durable."""
-    scratch = getattr(store, "scratch", None)
-    return scratch() if scratch is not None else paths.job(job_id)
-
-
 def write_private(path: Path, data: bytes) -> None:
     """Write a file for its owner only, whole or not at all."""
     beside = f"{path}.{os.getpid():x}"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]  # a disk that is nearly full takes a part
-        os.fsync(descriptor)  # the row that names it will outlive a power cut, so it must, too
-    finally:
-        os.close(descriptor)
-    with contextlib.ExitStack() as clean:
-        clean.callback(lambda: Path(beside).unlink(missing_ok=True))
+        try:
+            folders.write_all(descriptor, data)
+            os.fsync(descriptor)  # the row that names it will outlive a power cut, so it must, too
+        finally:
+            os.close(descriptor)
         os.replace(beside, path)  # on the way of every submission
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)  # on the way of every submission
+        raise

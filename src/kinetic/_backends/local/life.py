@@ -7,6 +7,7 @@ So every opening and closing of lock files in this process goes through one gate
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -38,7 +39,8 @@ class Life:
         with _gate:
             if self._descriptor is not None:
                 if remove:
-                    self.path.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):  # gone already; what stays is swept
+                        self.path.unlink()
                 _held.pop(str(self.path), None)
                 os.close(self._descriptor)
                 self._descriptor = None

@@ -3,6 +3,7 @@
 {runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
 {runtime}/keepers/{keeper}.lock .wake .log .job
 {runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work-{attempt}-{host}/
+{runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
 {runtime}/groups/{group}.json {group}.{epoch}.lock
 {runtime}/runners/{digest}/                     this client's own code, unpacked
@@ -86,6 +87,14 @@ class Paths:
     def log(self, job_id: str, attempt: int, host: int = 0) -> Path:
         """The log that a worker writes."""
         return self.jobs / job_id / f"log-{attempt}-{host}"
+
+    def body(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """The pickled value of a worker, until the store has it; never in the store, where others may write."""
+        return self.jobs / job_id / f"body-{attempt}-{host}"
+
+    def word(self, job_id: str, attempt: int, host: int = 0) -> Path:
+        """What a worker said last: it outlives worker and keeper."""
+        return self.jobs / job_id / f"word-{attempt}-{host}"
 
     def work(self, job_id: str, attempt: int, host: int = 0) -> Path:
         """The folder in which the project is rebuilt."""

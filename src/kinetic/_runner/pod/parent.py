@@ -116,11 +116,11 @@ class Parent:
             return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
         if lacking:
             return self._give_up(_failed("evicted", shortage.in_words(lacking), self))
-        task = preparing.work_of(page, self.place, self.note.attempt, self.store, self.environ)
+        task = preparing.work_of(page, self.place, self.note.attempt, self.environ)
         ending = self._keep(task)
         code = self._conclude(task, ending)
         self.printing.drain(_DRAIN_SECONDS)
-        for path in (task.body, task.meta, task.reserve):
+        for path in (task.body, task.meta):
             path.unlink(missing_ok=True)
         return code
 
@@ -152,6 +152,7 @@ class Parent:
         _hear_ourselves(task.log)
         if not afresh.is_needed() and not task.own_interpreter:
             keeping.load_ahead()
+        self.spare = sealing.Reserve(self.store)
         watched = keeping.start(task, libc)
         watched.grace, watched.spare_children = USER_SECONDS, True
         self.watching = True
@@ -291,7 +292,7 @@ class Parent:
             return (slices.follow if self.place.host else slices.lead)(self, task, verdict, ending, why)
         if self.is_settled:
             return self.leave_to_the_verdict()
-        return self.leave(why) if why else self.deliver(verdict, task.body, task.reserve)
+        return self.leave(why) if why else self.deliver(verdict, task.body)
 
     def leave_to_the_verdict(self) -> int:
         say(f"{podlog.VERDICT}: somebody else's; the worker was ended")
@@ -322,7 +323,7 @@ class Parent:
         begin(lambda: found.append(self.store.size(keys.record(self.page.job_id)))).join(_ASKING_SECONDS)
         return found == [None]
 
-    def deliver(self, verdict: Outcome, body: Path | None, spare: Path | None = None) -> int:
+    def deliver(self, verdict: Outcome, body: Path | None) -> int:
         """Bring the verdict into the store: the log first, so that whoever sees the verdict sees all of it."""
         words = self._next_try(verdict)
         if words:
@@ -335,7 +336,7 @@ class Parent:
             return self.leave(words, lambda: None)
 
         def seal() -> bool:
-            return sealing.seal(self.store, verdict, self.key, body=body, spare=spare, mark=self.page.mark)
+            return sealing.seal(self.store, verdict, self.key, body=body, spare=self.spare, mark=self.page.mark)
 
         ours = self.patiently(seal, seconds=_FOREVER if verdict.succeeded else patience.HOUR)
         self.peers.ring()

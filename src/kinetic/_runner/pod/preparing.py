@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kinetic._runner.pod import devices
 from kinetic._runner.work import Work
-from kinetic._stores.protocol import Store
 from kinetic._wire import pod, seal
 from kinetic._wire.pod import PodPage
 from kinetic._wire.seal import KEY_BYTES
@@ -113,11 +111,8 @@ def check_secret(page: PodPage) -> None:
         raise RunnerError("the key of this job is not there", why=f"{path} does not exist")
 
 
-def work_of(page: PodPage, place: Place, attempt: int, store: Store, environ: Mapping[str, str]) -> Work:
+def work_of(page: PodPage, place: Place, attempt: int, environ: Mapping[str, str]) -> Work:
     """Make the work of this host."""
-    scratch: Any = getattr(store, "scratch", None)  # a store of files takes over a file of its own disk by a rename
-    beside = scratch() if scratch is not None else place.base
-    stem = f"{page.job_id}.{attempt}.{place.host}.{os.getpid():x}"
     return Work(
         job_id=page.job_id,
         attempt=attempt,
@@ -128,9 +123,8 @@ def work_of(page: PodPage, place: Place, attempt: int, store: Store, environ: Ma
         umask=page.umask,
         folder=place.base / "work",
         log=place.base / "log",
-        body=beside / f"{stem}.body",
-        meta=beside / f"{stem}.meta",
-        reserve=beside / f"{stem}.reserve",
+        body=place.base / "body",  # never in the store, where others may write
+        meta=place.base / "word",
         deadline=page.deadline,
         runner=place.runner,
         hosts=page.hosts,

@@ -34,7 +34,7 @@ def lead(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str)
     if verdict.succeeded:
         parent.wait_for(lambda: peers.roll.all_ended(hosts) or _has_failed(parent) or parent.told_to_end, _FOREVER)
         if not _has_failed(parent):
-            return parent.deliver(verdict, task.body, task.reserve)
+            return parent.deliver(verdict, task.body)
     elif parent.is_settled:
         return parent.leave_to_the_verdict()
     trouble = _hear_all(parent)
@@ -46,7 +46,7 @@ def lead(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str)
         return parent.leave("a host failed, and what it told cannot be read")
     cause = deciding.cause_of(failures)
     if cause.host == 0:
-        return parent.deliver(cause, task.body, task.reserve)
+        return parent.deliver(cause, task.body)
     body = peers.fetch_body(cause, parent.place.base / "peer.body")
     cause = replace(cause, error={**cause.error, "hosts": hosts}, witness="runner")
     if body is None:

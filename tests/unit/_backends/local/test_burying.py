@@ -56,7 +56,6 @@ class Grave:
         self.paths.keeper_log(keeper).touch()
         if state == "running":
             self.queue.running(JOB, keeper, 0)
-            self.work.reserve.write_bytes(bytes(65536))
             self.work.log.write_text("epoch 1\nepoch 2\n")
             if began:
                 self.work.began.touch()
