@@ -101,6 +101,14 @@ def load(store: Store, group_id: str) -> Group:
         BatchNotFoundError: There is none.
         KineticError: It is damaged, or cannot be verified here.
     """
+    group = _read(store, group_id)
+    if isinstance(group, trust.Untrusted):
+        raise group.error()
+    return group
+
+
+def _read(store: Store, group_id: str) -> Group | trust.Untrusted:
+    """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
     try:
         group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
     except KeyMissingError:
@@ -109,9 +117,7 @@ def load(store: Store, group_id: str) -> Group:
             why=f"looked in {store.url}; a batch that was cleaned up cannot be attached any more",
             next="kinetic batch list",
         ) from None
-    if isinstance(group, trust.Untrusted):
-        raise group.error()
-    if group.group_id != group_id:
+    if not isinstance(group, trust.Untrusted) and group.group_id != group_id:
         raise IntegrityError(f"the manifest of {group_id} is about {group.group_id}")
     return group
 
@@ -137,13 +143,20 @@ def newest(store: Store) -> Group | None:
 def groups(store: Store | None = None) -> Iterator[Group]:
     """Yield the batches of a store, this machine's own by default; one that cannot be read is a warning."""
     store = store or store_of(None, None)
+    untrusted: list[trust.Untrusted] = []
     for name in filter(names.is_group_id, store.folders(keys.GROUPS)):
         try:
-            yield load(store, name)
+            found = _read(store, name)
+            if isinstance(found, trust.Untrusted):
+                untrusted.append(found)
+            else:
+                yield found
         except BatchNotFoundError:
             continue  # being made, or being removed this moment
         except KineticError as error:
             output.warn(f"{name} is not listed: {error.what}")
+    for line in trust.told(untrusted, "batch"):
+        output.warn(line)
 
 
 def _table(group: Group, store: Store) -> Table | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
-from kinetic._jobs import history, places, record, retention, tombstones
+from kinetic._jobs import history, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.trust import Untrusted
 from kinetic._output import tracebacks
@@ -199,16 +199,24 @@ def _unremoved(store: Store, there: set[str]) -> list[str]:
 
 
 def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
-    """Yield the handles of jobs, several records at a time where that is quicker."""
+    """Yield the handles of jobs, several records at a time where that is quicker; of the others, a warning tells."""
+    untrusted: list[Untrusted] = []
     for store, ids in wanted:
         tasks = (functools.partial(_try_to_load, store, job_id) for job_id in ids)
-        yield from filter(None, transfer.in_parallel(store, tasks))
+        for found in transfer.in_parallel(store, tasks):
+            if isinstance(found, Untrusted):
+                untrusted.append(found)
+            elif found is not None:
+                yield found
+    for line in trust.told(untrusted, "job"):
+        _log().warning("%s", line)
 
 
-def _try_to_load(store: Store, job_id: str) -> JobHandle | None:
+def _try_to_load(store: Store, job_id: str) -> JobHandle | Untrusted | None:
     """Read the record of a job; one that cannot be read is a warning."""
     try:
-        return _load(store, job_id)
+        found = record.read(store, job_id)
+        return found if isinstance(found, Untrusted) else JobHandle.from_dict(found)
     except KeyMissingError:  # being submitted, or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed

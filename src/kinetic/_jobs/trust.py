@@ -7,6 +7,7 @@ cannot be verified becomes an ``Untrusted``: plain words to be shown, from which
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SHOWN = 80  # characters of what an unverified page says
-UNVERIFIED = "UNVERIFIED"  # in place of a status
+_NAMED = 3  # in one line
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,26 @@ class Untrusted:
         kind = CredentialsError if self.code == "key-missing-here" else IntegrityError
         what = f"{self.name} cannot be verified here, so it is not used"
         return kind(what, why=self.why, next=self.next, code=self.code)
+
+
+def told(untrusted: Iterable[Untrusted], what: str) -> Iterator[str]:
+    """Say what is not listed because it cannot be verified: one line for each reason, however many there are.
+
+    Args:
+        untrusted: What was found.
+        what: One of them is, for humans, e.g. "job".
+    """
+    reasons: dict[tuple[str, str], list[Untrusted]] = {}
+    for each in untrusted:
+        reasons.setdefault((each.code, each.key_id), []).append(each)
+    for found in reasons.values():
+        names = [f"{each.name} ({each.function or 'no function'}, {each.created_at or 'no date'})" for each in found]
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        listed = f"{what} is" if len(found) == 1 else f"{what}{'es' if what.endswith('h') else 's'} are"
+        yield (
+            f"{len(found)} unverified {listed} not listed: {', '.join(names[:_NAMED])}{more}: {found[0].why};"
+            f" {found[0].next}"
+        )
 
 
 def open_claimed(kind: Kind[T], store: Store, at: str, name: str) -> T | Untrusted:

@@ -112,7 +112,9 @@ def test_a_record_that_cannot_be_verified_steers_nothing(
 
     assert intact(victim)
     assert (listed.exit_code, cleaned.exit_code) == (0, 0)
-    assert f"{EVIL} is not listed" in caplog.text
+    assert "2 unverified jobs are not listed" in caplog.text
+    assert f"{EVIL} (steal\\x1b]0;\\x07, 2099-01-01T00:00:00Z)" in caplog.text
+    assert "\x1b" not in caplog.text
     assert not (tmp_path / "here").exists()
     for told in tried:
         assert told.exit_code != 0, told.output

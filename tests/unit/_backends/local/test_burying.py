@@ -20,8 +20,9 @@ from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue
 from kinetic._runner.data import links
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, folders, keys, seal
+from kinetic._wire import digests, folders, keys, pages, seal
 from kinetic._wire import outcome as outcomes
+from kinetic._wire.handles import HISTORY
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import CredentialsError, StoreUnreachableError
 
@@ -535,3 +536,33 @@ def test_the_last_words_of_a_keeper_are_its_error_and_not_our_advice_below_it():
     told = burying._with_last_words("the job was lost", said)
 
     assert told == "the job was lost; its last words: kinetic.errors.StoreError: the store is full [store-full]"
+
+
+def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(grave):
+    at, key = keys.tombstone(JOB), seal.job_key(KEY, JOB, grave.store.url)
+    page = {"job_id": JOB, "resource_removed": True}
+    elsewhere = pages.sealed(HISTORY, page, at, seal.job_key(KEY, JOB, "file:///another/store"))
+    of_another = pages.sealed(HISTORY, page, keys.tombstone("cpu-other-1"), key)
+
+    for forged in (pages.write({"schema": pages.SCHEMA, **page}), elsewhere, of_another, b"[" * 200_000, b""):
+        grave.store.put(at, forged)
+        assert not burying.was_removed(grave.store, JOB, grave.paths.key(JOB))
+        assert not burying.was_removed(grave.store, JOB, key)
+    grave.store.put(at, pages.sealed(HISTORY, page, at, key))
+
+    assert burying.was_removed(grave.store, JOB, grave.paths.key(JOB))
+    assert burying.was_removed(grave.store, JOB, key)
+    assert not burying.was_removed(grave.store, JOB, None)
+
+
+@pytest.mark.parametrize("field", ["job_id", "order_sha256", "store_url", "umask", "environment", "hosts", "child"])
+@pytest.mark.parametrize("value", [None, [], {"a": 1}, -1, "\x00", "gone"])
+def test_a_launch_page_with_any_field_wrong_ends_its_job_in_words_and_nobody_else(grave, field, value):
+    grave.die()
+    path = grave.paths.launch(JOB)
+    page = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**page, field: value} if value != "gone" else {k: page[k] for k in page if k != field}))
+
+    grave.bury()
+
+    assert grave.state == "ended"
