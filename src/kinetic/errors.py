@@ -113,11 +113,11 @@ class KineticError(Exception):
 
     def __str__(self) -> str:
         """Return the whole message: what, why and next, a line each."""
-        lines = [f"{self.what} [{self.code}]"]
+        lines = [f"{_part(self.what)} [{self.code}]"]
         if self.why:
-            lines.append(f"why:   {self.why}")
+            lines.append(f"why:   {_part(self.why)}")
         if self.next:
-            lines.append(f"next:  {self.next}")
+            lines.append(f"next:  {_part(self.next)}")
         return "\n".join(lines)
 
     @property
@@ -135,6 +135,27 @@ class KineticError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by parts, so that keyword arguments survive the trip out of a job."""
         return rebuilt, (type(self), self.args, self.__dict__.copy())
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    """Return a text that does nothing to a terminal: what is not printable is written as Python writes it.
+
+    Args:
+        text: E.g. a name from a store, or what a cluster said.
+        keep: What stays although it is not printable.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def _part(text: str) -> str:
+    """Return one part of a message: none of its lines after the first can be taken for another part."""
+    first, *others = printable(str(text)).split("\n")
+    return "\n".join([first, *(line if line[:1] in {"", " "} else f"{_INDENT}{line}" for line in others)])
+
+
+_INDENT = " " * len("next:  ")
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:

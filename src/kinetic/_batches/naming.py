@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kinetic._output.widths import plain
+from kinetic._output.gate import plain
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import JobCancelledError, ResultMissingError
 

@@ -20,8 +20,8 @@ from kinetic import _output as output
 from kinetic._batches import naming, tally
 from kinetic._jobs import listing, looking
 from kinetic._output import lines, live
+from kinetic._output.gate import plain
 from kinetic._output.progress import Clock, lasting
-from kinetic._output.widths import plain
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import KineticError
 

@@ -125,7 +125,7 @@ def _remove(job: Ended, wishes: Wishes) -> bool:
     try:
         removing.remove(job.handle, job.seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
     except KineticError as error:
-        click.echo(f"warning: {job.handle.job_id} could not be removed: {error.what}", err=True)
+        click.echo(f"warning: {job.handle.job_id} could not be removed: {tables.plain(error.what)}", err=True)
         return False
     return True
 

@@ -58,7 +58,8 @@ def block(what: str, *, code: str, why: str | None = None, next: str | None = No
     parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", next, "green"))
     for label, text, colour in parts:
         if text:
-            click.echo(f"{_styled(label, colour)} {_indented(text)}", err=True)
+            _write_label(label.ljust(len(_INDENT)), colour)
+            click.echo(_indented(text), err=True)
 
 
 def of_job(handle: JobHandle, seen: Look, *, log_is_shown: bool = False) -> KineticError:
@@ -177,11 +178,13 @@ def _indented(text: str) -> str:
     return "\n".join([first, *(_INDENT + line.removeprefix(_INDENT) for line in others)])
 
 
-def _styled(label: str, colour: str) -> str:
-    padded = label.ljust(len(_INDENT) - 1)
+def _write_label(label: str, colour: str) -> None:
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        return click.style(padded, fg=colour, bold=True)
-    return padded
+        from kinetic._output.gate import Own  # the colour is ours
+
+        sys.stderr.write(Own(click.style(label, fg=colour, bold=True)))
+    else:
+        click.echo(label, err=True, nl=False)
 
 
 def _let_go_of_stdout_if_it_fails() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -99,13 +100,33 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(descriptor, "r" if number == 0 else "w"))  # noqa: SIM115 - for as long as we live
 
 
+class _Gated(io.TextIOWrapper):
+    """A standard stream with the gate of ``_output/gate.py`` before it: nothing that is printed steers a terminal."""
+
+    def write(self, text: str) -> int:
+        """Write a text of one line or of several; what has passed the gate already goes as it is."""
+        if not getattr(text, "has_passed", False) and not text.replace("\n", "").isprintable():
+            from kinetic.errors import printable  # not for the help
+
+            text = printable(text)
+        return super().write(text)
+
+
+def _gated(stream: TextIO) -> TextIO:
+    """Put the gate before a standard stream; one that is no file, as in tests, stays as it is."""
+    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _Gated):
+        return stream
+    # A value may hold what this terminal's encoding cannot say.
+    encoding, at_once, by_line = stream.encoding, stream.write_through, stream.line_buffering
+    buffer = stream.detach()
+    return _Gated(buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once)
+
+
 def main() -> None:
     """Be the console script."""
     gc.set_threshold(_MANY_OBJECTS)
     _open_what_is_closed()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a value may hold what this terminal's encoding cannot say
-            stream.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = _gated(sys.stdout), _gated(sys.stderr)
     cli(prog_name="kinetic")
 
 

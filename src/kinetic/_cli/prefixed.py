@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import IO
 
+from kinetic._output.gate import Terminal
+
 _MOST_BYTES = 1 << 20
 
 
 class Prefixed:
     """Writes one host's bytes as lines with a prefix; half a line waits for its other half."""
 
-    def __init__(self, out: IO[bytes], host: int) -> None:
+    def __init__(self, out: IO[bytes] | Terminal, host: int) -> None:
         self._out = out
         self._prefix = f"[host {host}] ".encode()
         self._half = bytearray()

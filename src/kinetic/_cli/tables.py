@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kinetic._output.widths import plain, shortened, wide
+from kinetic._output.gate import plain
+from kinetic._output.widths import shortened, wide
 
 __all__ = [
     "Column",

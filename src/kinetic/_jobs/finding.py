@@ -13,6 +13,7 @@ from kinetic._jobs import history, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.trust import Untrusted
 from kinetic._output import tracebacks
+from kinetic._output.gate import plain
 from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
 from kinetic._wire import names
@@ -221,7 +222,7 @@ def _try_to_load(store: Store, job_id: str) -> JobHandle | Untrusted | None:
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
         what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        _log().warning("%s is not listed: %s", job_id, what)
+        _log().warning("%s is not listed: %s", plain(job_id), plain(what))
         return None
 
 
@@ -232,7 +233,7 @@ def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says
     except TypeError:
-        _log().warning("%s is not listed: its page of the history is incomplete", page.get("job_id"))
+        _log().warning("%s is not listed: its page of the history is incomplete", plain(str(page.get("job_id"))))
         return None
     handle._past = page  # noqa: SLF001 - one room
     return handle

@@ -13,7 +13,7 @@ from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import logs, looking, places
 from kinetic._jobs.looking import Look
-from kinetic._output import live, tracebacks
+from kinetic._output import gate, live, tracebacks
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
@@ -36,6 +36,7 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
+_on_the_terminal = gate.JobText()
 
 OnChange = Callable[[JobStatus], None]
 
@@ -247,11 +248,7 @@ class _Reasons:
             lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
             if (found.stuck or lasts) and self._reason not in self._warned_of:
                 self._warned_of.add(self._reason)
-                why, next_ = (
-                    f"{name + ':':<7}{text}" if text else ""
-                    for name, text in (("why", found.why), ("next", found.next))
-                )
-                output.warn("\n".join(filter(None, (found.what, why, next_))))
+                output.warn(found.what, why=found.why or "", next=found.next or "")
 
 
 class Attempt:
@@ -331,8 +328,8 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
 
 
 def to_stdout(text: str) -> None:
-    """Write a job's text as it is."""
-    sys.stdout.write(text)
+    """Write a job's text: on a terminal without what would steer it, elsewhere as it is."""
+    sys.stdout.write(_on_the_terminal.feed(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
     tracebacks.saw(text)
 

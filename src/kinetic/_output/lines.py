@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 from kinetic._output import live
+from kinetic.errors import printable
 
 PREFIX = "kinetic: "
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
@@ -23,9 +24,10 @@ def say(text: str) -> None:
     _write(text, INFO)
 
 
-def warn(text: str) -> None:
-    """Tell something that may need attention."""
-    _write(f"warning: {text}", _LEVELS["WARNING"])
+def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
+    """Tell something that may need attention, and in lines of their own why, and what to do."""
+    parts = (("why:   ", why), ("next:  ", next))
+    _write(f"warning: {text}", _LEVELS["WARNING"], *(label + _below(said, len(label)) for label, said in parts if said))
 
 
 def once(text: str, *, about: str = "") -> None:
@@ -74,11 +76,17 @@ def wanted(level: int) -> bool:
     return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
 
 
-def _write(text: str, level: int) -> None:
+def _below(text: str, indent: int) -> str:
+    """Pass the gate: a name with a line break in it begins no line that could be taken for one of ours."""
+    first, *others = printable(text).split("\n")
+    return "\n".join([first, *(line if line[:1] in {"", " "} else f"{' ' * indent}{line}" for line in others)])
+
+
+def _write(text: str, level: int, *parts: str) -> None:
     stream = sys.stderr
     if stream is None or not wanted(level):
         return
     try:
-        live.write_line(f"{PREFIX}{text}")
+        live.write_line("\n".join([f"{PREFIX}{_below(text, len(PREFIX))}", *parts]))
     except (OSError, ValueError):  # a closed terminal must not harm the job
         return

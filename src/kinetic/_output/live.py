@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from kinetic._output import widths
+from kinetic._output import gate, widths
 
 _CLEAR = "\r\x1b[K"
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
@@ -47,7 +47,7 @@ def show(text: str, *, owner: object = None) -> None:
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{text[: _width() - 1]}")
+        _write(f"{_CLEAR}{gate.plain(text)[: _width() - 1]}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 
@@ -63,7 +63,7 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
         if _is_taken(owner):
             return
         width = _width() - 1
-        fitting = [widths.shortened(line, width) for line in lines[: max(_height() - 1, 1)]]
+        fitting = [widths.shortened(gate.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
         _again[:] = fitting if owner is not None else []
@@ -74,7 +74,7 @@ def write_line(text: str) -> None:
     with _lock:
         if not _again or _owner is None or _owner() is None or not is_possible():
             clear()
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(gate.Own(f"{text}\n"))
             sys.stderr.flush()
             return
         before = f"{_to_the_top()}{_CLEAR_BELOW}" if _shown else ""
@@ -149,7 +149,7 @@ def _size() -> os.terminal_size:
 
 def _write(text: str) -> None:
     try:
-        sys.stderr.write(text)
+        sys.stderr.write(gate.Own(text))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # a closed terminal, or none, must not harm the job
         return

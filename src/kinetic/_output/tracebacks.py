@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from kinetic._output import live
-from kinetic.errors import BatchError, JobError, KineticError
+from kinetic.errors import BatchError, JobError, KineticError, printable
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
 LOG = "The job's log: "  # how the last line of that note begins
@@ -102,7 +102,7 @@ def show(kind: type[BaseException], error: BaseException, at: TracebackType | No
         sys.__excepthook__(kind, error, at)
     elif text and sys.stderr is not None:
         live.clear()
-        sys.stderr.write(text)
+        sys.stderr.write(printable(text))
         sys.stderr.flush()
 
 

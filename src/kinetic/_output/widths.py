@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 
-def plain(text: str) -> str:
-    """Return a text without what would move the cursor or change the colour of a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def wide(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():

@@ -89,12 +89,13 @@ def test_ctrl_c_needs_no_words(capsys) -> None:
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, monkeypatch) -> None:
+def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, monkeypatch, capsys) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
 
-    label = failures._styled("why:", "yellow")
+    failures.block("it failed", code="x", why="because")
+    shown = capsys.readouterr().err
 
-    assert ("\x1b[" in label) is coloured
-    assert "why:  " in label
+    assert ("\x1b[33m" in shown) is coloured
+    assert "why:  " in shown

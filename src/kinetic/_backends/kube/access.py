@@ -69,7 +69,7 @@ class Access:
     server_name: str = ""
     certificate: Certificate | None = None
     namespace: str = ""
-    proxy: str = ""
+    proxy: str = field(default="", repr=False)  # it may hold a password
     again: Callable[[], Access] | None = field(default=None, compare=False)
 
 

@@ -18,6 +18,7 @@ from kinetic.errors import CredentialsError
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PATIENCE_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
 EARLY_SECONDS = 60.0
+_SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary words
 
 Page = dict[str, Any]
 
@@ -97,12 +98,13 @@ class Plugin:
                 timeout=PATIENCE_SECONDS,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise self._failed(str(error)) from error
+        except subprocess.TimeoutExpired:  # whose words hold all arguments
+            raise self._failed(f"no answer within {PATIENCE_SECONDS:g} s") from None
+        except OSError as error:
+            raise self._failed(error.strerror or type(error).__name__) from error
         if done.returncode != 0:
-            raise self._failed(
-                f"it exited with {done.returncode}: {done.stderr.decode(errors='replace').strip()[-500:]}"
-            )
+            said = self._without_secrets(done.stderr.decode(errors="replace")).strip()[-500:]
+            raise self._failed(f"it exited with {done.returncode}: {said}")
         try:
             status = json.loads(done.stdout)["status"]
         except (ValueError, KeyError, TypeError) as error:
@@ -111,11 +113,22 @@ class Plugin:
             raise self._failed("its answer has neither a token nor a certificate")
         return status
 
+    def _without_secrets(self, said: str) -> str:
+        """Take out of its words what the kubeconfig hands to the plug-in and may be a secret."""
+        given = [*self._command[1:], *self._environment.values()]
+        values = {value for each in given for value in (each, each.partition("=")[2]) if not value.startswith("-")}
+        for value in sorted(values, key=len, reverse=True):
+            if len(value) >= _SECRET_LENGTH:
+                said = said.replace(value, "***")
+        return said
+
     def _failed(self, why: str) -> CredentialsError:
+        """Say what went wrong; the plug-in's arguments are not shown: some kubeconfigs keep passwords there."""
+        with_ = ", with the arguments that the kubeconfig has" if len(self._command) > 1 else ""
         return CredentialsError(
             f"the plug-in of {self._about} hands out no credentials",
             why=f"{self._command[0]}: {why}",
-            next=f"run {' '.join(self._command)} yourself, and log in if it asks you to",
+            next=f"run {self._command[0]} yourself{with_}, and log in if it asks you to",
         )
 
 

@@ -66,7 +66,7 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
     else:
         tables.show(_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
         for note in look.notes:
-            click.echo(note, err=True)
+            click.echo(tables.plain(note), err=True)
         if strange:
             click.echo(f"warning: {variables.told(strange)}", err=True)
     if look.problems:

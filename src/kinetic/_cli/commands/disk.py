@@ -49,7 +49,7 @@ def disk(clean: bool, as_json: bool) -> None:
         tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
     else:
         tables.show(COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
-        click.echo(f"{_size(found.size_bytes)} in {', '.join(map(os.fspath, found.places))}", err=True)
+        click.echo(f"{_size(found.size_bytes)} in {tables.plain(', '.join(map(os.fspath, found.places)))}", err=True)
     if swept is not None:
         click.echo(_told(swept), err=True)
     if overdue := found.overdue(now):

@@ -10,6 +10,7 @@ import click
 
 from kinetic._cli import failures, interrupting, options, tables
 from kinetic._cli.prefixed import Prefixed
+from kinetic._output import gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.logs import Follower
     from kinetic._jobs.looking import Look
 
-Out = IO[bytes] | Prefixed
+Out = IO[bytes] | gate.Terminal | Prefixed
 _BLOCK_BYTES = 1 << 20
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 
@@ -39,9 +40,9 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
     """
     _check(handle, follow=follow, tail=tail, attempt=attempt)
     hosts = _hosts(handle, host)
-    outs: dict[int, Out] = dict.fromkeys(hosts, sys.stdout.buffer)
+    outs: dict[int, Out] = {number: gate.for_bytes(sys.stdout) for number in hosts}
     if host == "all":
-        outs = {number: Prefixed(sys.stdout.buffer, number) for number in hosts}
+        outs = {number: Prefixed(gate.for_bytes(sys.stdout), number) for number in hosts}
     if follow and not _is_history(handle):
         with interrupting.job_goes_on(handle):
             seen = _follow(handle, outs, attempt=attempt)

@@ -83,7 +83,10 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
         now = time.time()
         tables.show(COLUMNS, [_cells(row, now) for row in shown])
     size, many = sum(row.size for row in shown), sum(row.files for row in shown)
-    click.echo(f"{_files(many)}, {_size(size)}, in {place.address}" if shown else _nothing(place), err=True)
+    click.echo(
+        f"{_files(many)}, {_size(size)}, in {tables.plain(place.address)}" if shown else tables.plain(_nothing(place)),
+        err=True,
+    )
     _tell_of("not a file, so it cannot be copied", found.others)
 
 
@@ -122,7 +125,7 @@ def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) ->
         tables.document(job_id=place.job_id, output_dir=place.address, **_copied(copy))
     else:
         print(copy.to)
-    click.echo(_told(copy, place), err=True)
+    click.echo(tables.plain(_told(copy, place)), err=True)
     _tell_of("gone before it could be copied", copy.gone)
     _tell_of("not a file, so it was not copied", found.others)
 

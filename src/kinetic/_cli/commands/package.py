@@ -37,7 +37,7 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
     elif listing.entries:
         tables.show(COLUMNS, [_cells(entry) for entry in listing.entries])
     for note in listing.notes:
-        click.echo(note, err=True)
+        click.echo(tables.plain(note), err=True)
     if listing.problem:
         from kinetic.errors import ProjectRootError
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kinetic._cli import failures, interrupting, options, showing, tables
+from kinetic._output import gate
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -111,7 +112,7 @@ def _deliver(handle: JobHandle, outcome: Outcome, wishes: Wishes) -> None:
         tables.document(**showing.head(handle, outcome), **showing.page_of(showing.value_of(handle, outcome)))
     else:
         value = showing.value_of(handle, outcome)
-        print(value if isinstance(value, str) else showing.repr_of(value))
+        gate.write_job_text(sys.stdout, f"{value if isinstance(value, str) else showing.repr_of(value)}\n")
     sys.stdout.flush()
 
 

@@ -13,6 +13,7 @@ import click
 from kinetic import _output as output
 from kinetic._cli import failures, interrupting, options, showing, tables
 from kinetic._cli.mistakes import MistakeError
+from kinetic._output import gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,10 +175,11 @@ class _Log:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last = "\n"
+        self._text = gate.JobText()
 
     def write(self, text: str) -> None:
         """Write what is new."""
-        self._stream.write(text)
+        self._stream.write(gate.Own(self._text.feed(text) if self._stream.isatty() else text))
         self._stream.flush()
         self._last = text[-1:] or self._last
 

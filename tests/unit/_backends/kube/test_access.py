@@ -19,7 +19,7 @@ import yaml
 from cluster.certificates import Authority
 from servers.scripted import Scripted, page, refusal
 
-from kinetic._backends.kube import kinds
+from kinetic._backends.kube import kinds, plugins
 from kinetic._backends.kube.access import Access, in_cluster, of_gke
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.kubeconfig import of_context
@@ -221,6 +221,31 @@ def test_a_plug_in_that_fails_is_shown_with_its_own_words(tmp_path: Path, comman
 
     assert why in caught.value.why
     assert command["command"] in caught.value.next
+
+
+@pytest.mark.parametrize("ends", ["exit 3", "exec sleep 60", "nothing"])
+def test_what_a_kubeconfig_hands_to_a_plug_in_is_shown_nowhere(tmp_path: Path, monkeypatch, ends: str) -> None:
+    program = tmp_path / "plugin"
+    program.write_text(f'#!/bin/sh\necho "cannot log in with $2 and $MINE and $3" >&2\n{ends}\n')
+    program.chmod(0o755)
+    args = ["--password", "hunter2222", "--token=s3cr3t-t0ken"]
+    command = {"command": str(program), "args": args, "env": [{"name": "MINE", "value": "of-the-environment"}]}
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **command}}
+    monkeypatch.setattr(plugins, "PATIENCE_SECONDS", 0.5)
+
+    with pytest.raises(CredentialsError) as raised:
+        header(read(config(tmp_path / "config", user=user)))
+
+    told = f"{raised.value}{raised.value!r}{raised.value.__cause__}"
+    assert not [secret for secret in ("hunter2222", "s3cr3t-t0ken", "of-the-environment") if secret in told], told
+    assert f"run {program} yourself" in told
+
+
+def test_the_password_of_a_proxy_is_in_no_repr(tmp_path: Path) -> None:
+    found = read(config(tmp_path / "config", cluster={"proxy-url": "http://ada:hunter2222@proxy:3128"}))
+
+    assert found.proxy == "http://ada:hunter2222@proxy:3128"
+    assert "hunter2222" not in repr(found)
 
 
 def test_a_plug_in_of_a_removed_version_is_refused(tmp_path: Path, plugin) -> None:
