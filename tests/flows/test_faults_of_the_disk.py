@@ -21,7 +21,7 @@ PRELOADED = r"""
 #include <unistd.h>
 
 static int fails(const char *name) {
-    const char *ending = "/result.pkl", *mark = "@MARK@";
+    const char *ending = "result.pkl", *mark = "@MARK@";
     size_t length = strlen(name), wanted = strlen(ending);
     if (length < wanted || strcmp(name + length - wanted, ending)) return 0;
     int descriptor = open(mark, O_CREAT | O_EXCL | O_WRONLY, 0600);

@@ -247,27 +247,32 @@ class FileStore:
 
     def _into_folder(self, scratch: str, target: str, folder: str, *, if_absent: bool) -> bool:
         """Make the folder and move the file into it, again while another process deletes folders between the two."""
-        for _ in range(_ATTEMPTS):
+        inside, name = folder[len(str(self.root)) + 1 :], descriptors.name_of(target)
+        left = _ATTEMPTS
+        while True:
             try:
                 self._make(folder)
-                return self._into_place(scratch, target, if_absent=if_absent)
+                with descriptors.folder(self.root, inside) as at:
+                    return self._into_place(scratch, name, at, if_absent=if_absent)
             except (FileNotFoundError, FileExistsError):  # the second when it goes while it is being made
                 self._known_folders.discard(folder)
-        self._make(folder)
-        return self._into_place(scratch, target, if_absent=if_absent)
+                left -= 1
+                if left < 0:
+                    raise
 
-    def _into_place(self, scratch: str, target: str, *, if_absent: bool) -> bool:
+    def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
+        """Give a file its name in an open folder, which nobody can exchange for a link any more."""
         if not if_absent:
-            os.replace(scratch, target)  # hot path
+            os.replace(scratch, name, dst_dir_fd=at)  # hot path
             return True
         try:
-            os.link(scratch, target)  # atomic: exactly one creator wins
+            os.link(scratch, name, dst_dir_fd=at)  # atomic: exactly one creator wins
         except FileExistsError:
             return False
         except OSError as error:
             if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
                 raise
-            return _create_without_links(scratch, target, self.scratch())
+            return _create_without_links(scratch, name, at, self.scratch())
         return True
 
     def _make(self, folder: str) -> None:
@@ -293,15 +298,16 @@ class FileStore:
             folder = above
 
 
-def _create_without_links(scratch: str, target: str, gates: Path) -> bool:
+def _create_without_links(scratch: str, name: str, at: int, gates: Path) -> bool:
     """Create only if absent where hard links do not exist (some FUSE mounts, exFAT): one at a time, by a held lock."""
     import fcntl  # only on such file systems
 
     with open(gates / ".creating", "ab") as gate:  # no text layer
         fcntl.lockf(gate, fcntl.LOCK_EX)  # gone with the process that holds it
-        if os.path.lexists(target):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=at, follow_symlinks=False)
             return False
-        os.replace(scratch, target)  # hot path
+        os.replace(scratch, name, dst_dir_fd=at)  # hot path
         return True
 
 

@@ -75,12 +75,12 @@ def test_a_file_of_another_file_system_is_gone_only_when_its_copy_is_there(
 ) -> None:
     real, away = os.link, [True]
 
-    def link(source: str, target: str) -> None:
+    def link(source: str, target: str, **more: int) -> None:
         if source == os.fspath(body):
             raise OSError(errno.EXDEV, "Invalid cross-device link")
         if away:
             raise OSError(errno.EIO, "Input/output error")
-        real(source, target)
+        real(source, target, **more)
 
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(StoreUnreachableError):
@@ -97,7 +97,7 @@ def test_a_file_of_another_file_system_is_gone_only_when_its_copy_is_there(
 def test_where_links_do_not_exist_a_file_of_another_folder_and_an_object_pass_the_same_gate(
     store: FileStore, body: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -128,3 +128,27 @@ def test_an_object_of_odd_buffers_is_written_whole(store: FileStore) -> None:
     store.put("c", iter([b"1", bytearray(b"23"), b""]))
 
     assert (store.get("a"), store.get("b"), store.get("c")) == (b"12345678", b"", b"123")
+
+
+@pytest.mark.parametrize("if_absent", [True, False])
+def test_a_folder_that_is_exchanged_for_a_link_is_not_written_through(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, if_absent: bool
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "result.pkl").write_text("dear")
+    store.put("job/record", b"")
+    real = FileStore._make
+
+    def exchange(self: FileStore, folder: str) -> None:
+        real(self, folder)
+        if os.path.basename(folder) == "job" and not os.path.islink(folder):
+            os.rename(folder, tmp_path / "aside")
+            os.symlink(tmp_path / "theirs", folder)
+
+    monkeypatch.setattr(FileStore, "_make", exchange)
+
+    with pytest.raises(StoreError):
+        store.put("job/result.pkl", b"planted", if_absent=if_absent)
+
+    assert (tmp_path / "theirs" / "result.pkl").read_text() == "dear"
+    assert os.listdir(tmp_path / "theirs") == ["result.pkl"]
