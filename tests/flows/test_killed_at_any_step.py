@@ -267,6 +267,7 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known
     assert [*site.runtime.jobs.glob("*/data-*")] == []
+    assert [*site.runtime.jobs.glob("*/body-*"), *site.runtime.jobs.glob("*/word-*")] == []
     for folder in (site.home / "store").iterdir():
         if folder.name not in keys.RESERVED | {".tmp"}:
             assert (folder / "handle.json").exists(), f"{[*folder.rglob('*')]} cannot be found by anybody"

@@ -408,7 +408,7 @@ FORKS = """
             if end == "raises":
                 raise ValueError("the child's")
             return "the child's"
-        time.sleep(0.3)
+        time.sleep(6 if end == "exits" else 0.3)  # longer than a job is given for its exit handlers
         return "the parent's"
 """
 
