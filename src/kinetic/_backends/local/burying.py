@@ -200,6 +200,7 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         status = verdict.status
     step("observer:sealed")
     finish(paths, queue, store, tasks, status)
+    tidy(paths, row.job_id, page)
     step("observer:settled")
 
 
@@ -227,6 +228,30 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     elif was_removed(store, job_id, key):
         queue.forget([job_id])
         forsake(paths, store, job_id)
+
+
+def tidy(paths: Paths, job_id: str, page: launching.LaunchPage | None = None) -> None:
+    """Remove what an ended job has no more use for: its pulse, its marks, an empty log, and empty folders.
+
+    Args:
+        paths: Where.
+        job_id: The job; its row says that it has ended.
+        page: Its launch page, which names its output folders.
+    """
+    if page is not None and page.store_url.startswith("file://"):
+        outputs = f"{page.store_url.removeprefix('file://')}/{keys.OUTPUTS}"
+        group = (page.queued or {}).get("group") or job_id
+        for name in ("KINETIC_CHECKPOINT_DIR", "KINETIC_OUTPUT_DIR"):  # the first lies in the second
+            folder = page.environment.get(name, "")
+            if folder.startswith((f"{outputs}{job_id}", f"{outputs}{group}/")):  # its own, which no other job shares
+                with contextlib.suppress(OSError):  # the job left something in it, or never made it
+                    os.rmdir(folder)
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(paths.job(job_id)):
+            is_empty_log = entry.name.startswith("log-") and entry.is_file() and entry.stat().st_size == 0
+            if entry.name == paths.pulse(job_id).name or entry.name.endswith(".stacks") or is_empty_log:
+                os.unlink(entry)
+        os.rmdir(paths.job(job_id))  # not of a job that failed: its working folder is kept for a day
 
 
 def was_removed(store: Store, job_id: str, key: Path | bytes | None) -> bool:

@@ -161,6 +161,7 @@ class Keeper:
         burying.finish(self.paths, self.queue, store, tasks, verdict.status)
         for task in tasks if verdict.succeeded else ():
             burying.remove_folder(task.folder)  # a failed one keeps its working folder for a day
+        burying.tidy(self.paths, row.job_id, page)
 
     def _carry_out(
         self,

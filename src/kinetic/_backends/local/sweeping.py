@@ -73,6 +73,7 @@ def sweep(
             burying.drop_data(paths, folder.name)
             for work in folder.glob("work-*"):
                 burying.remove_folder(work)
+            burying.tidy(paths, folder.name)
     _sweep_keepers(paths, queue, now)
     if scratch is not None:
         _sweep_scratch(scratch, rows, now)

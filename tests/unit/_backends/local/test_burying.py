@@ -210,8 +210,9 @@ def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_s
 
 def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
     grave.die()
-    told = {path: path.read_bytes() for path in (grave.paths.launch(JOB), grave.paths.key(JOB))}
+    told = {path: path.read_bytes() for path in (grave.paths.launch(JOB), grave.paths.key(JOB), grave.work.began)}
     burying.settle(grave.paths, grave.queue, grave.queue.jobs([JOB])[JOB])
+    grave.paths.job(JOB).mkdir(exist_ok=True)
     for path, content in told.items():  # as if the keeper had died between sealing and ending
         path.write_bytes(content)
     before = grave.store.get(keys.result(JOB))
