@@ -58,6 +58,9 @@ class Recipe(NamedTuple):
     hostname: str
     user: int | None = None
     group: int | None = None
+    groups: tuple[int, ...] = ()
+    drops_capabilities: bool = False
+    gains_no_privileges: bool = False
 
 
 class Exit(NamedTuple):
@@ -147,6 +150,10 @@ class Container:
             "hostname": recipe.hostname,
             "user": recipe.user,
             "group": recipe.group,
+            "groups": recipe.groups,
+            "drop": recipe.drops_capabilities,
+            "no_new_privileges": recipe.gains_no_privileges,
+            "open": recipe.image.open,
             "hidden": HIDDEN,
             "shown": recipe.image.shown,
             **{name: str(self._folder / name) for name in ("root", "upper", "work", "scratch")},

@@ -20,11 +20,15 @@ class Image(NamedTuple):
         path: Folders before the system's own on the PATH: where its `python` is.
         environment: What the image itself sets.
         shown: Folders that stay visible although they lie under a hidden one.
+        user: Number of its user; None for root.
+        open: Folders that any user may enter, as they may in an image; on this machine they may be root's alone.
     """
 
     path: tuple[str, ...] = ()
     environment: dict[str, str] = {}  # noqa: RUF012 - never changed
     shown: tuple[str, ...] = ()
+    user: int | None = None
+    open: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
         return {"PATH": ":".join((*self.path, SYSTEM_PATH)), "HOME": "/root", **self.environment}
@@ -34,7 +38,8 @@ def of_this_python(prefix: str = sys.prefix, base: str = sys.base_prefix) -> Ima
     """Make an image whose `python` is the one that runs the tests, or that of another environment."""
     places = {prefix, base, os.path.realpath(prefix), os.path.realpath(base)}
     shown = tuple(sorted(place for place in places if any(Path(place).is_relative_to(hidden) for hidden in HIDDEN)))
-    return Image(path=(f"{prefix}/bin",), shown=shown)
+    above = {str(folder) for place in places for folder in (Path(place), *Path(place).parents)}
+    return Image(path=(f"{prefix}/bin",), shown=shown, open=tuple(sorted(above)))
 
 
 class Registry:

@@ -17,7 +17,7 @@ import sys
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWPID = 0x00020000, 0x04000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 MNT_DETACH = 2
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # the number of the call, which the C library does not have
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -81,8 +81,16 @@ def become(plan: dict, trouble: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whoever started us may have held signals back
         os.set_inheritable(trouble, False)  # noqa: FBT003 - takes no keyword
         os.umask(0o022)
+        if plan["user"] and plan["namespaces"]:
+            open_to_everybody(plan["open"])
+        if plan["drop"]:
+            for capability in range(64):
+                libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # those that this kernel does not know, fail
+        if plan["no_new_privileges"]:
+            check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+        if plan["group"] is not None or plan["groups"]:
+            os.setgroups(plan["groups"])
         if plan["group"] is not None:
-            os.setgroups([])
             os.setgid(plan["group"])
         if plan["user"] is not None:
             os.setuid(plan["user"])
@@ -93,6 +101,14 @@ def become(plan: dict, trouble: int) -> None:
         words = f"{type(error).__name__}: {error}"
     os.write(trouble, words.encode())
     os._exit(128)
+
+
+def open_to_everybody(folders: list) -> None:
+    """Let any user enter the folders of an image's Python; only this container sees that."""
+    for folder in folders:
+        mode = os.stat(folder).st_mode & 0o7777
+        if mode & 0o055 != 0o055:
+            os.chmod(folder, mode | 0o055)
 
 
 def change_directory(plan: dict) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cluster import names, volumes
 from cluster.containers import Mount, Recipe, isolated
-from cluster.volumes import NotHereError, Sources
+from cluster.volumes import NotHereError, NotYetError, Sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,16 +56,29 @@ async def write(
     if not command:
         raise NotHereError("no command specified")
     security = {**(pod["spec"].get("securityContext") or {}), **(spec.get("securityContext") or {})}
+    user = security.get("runAsUser", image.user)
+    refuse_root(spec, pod, security, user)
+    home = {"HOME": "/"} if user else {}  # as for a number that /etc/passwd does not know
     return Recipe(
         command,
-        {**image.variables(), "HOSTNAME": hostname, **own},
+        {**image.variables(), **home, "HOSTNAME": hostname, **own},
         image,
         [*volumes.mounts(spec, made, own), *_mounts_of_everybody(spec, place)],
         spec.get("workingDir") or "/",
         hostname,
-        security.get("runAsUser"),
-        security.get("runAsGroup"),
+        user,
+        security.get("runAsGroup", 0 if user else None),
+        tuple(filter(None, (security.get("fsGroup"),))),
+        "ALL" in ((security.get("capabilities") or {}).get("drop") or ()),
+        security.get("allowPrivilegeEscalation") is False,
     )
+
+
+def refuse_root(spec: dict[str, Any], pod: dict[str, Any], security: dict[str, Any], user: int | None) -> None:
+    """Refuse what a kubelet refuses: a container that must not be root, and would be."""
+    if security.get("runAsNonRoot") and not user:
+        about = f'pod: "{pod["metadata"]["name"]}_{pod["metadata"]["namespace"]}", container: {spec["name"]}'
+        raise NotYetError(f"container has runAsNonRoot and image will run as root ({about})")
 
 
 def refuse_what_is_unknown(spec: dict[str, Any]) -> None:

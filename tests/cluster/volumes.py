@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -159,11 +160,31 @@ async def prepare(pod: Pod, sources: Sources, folder: Path) -> dict[str, Path | 
         files = await MAKERS[kind](volume[kind], sources)
         for name, content in files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).touch(mode=0o600)
             (place / name).write_bytes(content)
+            (place / name).chmod(_mode(volume[kind], name))
         made[volume["name"]] = place
         if kind == "emptyDir":
             place.chmod(0o777)
+        group = (pod["spec"].get("securityContext") or {}).get("fsGroup")
+        if group is not None and os.geteuid() == 0:
+            _give_to(place, group, writable=kind == "emptyDir")
     return made
+
+
+def _mode(source: dict[str, Any], name: str) -> int:
+    """Return the mode of a file: its own, else that of its volume."""
+    own = (each.get("mode") for each in source.get("items") or [] if each.get("path") == name)
+    return next(filter(None, own), source.get("defaultMode", 0o644))
+
+
+def _give_to(place: Path, group: int, *, writable: bool) -> None:
+    """Do what a kubelet does for an fsGroup: everything is of that group, and it may read it, and write an emptyDir."""
+    for each in (place, *place.rglob("*")):
+        mask = 0o660 if writable else 0o440
+        mask |= 0o2110 if each.is_dir() else 0
+        os.chown(each, -1, group)
+        each.chmod(each.stat().st_mode & 0o7777 | mask)
 
 
 def _refusal(kind: str, source: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
 LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went down and came up again by itself
 
-SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for their owner only (0400)
+SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for root and one group (0440)
 KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other
 STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with credentials for the store
 STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's

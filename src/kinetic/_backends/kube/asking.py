@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import names, slices
+from kinetic._backends.kube.containers import GROUP
 from kinetic._backends.kube.kinds import JOB, JOB_SET
 from kinetic._backends.kube.request import RUNNER_PATH, BucketVolume, JobRequest
 from kinetic._backends.kube.single import job
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Where GKE puts the driver's libraries; images made for CUDA know it, and Python's own do not.
 # Source: cloud.google.com/kubernetes-engine/docs/how-to/gpus, "About the NVIDIA CUDA-X libraries", read 2026-11.
 _DRIVER = "/usr/local/nvidia/lib64"
+_PYTHON = "python:"  # Python's own images, whose user is root; others may have one of their own
 _LONGEST_WORD = 131_071  # bytes: MAX_ARG_STRLEN of Linux, less the zero at the end
 _SETTING_UP_SECONDS = 1800  # beside the function's own time: installing, fetching data, and sealing at the end
 
@@ -39,6 +41,7 @@ def request_of(
     account: str,
     environ: Mapping[str, str],
     by_count: bool = True,
+    security: str = "",
 ) -> JobRequest:
     """Return what a launch asks of a cluster; its command is added by ``manifest_of``.
 
@@ -50,10 +53,16 @@ def request_of(
         account: The service account.
         environ: This client's environment.
         by_count: Whether nodes are selected by the number of their GPUs.
+        security: The level of Pod Security that the namespace enforces.
     """
     wishes = launch.pod or PodWishes("")
     settings = wishes.settings
     deadline = launch.order.deadline
+    non_root = security == "restricted"
+    own_image = not wishes.image.startswith(_PYTHON)
+    environment = environment_of(launch, environ)
+    if non_root and not own_image:
+        environment["HOME"] = "/tmp"  # noqa: S108 - in a container of the job's own, whose user has no home
     return JobRequest(
         job_id=launch.order.job_id,
         namespace=namespace,
@@ -63,7 +72,7 @@ def request_of(
         owner=launch.owner,
         group=launch.group,
         order_sha256=launch.order_sha256,
-        environment=environment_of(launch, environ),
+        environment=environment,
         secret=secret,
         runner=runner,
         needs=wishes.needs,
@@ -77,6 +86,8 @@ def request_of(
         node_selector=settings.node_selector,
         store_secret=settings.store_secret,
         by_count=by_count,
+        run_as=GROUP if non_root and not own_image else None,
+        non_root=non_root,
         retries=JobRequest.retries + launch.order.retries,
     )
 
@@ -87,7 +98,7 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     found["KERAS_BACKEND"] = "jax"
     if launch.order.cpu is not None:
         found |= threads.variables(launch.order.cpu)
-    if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith("python:"):
+    if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith(_PYTHON):
         found["LD_LIBRARY_PATH"] = _DRIVER
     if launch.pod is not None and launch.pod.settings.store_secret and launch.store_url.startswith("gs://"):
         found["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"

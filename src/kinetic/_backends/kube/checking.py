@@ -38,6 +38,8 @@ __all__ = ["ACCOUNT", "check", "check_store", "kind_for_slices", "pools_of", "se
 ACCOUNT = "kinetic"  # the service account that pods run as where nobody names another and it exists
 _HEADERS = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}  # never a Secret's content
 
+_ENFORCED = "pod-security.kubernetes.io/enforce"
+
 
 def check(
     client: Client,
@@ -75,7 +77,7 @@ def _check(
     notes: list[str] = []
     together.ask_all(
         [
-            lambda: _namespace(client),
+            lambda: pod_security(client),
             lambda: _permissions(client, placement),
             lambda: notes.extend(_account_notes(client, settings)),
             lambda: _queue(client, settings.queue),
@@ -153,16 +155,21 @@ def refuse_user_info(environ: Mapping[str, str]) -> None:
             )
 
 
-def _namespace(client: Client) -> None:
-    facts.of(client).ask("namespace", lambda: _find_namespace(client))
+def pod_security(client: Client) -> str:
+    """Return the level of Pod Security that the namespace enforces: "" for none, and where we may not look.
+
+    Raises:
+        LaunchError: There is no such namespace.
+    """
+    return facts.of(client).ask("namespace", lambda: _find_namespace(client))
 
 
-def _find_namespace(client: Client) -> bool:
+def _find_namespace(client: Client) -> str:
     try:
         found = client.get(NAMESPACE, client.namespace)
     except AccessDeniedError:
         _try_namespace(client)
-        return True
+        return ""
     leaving = found is not None and (found.get("status") or {}).get("phase") == "Terminating"
     if found is None or leaving:
         raise LaunchError(
@@ -171,7 +178,7 @@ def _find_namespace(client: Client) -> bool:
             next=f"kubectl create namespace {client.namespace}     or name another in KINETIC_NAMESPACE",
             code="namespace-missing",
         )
-    return True
+    return str(((found.get("metadata") or {}).get("labels") or {}).get(_ENFORCED) or "")
 
 
 def _try_namespace(client: Client) -> None:

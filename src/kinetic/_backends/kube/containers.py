@@ -30,8 +30,10 @@ FUSE_ANNOTATION = "gke-gcsfuse/volumes"
 KEEP_ANNOTATION, KARPENTER_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
 _CLASS_LABEL = "cloud.google.com/compute-class"
 COUNT_LABEL = "cloud.google.com/gke-accelerator-count"
-_OWNER_ONLY = 0o400
-_GROUP = 65_532  # may read the Secret as well: an image whose user is not root is in it, and nobody else is
+_OWNER_ONLY = 0o400  # a kubelet lets the group below read it as well: 0440, of root and that group
+GROUP = (
+    65_532  # what reads the Secret in an image whose user is not root; and the user of Python's own, where none may be
+)
 _GIB = 1024**3
 
 # What a job gets that asks for nothing: little enough for the smallest machine of each kind (g2-standard-4 has 4 cores
@@ -128,7 +130,11 @@ def _container(request: JobRequest, environment: list[Manifest]) -> Manifest:
         "env": [*_environment(request), *environment],
         **_from_secret(request),
         "resources": resources(request),
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            **({"runAsNonRoot": True} if request.non_root else {}),
+        },
         "volumeMounts": _mounts(request),
         # The end of the log stands in for last words when the runner left none: explain shows it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -175,10 +181,13 @@ def resources(request: JobRequest) -> Manifest:
 
 
 def _pod_security(request: JobRequest) -> Manifest:
-    """Keep system calls that no job needs away; images run as root, so that is allowed unless a number is given."""
+    """Keep system calls that no job needs away. Most images run as root, so that is allowed unless it must not be.
+
+    With this and what each container has, pods meet the level "restricted" of Pod Security.
+    """
     found: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
     if request.run_as is None:
-        found["fsGroup"] = _GROUP
+        found["fsGroup"] = GROUP
     else:
         found |= {"runAsUser": request.run_as, "runAsGroup": request.run_as, "fsGroup": request.run_as}
         found["runAsNonRoot"] = request.run_as != 0

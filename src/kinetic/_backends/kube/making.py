@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinetic._backends.kube import asking, capacity, facts, keeping, names, slices
+from kinetic._backends.kube import asking, capacity, checking, facts, keeping, names, slices
 from kinetic._backends.kube.kinds import CONFIG_MAP, JOB, LEADER_WORKER_SET, SECRET, SERVICE
 from kinetic._backends.kube.request import RUNNER_FILE
 from kinetic._packing import runner_zip
@@ -76,6 +76,7 @@ class Maker:
             account=self._account(launch),
             environ=self._environ if launch.environ is None else launch.environ,
             by_count=capacity.selects_by_count(self._client, launch.placement),
+            security=checking.pod_security(self._client),
         )
         kind = JOB if launch.placement.hosts == 1 else self._kind_for_slices()
         at = 0 if shared is None else shared * KEY_BYTES

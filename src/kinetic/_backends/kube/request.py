@@ -61,6 +61,7 @@ class JobRequest:
         folders: Absolute paths at which the pod gets an empty folder that it may write to.
         pull_secrets: Secrets with which the image is pulled.
         run_as: User and group number that the container runs as; None for the image's own, mostly root.
+        non_root: Whether the machine shall refuse an image whose user is root.
         node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
         by_count: Whether nodes are selected by the number of their GPUs, too; not where the cluster's do not tell it.
         store_secret: A Secret with credentials for the store: its entries become variables, and files.
@@ -93,6 +94,7 @@ class JobRequest:
     folders: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()
     run_as: int | None = None
+    non_root: bool = False
     node_selector: Mapping[str, str] | None = None
     by_count: bool = True
     store_secret: str = ""

@@ -278,6 +278,13 @@ WAITING = (
         stuck=True,
     ),
     Saying(
+        "image-user",
+        r"^CreateContainerConfigError.*runAsNonRoot",
+        "the namespace {namespace} takes no container whose user is root, and that of {image} is, or has no number",
+        "write USER 1000 into its Dockerfile, use Python's own image, or use another namespace",
+        stuck=True,
+    ),
+    Saying(
         "configuration",
         r"^(?:CreateContainerConfigError|CreateContainerError|RunContainerError|StartError)",
         "the container cannot be made",

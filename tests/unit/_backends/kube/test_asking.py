@@ -185,3 +185,20 @@ def test_wishes_survive_being_kept_for_another_client() -> None:
     wishes = launch(settings=ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})).pod
 
     assert PodWishes.from_json(wishes.to_json()) == wishes
+
+
+@pytest.mark.parametrize(
+    ("security", "image", "expected"),
+    [
+        ("", "python:3.11-slim", (None, False, None)),
+        ("baseline", "python:3.11-slim", (None, False, None)),
+        ("restricted", "python:3.11-slim", (65_532, True, "/tmp")),
+        ("restricted", "registry.example/train:1", (None, True, None)),
+    ],
+)
+def test_who_a_job_is_depends_on_what_its_namespace_enforces(security: str, image: str, expected: object) -> None:
+    found = replace(launch(), pod=PodWishes(image))
+
+    request = asking.request_of(found, "research", runner="r", secret="s", account="", environ={}, security=security)
+
+    assert (request.run_as, request.non_root, request.environment.get("HOME")) == expected

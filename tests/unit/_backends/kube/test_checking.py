@@ -14,7 +14,7 @@ import pytest
 from servers.http11 import Answer, Request, Server
 from servers.scripted import page, refusal
 
-from kinetic._backends.kube import capacity, containers, facts, kinds, together
+from kinetic._backends.kube import capacity, checking, containers, facts, kinds, together
 from kinetic._backends.kube.access import Access, Fixed
 from kinetic._backends.kube.checking import check, check_store, kind_for_slices, service_account
 from kinetic._backends.kube.client import Client
@@ -701,3 +701,19 @@ def test_the_pods_of_such_a_job_do_not_ask_for_the_label() -> None:
     request = JobRequest("job", "team", place("gpu-l4"), "image", (), by_count=False)
 
     assert containers.node_selector(request) == UNCOUNTED
+
+
+@pytest.mark.parametrize(
+    ("labels", "level"), [({}, ""), ({"pod-security.kubernetes.io/enforce": "restricted"}, "restricted")]
+)
+def test_the_level_of_pod_security_is_read_from_the_namespace_once(cluster, client, labels, level: str) -> None:
+    cluster.answers["/namespaces/team"] = page({"metadata": {"name": "team", "labels": labels}})
+
+    assert [checking.pod_security(client) for _ in range(3)] == [level] * 3
+    assert cluster.asked("/namespaces/team") == 1
+
+
+def test_where_the_namespace_may_not_be_read_no_level_is_assumed(cluster, client) -> None:
+    cluster.answers["/namespaces/team"] = refusal(403, "forbidden", "Forbidden")
+
+    assert checking.pod_security(client) == ""

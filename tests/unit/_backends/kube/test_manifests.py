@@ -215,6 +215,24 @@ def test_an_image_that_does_not_run_as_root_can_read_its_secret(ask) -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
 
 
+def test_every_pod_meets_the_level_restricted_but_for_its_user(ask) -> None:
+    for manifest in (single.job(ask()), *(make(ask("tpu-v6e-4x4")) for make in MAKERS)):
+        pod = pod_of(manifest)
+
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container(pod)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_where_nobody_may_be_root_the_machine_looks_at_the_images_user(ask) -> None:
+    pod = pod_of(single.job(ask(non_root=True)))
+
+    assert container(pod)["securityContext"]["runAsNonRoot"] is True
+    assert "runAsUser" not in pod["securityContext"]
+
+
 # ----------------------------------------------------------------------------------------------------------- many hosts
 
 
