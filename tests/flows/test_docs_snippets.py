@@ -155,6 +155,8 @@ def test_the_readme_does_what_it_says(home: Path, tmp_path: Path):
 
     _follow(blocks_of(README), reader)
 
+    assert (reader.folder / "count.txt").exists()  # what the last command of the page brings here
+
 
 def _follow(blocks: list[Block], reader: Reader) -> None:
     for block, following in zip(blocks, [*blocks, None][1:], strict=True):

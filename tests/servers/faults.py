@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 CONDITIONS = {"if-none-match", "if-match", "x-goog-if-generation-match"}
+Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -23,7 +24,8 @@ class Fault:
         kind: "status" answers with ``status`` and does nothing; "drop" closes the connection before the request is
             passed on, "half" after half of its body was read; "lose" passes it on and closes the connection instead
             of answering; "cut" sends half of the answer's body, then resets the connection; "slow" sends the body in
-            crumbs; "careless" takes the conditions out of the request, as a service would that does not know them.
+            crumbs; "stale" answers a listing as it was answered before, as a cache would; "careless" takes the
+            conditions out of the request, as a service would that does not know them.
         method: Of requests that it meets; a regular expression.
         target: Path and query of requests that it meets; a regular expression that is searched for.
         times: How often; then it is over.
@@ -66,6 +68,7 @@ class FaultyProxy:
     def __init__(self, upstream: str) -> None:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
+        self._answers: dict[str, Answer] = {}
         self.lock = threading.Lock()
         self.upstream = upstream.partition("://")[2]
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -79,6 +82,14 @@ class FaultyProxy:
         self._thread.join()
         self._server.hang_up()
         self._server.server_close()
+
+    def remembered(self, target: str, answer: Answer, *, stale: bool) -> Answer:
+        """Return the answer that a listing had before, if that is asked for, and keep this one for the next."""
+        if "prefix=" not in target:
+            return answer
+        with self.lock:
+            before, self._answers[target] = self._answers.get(target, answer), answer
+        return before if stale else answer
 
     def due(self, method: str, target: str) -> Fault | None:
         with self.lock:
@@ -134,6 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and kind == "status":
             return self._answer(fault.status, {"Content-Type": "text/plain"}, b"injected")
         status, headers, data = self._upstream(body, without=CONDITIONS if kind == "careless" else set())
+        status, headers, data = self.server.proxy.remembered(self.path, (status, headers, data), stale=kind == "stale")
         if kind == "lose":
             return self._reset()
         self._answer(status, headers, data, kind)
