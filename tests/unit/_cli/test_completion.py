@@ -178,8 +178,7 @@ def test_a_folder_with_a_name_that_no_job_has_is_not_offered(complete, home) -> 
 def test_a_real_bash_runs_nothing_of_what_it_is_offered(environ, home, tmp_path) -> None:
     if shutil.which("bash") is None:
         pytest.skip("bash is not installed")
-    for name in STRANGE:
-        (home / "store" / name).mkdir()
+    (home / "store" / "cpu-x;touch pwned").mkdir()  # alone, so that Tab would put the whole of it into the line
     begin = 'eval "$(kinetic completion bash)"; PS1=now""typing\n'
 
     on_a_terminal(
