@@ -51,7 +51,7 @@ def test_a_worker_holds_its_streams_its_report_and_nothing_of_its_supervisor(pro
     found = json.loads(project.out(f"{SCRIPT}add(1, 2)\nprint(json.dumps(held()))"))
 
     others = [name for number, name in found.items() if int(number) > 2 and not name.startswith("/proc/")]
-    own = [name for name in others if name.endswith("log-0-0.stacks")]  # where it answers who asks for its stacks
+    own = [name for name in others if "/jobs/cpu-held-" in name]  # its log, and where it answers for its stacks
     pipes = [name for name in others if name.startswith("pipe:")]
     assert len(others) == len(own) + len(pipes), others
     assert len(pipes) == (2 if portable else 1), others
