@@ -236,29 +236,28 @@ class FileStore:
 
     def _place(self, scratch: str, key: str, *, if_absent: bool, force: bool = False) -> bool:
         """Put a complete scratch file under its key: link creates only if absent, rename replaces."""
-        target = self._path(key)
-        folder = target.rpartition("/")[0]
         if force:
             folders.sync(scratch)
-        kept = self._into_folder(scratch, target, folder, if_absent=if_absent)
-        with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
-            folders.sync(folder)
+        folder = self._path(key).rpartition("/")[0]
+        kept = self._into_folder(scratch, key, folder, if_absent=if_absent)
+        self._force(folder)
         return kept
 
-    def _into_folder(self, scratch: str, target: str, folder: str, *, if_absent: bool) -> bool:
-        """Make the folder and move the file into it, again while another process deletes folders between the two."""
-        inside, name = folder[len(str(self.root)) + 1 :], descriptors.name_of(target)
-        left = _ATTEMPTS
+    def _into_folder(self, scratch: str, key: str, folder: str, *, if_absent: bool) -> bool:
+        """Move the file into its folder, which is made where it is missing, and again while others delete it."""
+        inside, _, name = key.rpartition("/")
+        make, left = None, _ATTEMPTS
         while True:
             try:
-                self._make(folder)
-                with descriptors.folder(self.root, inside) as at:
+                with descriptors.folder(self.root, inside, make=make) as at:  # refused where a link leads out
                     return self._into_place(scratch, name, at, if_absent=if_absent)
-            except (FileNotFoundError, FileExistsError):  # the second when it goes while it is being made
-                self._known_folders.discard(folder)
+            except FileNotFoundError:
                 left -= 1
                 if left < 0:
                     raise
+            make = folders.PRIVATE_FOLDER
+            folders.make(self.root)
+            self._known_folders = {known for known in self._known_folders if not f"{folder}/".startswith(f"{known}/")}
 
     def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
         """Give a file its name in an open folder, which nobody can exchange for a link any more."""
@@ -275,27 +274,20 @@ class FileStore:
             return _create_without_links(scratch, name, at, self.scratch())
         return True
 
-    def _make(self, folder: str) -> None:
-        """Make a folder; its own name and those above it must outlive a power cut, too.
+    def _force(self, folder: str) -> None:
+        """Force the names in a folder to the disk, and its own and those above it: they must outlive a power cut, too.
 
-        A folder that is there already may have been made a moment ago by somebody who has not synced it yet.
+        After the file is in its place, not before: while an empty folder waits for the disk, others may remove it.
+        One that was there already may have been made a moment ago by a process that has not synced it yet.
         """
-        if folder in self._known_folders:
-            return
         root = str(self.root)
-        if not os.path.isdir(folder):
-            folders.make(root)
-        inside = folder[len(root) + 1 :]
-        with descriptors.folder(
-            self.root, inside, make=folders.PRIVATE_FOLDER
-        ):  # refused where a link leads out of the store
-            pass
-        while folder not in self._known_folders and folder.startswith(root):
-            above = folder.rpartition("/")[0]
-            with contextlib.suppress(FileNotFoundError):  # deleted again already: whoever puts something in it notices
+        with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
+            folders.sync(folder)
+            while folder not in self._known_folders and f"{folder}/".startswith(f"{root}/"):
+                above = folder.rpartition("/")[0]
                 folders.sync(above)
-            self._known_folders.add(folder)
-            folder = above
+                self._known_folders.add(folder)
+                folder = above
 
 
 def _create_without_links(scratch: str, name: str, at: int, gates: Path) -> bool:

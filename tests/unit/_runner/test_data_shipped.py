@@ -468,7 +468,7 @@ def logged(verb):
                 time.sleep(60)
         return plain(self, key, **more)
     setattr(FileStore, verb, instead)
-logged("get"), logged("open")
+logged("open")  # get opens, too
 """
 
 

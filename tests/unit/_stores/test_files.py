@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -131,23 +132,23 @@ def test_an_object_of_odd_buffers_is_written_whole(store: FileStore) -> None:
 
 
 @pytest.mark.parametrize("if_absent", [True, False])
+@pytest.mark.parametrize("moment", ["_into_folder", "_into_place"], ids=["before it is opened", "once it is open"])
 def test_a_folder_that_is_exchanged_for_a_link_is_not_written_through(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, if_absent: bool
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, if_absent: bool
 ) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "result.pkl").write_text("dear")
     store.put("job/record", b"")
-    real = FileStore._make
+    folder, real = store.root / "job", getattr(FileStore, moment)
 
-    def exchange(self: FileStore, folder: str) -> None:
-        real(self, folder)
-        if os.path.basename(folder) == "job" and not os.path.islink(folder):
-            os.rename(folder, tmp_path / "aside")
-            os.symlink(tmp_path / "theirs", folder)
+    def exchange(self: FileStore, *args: object, **named: object) -> object:
+        folder.rename(tmp_path / "aside")
+        folder.symlink_to(tmp_path / "theirs")
+        return real(self, *args, **named)
 
-    monkeypatch.setattr(FileStore, "_make", exchange)
+    monkeypatch.setattr(FileStore, moment, exchange)
 
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) if moment == "_into_folder" else contextlib.nullcontext():
         store.put("job/result.pkl", b"planted", if_absent=if_absent)
 
     assert (tmp_path / "theirs" / "result.pkl").read_text() == "dear"
