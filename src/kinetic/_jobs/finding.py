@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _settings as settings
-from kinetic._jobs import history, places, record, retention, tombstones, trust
+from kinetic._jobs import history, index, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.trust import Untrusted
 from kinetic._output import tracebacks
@@ -203,21 +203,28 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
     """Yield the handles of jobs, several records at a time where that is quicker; of the others, a warning tells."""
     untrusted: list[Untrusted] = []
     for store, ids in wanted:
-        tasks = (functools.partial(_try_to_load, store, job_id) for job_id in ids)
-        for found in transfer.in_parallel(store, tasks):
-            if isinstance(found, Untrusted):
-                untrusted.append(found)
-            elif found is not None:
-                yield found
+        known = index.of(store)
+        tasks = []
+        for job_id in ids:
+            if (page := known.record(job_id)) is not None:
+                yield JobHandle.from_dict(page)
+            else:
+                tasks.append(functools.partial(_try_to_load, store, job_id))
+        for read in transfer.in_parallel(store, tasks):
+            if isinstance(read, Untrusted):
+                untrusted.append(read)
+            elif read is not None:
+                known.note_record(read["job_id"], read)
+                yield JobHandle.from_dict(read)
+        known.write(functools.partial(tombstones.named, store))
     for line in trust.told(untrusted, "job"):
         _log().warning("%s", line)
 
 
-def _try_to_load(store: Store, job_id: str) -> JobHandle | Untrusted | None:
+def _try_to_load(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
     """Read the record of a job; one that cannot be read is a warning."""
     try:
-        found = record.read(store, job_id)
-        return found if isinstance(found, Untrusted) else JobHandle.from_dict(found)
+        return record.read(store, job_id)
     except KeyMissingError:  # being submitted, or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed

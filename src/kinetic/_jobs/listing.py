@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.protocol import Sighting
-from kinetic._jobs import looking, places, reading, record, tombstones, verdicts
+from kinetic._jobs import index, looking, places, reading, record, tombstones, verdicts
 from kinetic._jobs.looking import Look
 from kinetic._wire import keys, names
 from kinetic._wire import outcome as outcomes
@@ -27,12 +27,16 @@ _LOCAL = "local"
 _FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much
 
 
-def rows(handles: Sequence[JobHandle]) -> list[Look]:
+def rows(handles: Sequence[JobHandle], *, from_index: bool = False) -> list[Look]:
     """Look at jobs as ``looking.look`` does at one, in their order.
 
     A job that cannot be judged does not hide the others: its sighting carries the reason.
+
+    Args:
+        handles: The jobs.
+        from_index: Take verdicts that were read before from the index; they lack logs and tracebacks.
     """
-    verdict_of = {handle.job_id: _verdict(handle) for handle in handles}
+    verdict_of = _verdicts_by_index(handles) if from_index else {each.job_id: _verdict(each) for each in handles}
     open_ = [handle for handle in handles if verdict_of[handle.job_id] is None and can_be_seen(handle)]
     seen = _observe(open_)
     return [_safe_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id)) for handle in handles]
@@ -233,6 +237,28 @@ def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
         return reading.verdict_of(handle)
     except KineticError as error:
         return error
+
+
+def _verdicts_by_index(handles: Sequence[JobHandle]) -> dict[str, Outcome | KineticError | None]:
+    """Return what the index knows of how jobs ended, else what the store says, which the index keeps from then on."""
+    by_store: dict[str | None, list[JobHandle]] = {}
+    for handle in handles:
+        by_store.setdefault(handle.store, []).append(handle)
+    found: dict[str, Outcome | KineticError | None] = {}
+    for theirs in by_store.values():
+        try:
+            store = places.store_of(theirs[0])
+        except KineticError as error:  # of a kind that this kinetic does not know
+            found |= dict.fromkeys((handle.job_id for handle in theirs), error)
+            continue
+        known = index.of(store)
+        for handle in theirs:
+            told: Outcome | KineticError | None = known.outcome(handle.job_id)
+            if told is None and isinstance(told := _verdict(handle), outcomes.Outcome):
+                known.note_outcome(handle.job_id, told)
+            found[handle.job_id] = told
+        known.write(functools.partial(tombstones.named, store))
+    return found
 
 
 def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:

@@ -101,6 +101,14 @@ def namespace_key(key_id: str) -> bytes | None:
     return keyring.find(home(), key_id) if key_id else None
 
 
+def key_ids() -> frozenset[str]:
+    """Return the keys that are in this caller's own ring, without opening them."""
+    try:
+        return frozenset(os.listdir(home() / "keys"))
+    except OSError:
+        return frozenset()
+
+
 def key_to_read(handle: JobHandle) -> bytes | None:
     """Return the key without which no page of a job is believed; None only when the user trusts the store.
 

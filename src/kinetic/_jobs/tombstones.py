@@ -7,11 +7,12 @@ Status, times and reason; no payload, no secret. The page of a *collected* job s
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from kinetic._jobs import trust
+from kinetic._jobs import index, trust
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import keys, names, pages
 from kinetic._wire.handles import HISTORY
@@ -66,7 +67,18 @@ def ids(store: Store) -> set[str]:
 
 def listed(store: Store) -> Iterator[dict[str, Any]]:
     """Yield every page that can be read and verified."""
-    return filter(None, (seen(store, job_id) for job_id in sorted(ids(store))))
+    known = index.of(store)
+    stamps = {keys.job_of_history(entry.key): (entry.size, entry.modified) for entry in entries(store)}
+    for job_id in sorted(filter(names.is_job_id, stamps)):
+        page = known.past(job_id, stamps[job_id], functools.partial(seen, store, job_id))
+        if page is not None:
+            yield page
+    known.write(functools.partial(named, store))
+
+
+def named(store: Store) -> set[str]:
+    """Return every job that a store or its history names."""
+    return {*store.folders(""), *ids(store)}
 
 
 def sweep(store: Store) -> None:

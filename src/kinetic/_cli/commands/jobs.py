@@ -216,7 +216,8 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     found = finding.known(**wanted.place) if wanted.everything else None
     every = found.live if found is not None else finding.list_jobs(**wanted.place)
     live = [job for job in every if filters.may_hold(job.func_name, job.created_at, now)]
-    stores = {job.job_id: places.store_of(job).url for job in live}
+    urls = {store: places.store_of(job).url for store, job in {job.store: job for job in live}.items()}
+    stores = {job.job_id: urls[job.store] for job in live}
     past = []
     for page in found.past if found is not None else ():
         with _told_of(str(page.get("job_id"))):
@@ -228,7 +229,7 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     if is_plain and filters._replace(function=None, since=None, older_than=None) == Filters():
         live = live[: wanted.limit]  # the status of a job costs a look at it
     shown = []
-    for handle, seen in zip(live, listing.rows(live), strict=True):
+    for handle, seen in zip(live, listing.rows(live, from_index=True), strict=True):
         with _told_of(handle.job_id):
             shown.append(describing.page_of(handle, seen))
     shown += past
