@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._jobs import reading, retention
+from kinetic._jobs import index, reading, retention
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
 from kinetic.errors import KineticError
@@ -115,10 +115,11 @@ def look(home: Path, runtime: Path, store: Store) -> Found:
     places = _apart([home, runtime, *([root] if root is not None else [])])
     holdings = {name: Holding(name, why) for name, why in ROWS}
     waiting: list[Waiting] = []
+    known = index.of(store)
     for file in _files(places, home, runtime, root):
         name, unit = _kind(file)
         if name == "results":
-            ended = _collectable(store, unit)
+            ended = _collectable(store, known, unit)
             name = "failures" if ended is None else name
             if ended is not None:
                 waiting.append(Waiting(unit, file.size, ended or file.modified))
@@ -129,12 +130,10 @@ def look(home: Path, runtime: Path, store: Store) -> Found:
     return Found(places, tuple(holdings.values()), tuple(sorted(waiting, key=lambda result: result.ended)))
 
 
-def _collectable(store: Store, job_id: str) -> float | None:
+def _collectable(store: Store, known: index.Index, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
-    try:
-        outcome = reading.page_of(
-            store, job_id, lambda: None
-        )  # nothing but its age is told, so it need not be verified
+    try:  # nothing but its age is told, so it need not be verified
+        outcome = known.outcome(job_id) or reading.page_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -184,7 +183,7 @@ def _kind(file: _File) -> tuple[str, str]:
     top = parts[0]
     if retention.ENVIRONMENTS in parts[:2]:
         return "environments", "/".join(parts[: parts.index(retention.ENVIRONMENTS) + 2])
-    if top == "cache":
+    if top in {"cache", "index"}:
         return "caches", "/".join(parts)
     if top == "notices":  # what was said once today: empty files
         return "caches", top

@@ -36,10 +36,16 @@ def rows(handles: Sequence[JobHandle], *, from_index: bool = False) -> list[Look
         handles: The jobs.
         from_index: Take verdicts that were read before from the index; they lack logs and tracebacks.
     """
-    verdict_of = _verdicts_by_index(handles) if from_index else {each.job_id: _verdict(each) for each in handles}
+    if from_index:
+        verdict_of, plain = _verdicts_by_index(handles)
+    else:
+        verdict_of, plain = {handle.job_id: _verdict(handle) for handle in handles}, {}
     open_ = [handle for handle in handles if verdict_of[handle.job_id] is None and can_be_seen(handle)]
     seen = _observe(open_)
-    return [_safe_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id)) for handle in handles]
+    return [
+        plain.get(handle.job_id) or _safe_look(handle, verdict_of[handle.job_id], seen.get(handle.job_id))
+        for handle in handles
+    ]
 
 
 def _safe_look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:
@@ -239,26 +245,35 @@ def _verdict(handle: JobHandle) -> Outcome | KineticError | None:
         return error
 
 
-def _verdicts_by_index(handles: Sequence[JobHandle]) -> dict[str, Outcome | KineticError | None]:
-    """Return what the index knows of how jobs ended, else what the store says, which the index keeps from then on."""
+def _verdicts_by_index(
+    handles: Sequence[JobHandle],
+) -> tuple[dict[str, Outcome | KineticError | None], dict[str, Look]]:
+    """Return how jobs ended, from the index or else from the store; and the looks at those that need no further one.
+
+    A job that has a verdict and no page of the history is what its verdict says. Which have one, a listing tells.
+    """
     by_store: dict[str | None, list[JobHandle]] = {}
     for handle in handles:
         by_store.setdefault(handle.store, []).append(handle)
     found: dict[str, Outcome | KineticError | None] = {}
+    plain: dict[str, Look] = {}
     for theirs in by_store.values():
         try:
             store = places.store_of(theirs[0])
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((handle.job_id for handle in theirs), error)
             continue
-        known = index.of(store)
+        known, removed = index.of(store), tombstones.ids(store)
         for handle in theirs:
             told: Outcome | KineticError | None = known.outcome(handle.job_id)
             if told is None and isinstance(told := _verdict(handle), outcomes.Outcome):
                 known.note_outcome(handle.job_id, told)
             found[handle.job_id] = told
+            if isinstance(told, outcomes.Outcome) and handle.job_id not in removed and looking.past_of(handle) is None:
+                status = verdicts.verdict(outcome=told, sighting=None)
+                plain[handle.job_id] = Look(status, told)
         known.write(functools.partial(tombstones.named, store))
-    return found
+    return found, plain
 
 
 def _look(handle: JobHandle, found: Outcome | KineticError | None, sighting: Sighting | None) -> Look:
