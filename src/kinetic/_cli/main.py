@@ -103,6 +103,8 @@ def _open_what_is_closed() -> None:
 class _Gated(io.TextIOWrapper):
     """A standard stream with the gate of ``_output/gate.py`` before it: nothing that is printed steers a terminal."""
 
+    before: TextIO
+
     def write(self, text: str) -> int:
         """Write a text of one line or of several; what has passed the gate already goes as it is."""
         if not getattr(text, "has_passed", False) and not text.replace("\n", "").isprintable():
@@ -118,8 +120,11 @@ def _gated(stream: TextIO) -> TextIO:
         return stream
     # A value may hold what this terminal's encoding cannot say.
     encoding, at_once, by_line = stream.encoding, stream.write_through, stream.line_buffering
-    buffer = stream.detach()
-    return _Gated(buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once)
+    stream.flush()
+    # Not detach(): shutil asks sys.__stdout__, which is this stream, how wide the terminal is.
+    gated = _Gated(stream.buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once)
+    gated.before = stream  # a stream that nothing holds any more closes the file below it
+    return gated
 
 
 def main() -> None:

@@ -181,7 +181,7 @@ def test_a_sealed_record_with_nasty_words_steers_no_terminal(home: Path, kinetic
     handle.image_uri = handle.namespace = handle.zone = handle.created_at = NASTY
     key_id, key = keyring.own_key(home)
     handle.key_id = key_id
-    page = record.to_bytes(handle.to_dict(), {"machine": NASTY, "python": NASTY}, seal.job_key(key, job_id))
+    page = record.to_bytes(handle.to_dict(), {"machine": NASTY, "python": NASTY}, seal.job_key(key, job_id, store.url))
     store.delete(keys.record(job_id))
     store.put(keys.record(job_id), page)
 
