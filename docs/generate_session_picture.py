@@ -42,9 +42,8 @@ def session() -> list[tuple[str, str]]:
         for script, text in _SCRIPT.findall((ROOT / "README.md").read_text()):
             (folder / f"{script}.py").write_text(text)
         tools = Path(sys.executable).parent
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTEST", "GOOGLE_"))
-        }
+        theirs = ("KINETIC_", "PYTEST", "GOOGLE_", "COLUMNS", "LINES")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
         # The notice about containers is about this machine, not the reader's. It is shown once a day: use it up first.
         environment |= {"KINETIC_HOME": str(folder / "home"), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
         environment |= {"PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}

@@ -181,7 +181,11 @@ def test_a_batch_stops_at_the_first_failure(guide: Guide) -> None:
 def test_a_batch_is_cancelled(guide: Guide) -> None:
     waits = {"lr": 2, "until": str(guide.go)}
 
-    assert guide.run("cancel", "[batch.wait(), batch.status_counts()][1]", waits, waits)[1] == {"NOT_FOUND": 2}
+    submitted = "import time\nwhile len(batch.statuses()) < 2: time.sleep(0.01)"
+
+    counts = guide.run("cancel", "[batch.wait(), batch.status_counts()][1]", waits, waits, before=submitted)[1]
+
+    assert counts == {"NOT_FOUND": 2}
 
 
 def test_a_batch_is_reattached(guide: Guide) -> None:

@@ -259,7 +259,7 @@ def test_ctrl_c_in_a_blocking_call_closes_the_way_and_the_job_waits_on(theirs, m
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
     assert f"debug:    kinetic jobs debug {job.job_id}" in err
-    assert f"KeyboardInterrupt: {job.job_id} goes on" in err
+    assert "Traceback" not in err
     process, debugger, _ = attach(job, capsys)
     with debugger:
         debugger.attach()

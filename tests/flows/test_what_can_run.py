@@ -411,7 +411,7 @@ def test_a_job_knows_who_and_where_it_is(world) -> None:
     assert ours["KINETIC_HOST_COUNT"] == "1"
     assert ours["KINETIC_OUTPUT_DIR"] == output_dir
     assert found["output_is_there"]
-    assert Path(output_dir).is_dir()
+    assert not Path(output_dir).exists()  # it left nothing there, so the empty folder is gone
 
 
 def test_a_job_starts_where_the_script_was_started_in_a_copy_of_the_project(world, project, home: Path) -> None:

@@ -27,19 +27,20 @@ _BLOCK = 1 << 20
 _LEVEL = 1  # 10 MiB in 60 ms; somebody waits for the value of this job
 
 
-def keep_logs(handle: JobHandle, inside: Sequence[Entry]) -> list[dict[str, int]]:
+def keep_logs(handle: JobHandle, inside: Sequence[Entry], *, succeeded: bool) -> list[dict[str, int]]:
     """Write the end of every log of a job into the history.
 
     Args:
         handle: The job; it has ended.
         inside: What the store has of it.
+        succeeded: Whether it left a value. Then its log is in the store, or it printed nothing: no cluster is asked.
 
     Returns:
         Attempt, host and size of each, for the page; [] as well where another process removed the job meanwhile.
     """
     store, kept = places.store_of(handle), []
     try:
-        for attempt, host, log in _logs_of(handle, store, inside):
+        for attempt, host, log in _logs_of(handle, store, inside, succeeded=succeeded):
             data = _end_of(log)
             if data and not _is_being_deleted(store, handle.job_id):  # then only a part of it may have been read
                 store.put(keys.history_log(handle.job_id, attempt, host), _packed(data))
@@ -69,7 +70,9 @@ def forget(store: Store, job_id: str) -> None:
     tombstones.write(store, {**page, "collected": None, "logs": []}, key or bytes(seal.KEY_BYTES), again=True)
 
 
-def _logs_of(handle: JobHandle, store: Store, inside: Sequence[Entry]) -> Iterator[tuple[int, int, LiveLog]]:
+def _logs_of(
+    handle: JobHandle, store: Store, inside: Sequence[Entry], *, succeeded: bool
+) -> Iterator[tuple[int, int, LiveLog]]:
     """Yield attempt, host and log of all that a job printed; on this machine first where the job wrote it."""
     backend, job_id = places.backend_of(handle), handle.job_id
     attempts = max(1, sum(entry.key.startswith(keys.attempts(job_id)) for entry in inside))
@@ -83,7 +86,7 @@ def _logs_of(handle: JobHandle, store: Store, inside: Sequence[Entry]) -> Iterat
                 yield attempt, host, live
         if not {*places_} <= here | stored.keys():  # its supervisor has moved one into the store this moment
             stored = _stored(job_id, store.entries(f"{job_id}/logs/"))
-    elif not stored:  # its pod may have been cut off before it sent anything
+    elif not stored and not succeeded:  # its pod may have been cut off before it sent anything
         with contextlib.suppress(KineticError, OSError):
             live = logs.open_log(backend, store, job_id, attempt=attempts - 1, host=0)
             if live is not None:

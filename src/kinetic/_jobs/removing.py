@@ -111,7 +111,7 @@ def collected_page(handle: JobHandle, seen: Look) -> dict[str, Any]:
     """Write logs and page of a collected job into the history, and return the page."""
     store = places.store_of(handle)
     inside = list(store.entries(keys.job(handle.job_id)))
-    logs = history.keep_logs(handle, inside)
+    logs = history.keep_logs(handle, inside, succeeded=seen.outcome is not None and seen.outcome.succeeded)
     step("client:log-kept")
     fields = _history(handle, seen, inside)
     fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}

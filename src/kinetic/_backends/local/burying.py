@@ -370,7 +370,10 @@ def _marked_by_ps(wanted: bytes) -> list[int]:
 
 def drop_data(paths: Paths, job_id: str) -> None:
     """Remove what a job read, its own copies and links only; no process of it is left."""
-    found = list(paths.job(job_id).glob("data-*"))
+    try:
+        found = [path for path in paths.job(job_id).iterdir() if path.name.startswith("data-")]
+    except FileNotFoundError:  # removed meanwhile, by another process
+        return
     if found:
         from kinetic._runner.data import releasing  # most jobs read no data
 
