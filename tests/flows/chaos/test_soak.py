@@ -233,10 +233,8 @@ def _judge(page: dict[str, Any], word: dict[str, Any], *, began: int, ended: int
         return "it waits for ever"
     if error in {"JobNotFoundError", "ResultGoneError"} or "was removed" in message or "collected" in message:
         return "" if collecting else "it is gone, and nobody collected it"
-    if "[signal]" in message:
-        return ""  # its process was killed in its function, or on the last steps before or after it
-    if "[lost]" in message and not ended:
-        return ""  # so was whoever watched over it, or three supervisors before it began
+    if "[signal]" in message or "[lost]" in message:
+        return ""  # its process was killed before its value was durable, or its supervisor, or three before it began
     return "an end that nothing explains"
 
 
