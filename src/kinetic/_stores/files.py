@@ -257,7 +257,10 @@ class FileStore:
                     raise
             make = folders.PRIVATE_FOLDER
             folders.make(self.root)
-            self._known_folders = {known for known in self._known_folders if not f"{folder}/".startswith(f"{known}/")}
+            gone = folder
+            while gone.startswith(f"{self.root}/"):  # one by one: other threads use the set at the same time
+                self._known_folders.discard(gone)
+                gone = gone.rpartition("/")[0]
 
     def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
         """Give a file its name in an open folder, which nobody can exchange for a link any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,13 @@ def test_an_object_of_odd_buffers_is_written_whole(store: FileStore) -> None:
     store.put("c", iter([b"1", bytearray(b"23"), b""]))
 
     assert (store.get("a"), store.get("b"), store.get("c")) == (b"12345678", b"", b"123")
+
+
+def test_many_threads_put_objects_into_new_folders_at_once(store: FileStore) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: store.put(f"job-{number}/deep/record", b"1"), range(3000)))
+
+    assert sum(1 for _ in store.entries("")) == 3000
 
 
 @pytest.mark.parametrize("if_absent", [True, False])
