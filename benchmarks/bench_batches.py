@@ -55,14 +55,17 @@ def peak():
 def end_all(count):
     # Ends the jobs of a batch of this size as their keepers would, without running them.
     from kinetic._stores import transfer
-    from kinetic._wire import keys
+    from kinetic._jobs import places
+    from kinetic._wire import keys, seal
     batch = noop.run_async_map(range(count), max_concurrent=1)
     batch.cancel()
     board = batch._board
+    seals = places.group_key(board.group)
     tasks = []
     for index in range(count):
-        for key in (keys.child(batch.group_id, index, 0), keys.mark(batch.group_id, index, 0) + ".succeeded"):
-            tasks.append((key, b""))
+        tasks.append((seal.mark(keys.child(batch.group_id, index, 0), "", seals), b""))
+        own = places.key_for(board.group.child_id(index, 0), board.group.key_id, board.store.url)
+        tasks.append((seal.mark(keys.mark(batch.group_id, index, 0), "succeeded", own), b""))
     transfer.put_many(board.store, tasks)
     batches.append(kinetic.attach_batch(batch.group_id))
     return True
