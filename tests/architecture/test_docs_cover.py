@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic
-from kinetic._jobs import looking
+from kinetic._jobs import status
 from kinetic._settings import VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def text_of(*pages: Path) -> str:
 def codes() -> set[str]:
     found = {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
     ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "endings.py").read_text())))
-    return found | {looking._CODES.get(code, code) for code in ends}
+    return found | {status._CODES.get(code, code) for code in ends}
 
 
 def ends_in(tree: ast.AST) -> Iterator[str]:

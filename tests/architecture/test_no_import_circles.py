@@ -25,9 +25,6 @@ KNOWN = (
     {"kinetic._jobs.defaults", "kinetic._jobs.options", "kinetic._jobs.typed"},
     {f"kinetic._batches.{name}" for name in "collecting ending finding grid handle interrupting naming".split()}
     | {f"kinetic._batches.{name}" for name in "resuming view waiting".split()},
-    {f"kinetic._jobs.{name}" for name in "addressing attaching collecting describing forwarding handle".split()}
-    | {f"kinetic._jobs.{name}" for name in "history index listing logs looking mending places reading".split()}
-    | {f"kinetic._jobs.{name}" for name in "record removing tombstones trust visiting waiting".split()},
 )
 
 

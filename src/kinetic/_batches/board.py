@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._batches import children
 from kinetic._batches.turns import Turns
-from kinetic._jobs import looking, places, tombstones
+from kinetic._jobs import places, tombstones
+from kinetic._jobs.status import observe
 from kinetic._wire import keys, names, seal
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import IntegrityError
@@ -329,7 +330,7 @@ class Board:
         attempt, handle = self.attempts[index], self.handle(index)
         assert handle is not None  # noqa: S101 - it is active
         try:
-            seen = looking.look(handle)
+            seen = observe(handle)
         except IntegrityError:  # its Outcome was tampered with: one child must not hide the others
             self._end(index, attempt, outcomes.FAILED, time.time())
             return

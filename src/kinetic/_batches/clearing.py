@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic._jobs import history, looking, places, removing, tombstones
+from kinetic._jobs import history, places, removing, tombstones
+from kinetic._jobs.status import observe
 from kinetic._stores import transfer
 from kinetic._wire import keys, seal
 from kinetic._wire.steps import step
@@ -35,7 +36,7 @@ def after_collection(handles: Sequence[JobHandle], board: Board | Loose) -> None
 
 def _keep(handle: JobHandle, board: Board | Loose) -> None:
     """Write a collected child's log and page into the history, and set the mark that says it is removed."""
-    seen = handle._ended or looking.look(handle)  # noqa: SLF001 - whoever collected it has seen how it ended
+    seen = handle._ended or observe(handle)  # noqa: SLF001 - whoever collected it has seen how it ended
     handle._past = removing.collected_page(handle, seen)  # noqa: SLF001
     _mark(handle, board)
 

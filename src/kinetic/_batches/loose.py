@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._batches.board import REMOVED, End
-from kinetic._jobs import history, listing, places
+from kinetic._jobs import history, places
+from kinetic._jobs.status import observe_many
 from kinetic._wire import outcome as outcomes
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
 
 _PAUSE_SECONDS = 0.05
@@ -87,7 +88,7 @@ class Loose:
     def refresh(self, *, whole: bool = False) -> None:  # noqa: ARG002 - as the board has it
         """Look at every job."""
         present = [(index, job) for index, job in enumerate(self._jobs) if job is not None]
-        for (index, _), seen in zip(present, listing.rows([job for _, job in present]), strict=True):
+        for (index, _), seen in zip(present, observe_many([job for _, job in present]), strict=True):
             self._statuses[index] = seen.status
             if seen.status.is_final and index not in self._found:
                 at = seen.outcome.ended if seen.outcome is not None else None
@@ -107,7 +108,7 @@ class Loose:
         return next(job for job in self._jobs if job is not None)
 
 
-def _word_of(seen: Look) -> str:
+def _word_of(seen: Snapshot) -> str:
     """Say how a job ended; of one that was collected, how the history says it did."""
     if seen.status in _WORDS:
         return _WORDS[seen.status]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._batches import naming, tally
-from kinetic._jobs import listing, looking
+from kinetic._jobs.status import observe
 from kinetic._output import lines, live
 from kinetic._output.gate import plain
 from kinetic._output.progress import Clock, lasting
@@ -200,5 +200,5 @@ def _reason(board: Board | Loose, index: int) -> str:
     handle = board.handle(index)
     with contextlib.suppress(KineticError, OSError):
         if handle is not None:
-            return plain(listing.reason_of(looking.look(handle)))
+            return plain(observe(handle).reason)
     return ""

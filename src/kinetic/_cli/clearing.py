@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kinetic._cli.commands.ending import Wishes
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
 
 COLUMNS = (
     Column("JOB ID"),
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
     """A job that has ended, and what removing it frees."""
 
     handle: JobHandle
-    seen: Look
+    seen: Snapshot
     when: float
     size_bytes: int
 
@@ -81,12 +81,13 @@ def clear(
 
 def _ended(place: Mapping[str, str | None], older_than: float | None) -> list[Ended]:
     """Find the jobs that have ended or were cancelled, newest first, and long enough ago."""
-    from kinetic._jobs import finding, listing, places
+    from kinetic._jobs import finding, places
+    from kinetic._jobs.status import observe_many
     from kinetic._wire import names
 
     handles = finding.kept(**place)
     now, found = time.time(), []
-    for handle, seen in zip(handles, listing.rows(handles), strict=True):
+    for handle, seen in zip(handles, observe_many(handles), strict=True):
         outcome = seen.outcome
         if not seen.status.is_final:
             continue

@@ -22,7 +22,7 @@ import click
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic.errors import KineticError
 
 ERROR, USAGE, TIME_OVER, JOB_FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 124, 125, 130, 141
@@ -62,7 +62,7 @@ def block(what: str, *, code: str, why: str | None = None, next: str | None = No
             click.echo(_indented(text), err=True)
 
 
-def of_job(handle: JobHandle, seen: Look, *, log_is_shown: bool = False) -> KineticError:
+def of_job(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
     """Return what stands for a job that ended without a value; the user's exception in words: it is not opened.
 
     Args:
@@ -102,7 +102,7 @@ def _ours(error: BaseException) -> KineticError:
     return error if isinstance(error, KineticError) else JobError(str(error))
 
 
-def _without_a_verdict(handle: JobHandle, seen: Look) -> KineticError:
+def _without_a_verdict(handle: JobHandle, seen: Snapshot) -> KineticError:
     from kinetic.errors import JobError
     from kinetic.job_status import JobStatus
 

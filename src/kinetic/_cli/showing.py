@@ -8,7 +8,7 @@ from kinetic._cli import tables
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic._wire.outcome import Outcome
     from kinetic.errors import KineticError
 
@@ -55,7 +55,7 @@ def repr_of(value: object) -> str:
         return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"
 
 
-def failure(handle: JobHandle, seen: Look, told: KineticError) -> dict[str, Any]:
+def failure(handle: JobHandle, seen: Snapshot, told: KineticError) -> dict[str, Any]:
     """Return what is known of a job that left no value."""
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
     error = error if tables.jsonable(error) else {"message": str(error.get("message", ""))}

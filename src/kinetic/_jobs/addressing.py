@@ -13,27 +13,27 @@ from kinetic.errors import IntegrityError, KeyMissingError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import DebugAddress
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 _AT_ONCE = 8  # pages that are read side by side
 
 
-def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddress]:
+def addresses_of(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddress]:
     """Say where a job's debug servers are and how they stand; a host that has none now is left out.
 
     Args:
-        handle: The job.
+        job: The job.
         hosts: Of which hosts, from 0.
     """
-    found = places.backend_of(handle).debug_addresses(handle.job_id, hosts=hosts)
+    found = places.backend_of(job).debug_addresses(job.job_id, hosts=hosts)
     if all(each.state for each in found.values()):
         return found
-    store = places.store_of(handle)  # a cluster knows the pods, and the pods told the store
-    attempt = logs.noted(store, handle.job_id)
+    store = places.store_of(job)  # a cluster knows the pods, and the pods told the store
+    attempt = logs.noted(store, job.job_id)
 
     def told(host: int) -> DebugAddress | None:
         try:
-            data = store.get(keys.debug(handle.job_id, attempt, host), length=MOST_BYTES + 1)
+            data = store.get(keys.debug(job.job_id, attempt, host), length=MOST_BYTES + 1)
             page = DebugPage.from_bytes(data)
         except (KeyMissingError, IntegrityError):
             return None
@@ -46,11 +46,11 @@ def addresses_of(handle: JobHandle, hosts: Sequence[int]) -> dict[int, DebugAddr
         return {host: address for host, address in addresses if address is not None}
 
 
-def address_of(handle: JobHandle, *, host: int) -> DebugAddress | None:
+def address_of(job: JobRecord, *, host: int) -> DebugAddress | None:
     """Say where the debug server of one host of a job is and how it stands, or None while there is none.
 
     Args:
-        handle: The job.
+        job: The job.
         host: Of which host, from 0.
     """
-    return addresses_of(handle, [host]).get(host)
+    return addresses_of(job, [host]).get(host)

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kinetic import _output as output
-from kinetic._jobs import addressing, forwarding, looking, places, waiting
+from kinetic._jobs import addressing, describing, forwarding, places, waiting
+from kinetic._jobs.status import observe
 from kinetic._wire import debug
 from kinetic.errors import (
     BackendUnavailableError,
@@ -24,7 +25,7 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, DebugAddress
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 _LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
 _LOOK_FAR_SECONDS = 1.0  # a look is a few questions to the cluster and the store
@@ -33,12 +34,12 @@ _WORKSPACE = "${workspaceFolder}"  # what an editor puts in: the folder that is 
 
 
 def wait_for_server(
-    handle: JobHandle, *, host: int = 0, timeout: float | None = None, given_up: threading.Event | None = None
+    job: JobRecord, *, host: int = 0, timeout: float | None = None, given_up: threading.Event | None = None
 ) -> DebugAddress:
     """Wait until a job's debug server can be reached.
 
     Args:
-        handle: The job.
+        job: The job.
         host: Of which host, from 0.
         timeout: Seconds; None waits as long as the job has not ended, for its machine too.
         given_up: When it is set, nobody waits any more.
@@ -47,31 +48,31 @@ def wait_for_server(
         DebugError: The job has no debug server, or has ended, or nobody waits any more.
         JobTimeoutError: The time is over.
     """
-    _check_is_debugged(handle)
-    _check_place(handle, host)
+    _check_is_debugged(job)
+    _check_place(job, host)
     given_up = given_up or threading.Event()
     limit = None if timeout is None else time.monotonic() + timeout
-    backend, eyes = places.backend_of(handle), waiting.Eyes(handle)
+    backend, reader = places.backend_of(job), waiting.StatusReader(job)
     try:
         while not given_up.is_set():
-            seen, looked = eyes.look(limit), time.monotonic()
+            seen, looked = reader.read(limit), time.monotonic()
             if seen.status.is_final:
-                raise _ended(handle, seen.status)
+                raise _ended(job, seen.status)
             is_running = seen.status is JobStatus.RUNNING
-            if is_running and (found := _now(handle, host)) is not None:
+            if is_running and (found := _now(job, host)) is not None:
                 return found
             if limit is not None and time.monotonic() >= limit:
-                what = f"the debug server of {handle.job_id} was not there within {timeout:g} s"
-                raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {handle.job_id}")
-            _pause(backend, handle, given_up, looked=None if is_running else looked, limit=limit)
+                what = f"the debug server of {job.job_id} was not there within {timeout:g} s"
+                raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {job.job_id}")
+            _pause(backend, job, given_up, looked=None if is_running else looked, limit=limit)
     finally:
         if not backend.is_here:
-            backend.forget_watch(handle.job_id)
-    raise DebugError(f"nobody waits for the debug server of {handle.job_id} any more")
+            backend.forget_watch(job.job_id)
+    raise DebugError(f"nobody waits for the debug server of {job.job_id} any more")
 
 
 def _pause(
-    backend: Backend, handle: JobHandle, given_up: threading.Event, *, looked: float | None, limit: float | None
+    backend: Backend, job: JobRecord, given_up: threading.Event, *, looked: float | None, limit: float | None
 ) -> None:
     """Wait for what a job does next: until there is news of it, or, if it runs, for a moment: nobody tells of a server.
 
@@ -79,7 +80,7 @@ def _pause(
 
     Args:
         backend: Its place.
-        handle: The job.
+        job: The job.
         given_up: When it is set, nobody waits any more.
         looked: When it was looked at; None for one that runs.
         limit: When waiting is over; None for never.
@@ -88,47 +89,38 @@ def _pause(
     if looked is None or backend.is_here:
         given_up.wait(pause if limit is None else min(pause, limit - time.monotonic()))
     else:
-        while not given_up.is_set() and not waiting.has_news(backend, handle, pause=pause, looked=looked, limit=limit):
+        while not given_up.is_set() and not waiting.has_news(backend, job, pause=pause, looked=looked, limit=limit):
             pass
 
 
-def _now(handle: JobHandle, host: int) -> DebugAddress | None:
+def _now(job: JobRecord, host: int) -> DebugAddress | None:
     """Say where the server is; a store or a cluster that does not answer now is asked again."""
     try:
-        return addressing.address_of(handle, host=host)
+        return addressing.address_of(job, host=host)
     except (StoreUnreachableError, BackendUnavailableError):
         return None  # whoever looks at the job next learns how long that lasts
 
 
 def attach(
-    handle: JobHandle, *, local_port: int = debug.PORT, working_dir: str | None = None, host: int = 0
+    job: JobRecord, *, local_port: int = debug.PORT, working_dir: str | None = None, host: int = 0
 ) -> subprocess.Popen[bytes]:
     """Wait for the server, open the way to it and print what an editor needs; see ``JobHandle.debug_attach``."""
-    _check_is_debugged(handle)
-    status = looking.look(handle).status
+    _check_is_debugged(job)
+    status = observe(job).status
     if status.is_final:
-        raise _ended(handle, status)
+        raise _ended(job, status)
     forwarding.check_port(local_port)  # before the job is waited for, which may take long
     if status is JobStatus.PENDING:
-        output.say(f"{handle.job_id} is pending; its debug server is waited for")
-    found = wait_for_server(handle, host=host)
-    return _open(handle, found, local_port=local_port, working_dir=working_dir, host=host)
+        output.say(f"{job.job_id} is pending; its debug server is waited for")
+    found = wait_for_server(job, host=host)
+    return _open(job, found, local_port=local_port, working_dir=working_dir, host=host)
 
 
-def collect(handle: JobHandle) -> Any:
-    """Follow a job that was submitted to be debugged, and return its value; a way to its server is there meanwhile."""
-    way = _Way(handle)
-    try:
-        return handle.result(stream_logs=True)
-    finally:
-        way.close()
+class Way:
+    """A way to a job's debug server, opened beside the caller as soon as it is there, and closed at the end."""
 
-
-class _Way:
-    """The way to a job's debug server, opened beside whoever follows the job."""
-
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
         self._given_up = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._open, name="kinetic-attach", daemon=True)
@@ -136,8 +128,8 @@ class _Way:
 
     def _open(self) -> None:
         try:
-            found = wait_for_server(self._handle, given_up=self._given_up)
-            self._process = _open(self._handle, found, local_port=_a_port(), working_dir=None, host=0)
+            found = wait_for_server(self._job, given_up=self._given_up)
+            self._process = _open(self._job, found, local_port=_a_port(), working_dir=None, host=0)
         except KineticError as error:
             if not self._given_up.is_set() and error.code != "debug-over":
                 output.warn(f"no debugger can be attached from here: {error}")
@@ -145,7 +137,10 @@ class _Way:
             if self._given_up.is_set() and self._process is not None:
                 forwarding.stop(self._process)
 
-    def close(self) -> None:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
         self._given_up.set()
         self._thread.join(_END_SECONDS)
         if self._process is not None:
@@ -175,22 +170,22 @@ def launch_json(
 
 
 def print_instructions(
-    handle: JobHandle, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int = 0
+    job: JobRecord, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int = 0
 ) -> None:
     """Print the launch.json on standard output, and what to do with it on standard error."""
     of_host = f", host {host}" if host else ""
     waits = "waits for a debugger" if address.state == debug.WAITING else "takes a debugger"
-    output.say(f"{handle.job_id}{of_host} {waits} at localhost:{local_port}; in VS Code, run this configuration:")
+    output.say(f"{job.job_id}{of_host} {waits} at localhost:{local_port}; in VS Code, run this configuration:")
     output.clear()
     sys.stdout.write(launch_json(address.roots, local_port=local_port, working_dir=working_dir) + "\n")
     sys.stdout.flush()
 
 
 def _open(
-    handle: JobHandle, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int
+    job: JobRecord, address: DebugAddress, *, local_port: int, working_dir: str | None, host: int
 ) -> subprocess.Popen[bytes]:
-    process = forwarding.start(handle, host=host, local_port=local_port)
-    print_instructions(handle, address, local_port=local_port, working_dir=working_dir, host=host)
+    process = forwarding.start(job, host=host, local_port=local_port)
+    print_instructions(job, address, local_port=local_port, working_dir=working_dir, host=host)
     return process
 
 
@@ -208,39 +203,36 @@ def _here(folder: str) -> str:
     return folder if os.path.isdir(folder) else _WORKSPACE
 
 
-def _check_is_debugged(handle: JobHandle) -> None:
-    if handle.debug:
+def _check_is_debugged(job: JobRecord) -> None:
+    if job.debug:
         return
     raise DebugError(
-        f"{handle.job_id} has no debug server",
+        f"{job.job_id} has no debug server",
         why="it was submitted without debug=True",
-        next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {handle.job_id}",
+        next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {job.job_id}",
         code="not-a-debug-job",
     )
 
 
-def _check_place(handle: JobHandle, host: int) -> None:
-    from kinetic import _hardware as hardware
-    from kinetic._jobs import listing
-
-    if not listing.can_be_seen(handle):
+def _check_place(job: JobRecord, host: int) -> None:
+    if not places.can_be_seen(job):
         raise DebugError(
-            f"{handle.job_id} is on {listing.place_of(handle)}, and only that machine reaches its debug server",
-            next=f"there: kinetic jobs debug {handle.job_id}",
+            f"{job.job_id} is on {describing.place_of(job)}, and only that machine reaches its debug server",
+            next=f"there: kinetic jobs debug {job.job_id}",
         )
-    hosts = hardware.place(handle.accelerator, multi_host=handle.backend == "pathways").hosts
+    hosts = places.hosts_of(job)
     if not 0 <= host < hosts:
         raise DebugError(
-            f"{handle.job_id} has no host {host}",
-            why="it runs on one host, 0" if hosts == 1 else f"{handle.accelerator} has {hosts} hosts, 0 to {hosts - 1}",
-            next=f"kinetic jobs debug {handle.job_id} --host 0",
+            f"{job.job_id} has no host {host}",
+            why="it runs on one host, 0" if hosts == 1 else f"{job.accelerator} has {hosts} hosts, 0 to {hosts - 1}",
+            next=f"kinetic jobs debug {job.job_id} --host 0",
         )
 
 
-def _ended(handle: JobHandle, status: JobStatus) -> DebugError:
+def _ended(job: JobRecord, status: JobStatus) -> DebugError:
     return DebugError(
-        f"{handle.job_id} has ended, so no debugger can be attached",
+        f"{job.job_id} has ended, so no debugger can be attached",
         why=f"it is {status.value}",
-        next=f"kinetic jobs logs {handle.job_id}",
+        next=f"kinetic jobs logs {job.job_id}",
         code="debug-over",
     )

@@ -59,5 +59,5 @@ def call(
     from kinetic._jobs import attaching  # with debug=True only
     from kinetic._jobs.waiting import detaching
 
-    with detaching(handle):
-        return attaching.collect(handle)
+    with detaching(handle), attaching.Way(handle):
+        return handle.result(stream_logs=True)

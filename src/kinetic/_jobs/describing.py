@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import history, listing, logs, places
-from kinetic._wire import keys, names
+from kinetic._jobs import history, logs, places, record
+from kinetic._wire import handles, keys, names
 from kinetic._wire import outcome as outcomes
+from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
+    from kinetic._wire.handles import JobRecord
 
 
-def page_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
+def page_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Put what was seen of a job into JSON values."""
     if seen.past is not None and history.is_collected(seen.past):
-        return past({**handle.to_dict(), **seen.past})
+        return past({**handles.plain(job), **seen.past})
     times = seen.outcome or seen.sighting
     started, ended = (times.started, times.ended) if times else (None, None)
     return {
-        "job_id": handle.job_id,
-        "function": handle.func_name,
+        "job_id": job.job_id,
+        "function": job.func_name,
         "status": seen.status.value,
-        "reason": listing.reason_of(seen),
-        "accelerator": handle.accelerator,
-        "emulation": listing.emulation_of(handle),
-        "group_id": handle.group_id,
-        "group_index": handle.group_index,
-        "backend": handle.backend,
-        "where": listing.place_of(handle),
+        "reason": seen.reason,
+        "accelerator": job.accelerator,
+        "emulation": emulation_of(job),
+        "group_id": job.group_id,
+        "group_index": job.group_index,
+        "backend": job.backend,
+        "where": place_of(job),
         "attempt": times.attempt if times and started is not None else None,
-        "created_at": handle.created_at,
+        "created_at": job.created_at,
         "collected_at": None,
         "removed_at": None,
         **_times(started, ended, running=seen.status.value == "RUNNING"),
     }
 
 
-def history_of(handle: JobHandle, seen: Look) -> dict[str, Any]:
+def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Return the same of a job as the history tells it: of one that was removed or cancelled, how it had ended."""
     if seen.past is not None:
-        return past({**handle.to_dict(), **seen.past})
+        return past({**handles.plain(job), **seen.past})
     cancelled = seen.outcome is not None and seen.outcome.status == outcomes.CANCELLED
-    return page_of(handle, seen) | ({"status": "CANCELLED"} if cancelled else {})
+    return page_of(job, seen) | ({"status": "CANCELLED"} if cancelled else {})
 
 
-def more(handle: JobHandle, seen: Look) -> dict[str, Any]:
-    """Return what only ``show`` tells: the rest of the handle, the verdict's details, the log."""
-    store, outcome = places.store_of(handle), seen.outcome
-    log = logs.log_of(handle)
+def more(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+    """Return what only ``show`` tells: the rest of the job, the verdict's details, the log."""
+    store, outcome = places.store_of(job), seen.outcome
+    log = logs.log_of(job)
     about: dict[str, Any] = {
         "cause": outcome.cause if outcome else None,
         "phase": outcome.phase if outcome else None,
         "phases_seconds": dict(outcome.phases) if outcome else {},
         "value_type": (outcome.value_type or None) if outcome else None,
-        "result_bytes": store.size(keys.result(handle.job_id)),
+        "result_bytes": store.size(keys.result(job.job_id)),
         "log_bytes": log.size() if log is not None else 0,
         "files_left": list(outcome.files) if outcome else [],
     }
     told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
-    return {**about, **{name: value for name, value in handle.to_dict().items() if name not in told}}
+    return {**about, **{name: value for name, value in handles.plain(job).items() if name not in told}}
 
 
 def past(page: dict[str, Any]) -> dict[str, Any]:
@@ -86,10 +89,54 @@ def past(page: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def emulation_of(job: JobRecord) -> str | None:
+    """Say what stands in for a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
+    if job.backend != "local":
+        return None
+    kind = _kind_of(job.accelerator)
+    if kind == "gpu" and places.is_here(job):
+        row = places.local().queue.jobs([job.job_id]).get(job.job_id)
+        return "on CPU" if row is not None and not row.gpus else None
+    return "emulated" if kind == "tpu" else None
+
+
+@functools.cache
+def _kind_of(accelerator: str) -> str:
+    from kinetic import _hardware as hardware
+
+    try:
+        return hardware.place(accelerator).kind
+    except KineticError:  # of another version of kinetic
+        return ""
+
+
+def place_of(job: JobRecord) -> str:
+    """Say where a job runs, for humans."""
+    if job.backend != "local":
+        return cluster_of(vars(job))
+    return "this machine" if places.is_here(job) else f"host {_host_name(job)}"
+
+
+def cluster_of(fields: Mapping[str, Any]) -> str:
+    """Say on which cluster, and where in it, the fields of a record name."""
+    project, cluster = fields.get("project"), fields.get("cluster_name")
+    where = f"{project}/{cluster}" if project else fields.get("context") or cluster
+    return f"{fields.get('backend')} {where}/{fields.get('namespace')}"
+
+
+def _host_name(job: JobRecord) -> str:
+    """Return the name of another machine as its record in the store has it; here its id is known only."""
+    try:
+        page = record.read(places.store_of(job), job.job_id)
+    except KineticError:
+        page = {}
+    return str((page.get("machine") if isinstance(page, dict) else "") or job.host)
+
+
 def _where(page: dict[str, Any]) -> str:
     """Say where a removed job was."""
     if page.get("backend", "local") != "local":
-        return listing.cluster_of(page)
+        return cluster_of(page)
     return "this machine" if page.get("host") in {None, places.machine()} else f"host {page.get('host')}"
 
 

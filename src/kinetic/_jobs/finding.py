@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _settings as settings
 from kinetic._jobs import history, index, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.status import past_of
 from kinetic._jobs.trust import Untrusted
 from kinetic._output import tracebacks
 from kinetic._output.gate import plain
 from kinetic._stores import open_store, transfer
 from kinetic._stores.protocol import Store
-from kinetic._wire import names
+from kinetic._wire import keys, names
 from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     import logging
 
     from kinetic._settings import Target
+    from kinetic._wire.handles import JobRecord
+
+_FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much
 
 
 @dataclass(frozen=True)
@@ -152,13 +158,11 @@ def known(
         cluster: GKE cluster.
         namespace: Kubernetes namespace.
     """
-    from kinetic._jobs import listing
-
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
     live = {handle.job_id: handle for handle in _live(target)}
     pages = (page for store in _stores(target) for page in tombstones.listed(store))
     past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
-    order = [each.job_id for each in listing.in_order(listing.births([*live.values()], [*past.values()]))]
+    order = order_of([*live.values()], [*past.values()])
     return Known(
         [live[job_id] for job_id in order if job_id in live],
         [past[job_id] for job_id in order if job_id in past],
@@ -168,7 +172,7 @@ def known(
 
 def _live(target: Target) -> Iterator[JobHandle]:
     """Yield the jobs that nobody removed: those that their place still knows, and those that left no tombstone."""
-    own = _local_store()
+    own = places.local_store()
     backend = places.local()
     there = {seen.name for seen in backend.find()}
     scratch = getattr(own, "scratch", None)
@@ -261,7 +265,7 @@ def _load(store: Store, job_id: str) -> JobHandle:
 
 def _stores(target: Target) -> list[Store]:
     """Return where jobs are looked for: in the store of the target, and in that of this machine."""
-    found = [open_store(target.store.value), _local_store()]
+    found = [open_store(target.store.value), places.local_store()]
     return found[:1] if found[0].url == found[1].url else found
 
 
@@ -269,14 +273,95 @@ def _ids(store: Store) -> list[str]:
     return [name for name in store.folders("") if names.is_job_id(name)]
 
 
-def _local_store() -> Store:
-    return open_store(settings.resolve(backend="local").store.value)
-
-
 def _newest_first(handles: Iterable[JobHandle]) -> list[JobHandle]:
-    from kinetic._jobs import listing
+    by_id = {handle.job_id: handle for handle in handles}
+    return [by_id[job_id] for job_id in order_of([*by_id.values()])]
 
-    return listing.newest_first(list(handles))
+
+class Born(NamedTuple):
+    """When a job was made, as well as can be known of it.
+
+    Attributes:
+        job_id: The job.
+        created_at: As its record has it: in whole seconds.
+        precise: Unix time with fractions, by a clock that is the same for the jobs of one second; 0.0 if not known.
+        sequence: Its place in this machine's queue, which no clock changes; 0 where it has none.
+        group_index: Its index in its batch, or -1.
+    """
+
+    job_id: str
+    created_at: str
+    precise: float = 0.0
+    sequence: int = 0
+    group_index: int = -1
+
+
+def order_of(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Return the ids of jobs, newest first.
+
+    Args:
+        jobs: The jobs.
+        past: Pages of the history: of other jobs, or of these, and then they tell more exactly when they were made.
+    """
+    return [each.job_id for each in in_order(_births(jobs, past))]
+
+
+def _births(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> list[Born]:
+    """Say when jobs were made; of those of one second as exactly as queue, history and store know it."""
+    singles = [job for job in jobs if job.group_id is None]
+    queued = [job.job_id for job in singles if places.is_here(job) and past_of(job) is None]
+    rows = places.local().queue.jobs(queued) if queued else {}
+    found = {str(page["job_id"]): _of_page(page) for page in past if page.get("job_id")}
+    number = Counter(job.created_at for job in singles)
+    number.update(each.created_at for each in found.values() if each.job_id not in rows)
+    for job in jobs:
+        job_id, created_at = job.job_id, job.created_at
+        if (own := past_of(job)) is not None:
+            found[job_id] = _of_page({**own, "job_id": job_id, "created_at": created_at})
+        elif job_id in rows:
+            found[job_id] = Born(job_id, created_at, rows[job_id].submitted, rows[job_id].seq)
+        elif job.group_id is not None:
+            index = job.group_index
+            found[job_id] = Born(job_id, created_at, group_index=index if isinstance(index, int) else 0)
+        elif job_id not in found:
+            found[job_id] = Born(job_id, created_at, _recorded(job) if number[created_at] > 1 else 0.0)
+    return list(found.values())
+
+
+def in_order(born: Iterable[Born], *, now: float | None = None) -> list[Born]:
+    """Sort jobs, newest first: by time, and by the queue's sequence where clocks went back.
+
+    A time that is still to come is no time: its clock was wrong, so such a job is older than all others. What was
+    queued later is never older than what was queued before it.
+    """
+    limit = (time.time() if now is None else now) + _FUTURE_SECONDS
+    when: dict[str, tuple[bool, float, float]] = {}
+    latest = (False, 0.0, 0.0)
+    for each in (listed := sorted(born, key=lambda each: each.sequence)):
+        made = names.moment(each.created_at) or 0.0
+        own = (made <= limit, made, each.precise)
+        if each.sequence:
+            own = latest = max(latest, own)
+        when[each.job_id] = own
+    return sorted(
+        listed, key=lambda each: (when[each.job_id], each.sequence, each.group_index, each.job_id), reverse=True
+    )
+
+
+def _of_page(page: Mapping[str, Any]) -> Born:
+    job_id, created_at = str(page["job_id"]), str(page.get("created_at", ""))
+    created, index = page.get("created"), page.get("group_index")
+    if isinstance(index, int):
+        return Born(job_id, created_at, group_index=index)
+    return Born(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
+
+
+def _recorded(job: JobRecord) -> float:
+    """Say when a record was written, by the store: it is written once, so this is the order of submission."""
+    with contextlib.suppress(KineticError):
+        entry = places.store_of(job).entry(keys.record(job.job_id))
+        return entry.modified if entry is not None else 0.0
+    return 0.0
 
 
 def _log() -> logging.Logger:

@@ -17,10 +17,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kinetic._jobs import addressing, places
+from kinetic._jobs import addressing, places, waiting
 from kinetic._jobs.forwarding import READY
-from kinetic._jobs.handle import JobHandle
-from kinetic._wire import debug, loopback
+from kinetic._wire import debug, handles, loopback
+from kinetic._wire.handles import JobRecord
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class Forwarder:
     """One job, one host, one local port.
 
     Args:
-        handle: The job.
+        job: The job.
         host: Which host.
         listener: Listens already.
     """
 
-    def __init__(self, handle: JobHandle, host: int, listener: socket.socket) -> None:
-        self._handle, self._host, self._listener = handle, host, listener
-        self._backend: Backend = places.backend_of(handle)
-        self._token = debug.token(places.key_to_attach(handle)).encode() + b"\n"
+    def __init__(self, job: JobRecord, host: int, listener: socket.socket) -> None:
+        self._job, self._host, self._listener = job, host, listener
+        self._backend: Backend = places.backend_of(job)
+        self._token = debug.token(places.key_to_attach(job)).encode() + b"\n"
 
     def run(self) -> NoReturn:
         """Take connections, for ever."""
@@ -76,7 +76,7 @@ class Forwarder:
         limit = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                address = addressing.address_of(self._handle, host=self._host)
+                address = addressing.address_of(self._job, host=self._host)
                 if address is not None:
                     return stack.enter_context(self._backend.dial(address))
                 failure: Exception = KineticError("the job has no debug server at the moment")
@@ -107,11 +107,11 @@ def _send(connection: socket.socket, link: Link) -> None:
     link.finish()
 
 
-def _end_with(handle: JobHandle, log: str) -> None:
+def _end_with(job: JobRecord, log: str) -> None:
     """End this process when the job has ended for good."""
     while True:
         try:
-            handle.wait()
+            waiting.wait(job)
         except (KineticError, OSError, ValueError) as error:  # the cluster is away, or a store: the job may go on
             _say(f"it is not known how the job stands: {error}")
             time.sleep(_LOOK_AGAIN_SECONDS)
@@ -137,9 +137,9 @@ def main(page: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: _leave(log))
     for descriptor in (page["listener"], page["ready"]):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - Python's own signature
-    handle = JobHandle.from_dict(page["handle"])
-    forwarder = Forwarder(handle, int(page["host"]), socket.socket(fileno=page["listener"]))
-    threading.Thread(target=_end_with, args=(handle, log), daemon=True).start()
+    job = JobRecord(**handles.known(page["job"]))
+    forwarder = Forwarder(job, int(page["host"]), socket.socket(fileno=page["listener"]))
+    threading.Thread(target=_end_with, args=(job, log), daemon=True).start()
     os.write(page["ready"], READY)
     os.close(page["ready"])
     forwarder.run()

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinetic._jobs import places
-from kinetic._wire import folders
+from kinetic._wire import folders, handles
 from kinetic.errors import BackendError, DebugError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 READY = b"ready\n"
 _PACKAGES = str(Path(__file__).parents[2])
@@ -40,13 +40,13 @@ _END_SECONDS = 5.0
 _HIGHEST_PORT = 65_535
 
 
-def start(handle: JobHandle, *, host: int, local_port: int) -> subprocess.Popen[bytes]:
+def start(job: JobRecord, *, host: int, local_port: int) -> subprocess.Popen[bytes]:
     """Start a process that listens on 127.0.0.1 and forwards each connection to the job's debug server.
 
     Returns when it listens. It ends when the job has ended for good, or on SIGTERM; see ``stop``.
 
     Args:
-        handle: The job.
+        job: The job.
         host: Which host of it, from 0.
         local_port: Where to listen.
 
@@ -55,13 +55,13 @@ def start(handle: JobHandle, *, host: int, local_port: int) -> subprocess.Popen[
         BackendError: The process did not come up.
         CredentialsError: The job's key, which its server asks for, is not on this machine.
     """
-    places.key_to_attach(handle)
+    places.key_to_attach(job)
     listener = _listen(local_port)
     with listener:
-        log = _log(handle.job_id, host, local_port)
+        log = _log(job.job_id, host, local_port)
         said, saying = os.pipe()
         try:
-            process = _spawn(handle, host, listener.fileno(), saying, log)
+            process = _spawn(job, host, listener.fileno(), saying, log)
         finally:
             os.close(saying)
         try:
@@ -129,10 +129,10 @@ def _log(job_id: str, host: int, port: int) -> Path:
     return folder / f"{job_id}-{host}-{port}.log"
 
 
-def _spawn(handle: JobHandle, host: int, listener: int, saying: int, log: Path) -> subprocess.Popen[bytes]:
+def _spawn(job: JobRecord, host: int, listener: int, saying: int, log: Path) -> subprocess.Popen[bytes]:
     page = {
         "path": list(dict.fromkeys([_PACKAGES, *(str(Path(entry or ".").resolve()) for entry in sys.path)])),
-        "handle": handle.to_dict(),
+        "job": handles.plain(job),
         "host": host,
         "listener": listener,
         "ready": saying,

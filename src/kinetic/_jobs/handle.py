@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from kinetic._jobs import collecting, history, logs, looking, places, removing, waiting
+from kinetic._jobs import collecting, history, logs, places, removing, waiting
+from kinetic._jobs.status import Snapshot, observe, observe_many
 from kinetic._output import tracebacks
+from kinetic._wire import handles
+from kinetic._wire.handles import JobRecord
 from kinetic._wire.names import utc
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
@@ -19,15 +22,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from kinetic._backends.protocol import LiveLog
-    from kinetic._jobs.looking import Look
 
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
 else:
     from typing import TypeVar
 
     R = TypeVar("R")
-
-_PATIENCE_SECONDS = 30.0  # a store may show a new object late; local ones never do
 
 
 class _NOTHING:  # a class, because a pickled handle must find the same one
@@ -36,7 +36,7 @@ class _NOTHING:  # a class, because a pickled handle must find the same one
 
 @tracebacks.doors
 @dataclass
-class JobHandle(Generic[R]):
+class JobHandle(JobRecord, Generic[R]):
     """Durable description of a submitted job, and what can be done with it from any machine.
 
     Every field is a JSON value; no function and no closure is kept. ``to_dict()`` and ``from_dict()`` carry a handle
@@ -68,33 +68,9 @@ class JobHandle(Generic[R]):
         group_attempt: Which attempt at its batch's input it is, from 0.
     """
 
-    job_id: str
-    backend: str
-    project: str
-    cluster_name: str
-    zone: str
-    namespace: str
-    bucket_name: str
-    k8s_name: str
-    image_uri: str
-    accelerator: str
-    func_name: str
-    display_name: str
-    created_at: str
-    group_id: str | None = None
-    group_kind: str | None = None
-    group_index: int | None = None
-    debug: bool = False
-    store: str | None = None
-    context: str | None = None
-    host: str | None = None
-    key_id: str | None = None
-    output_dir: str | None = None
-    group_attempt: int | None = None
     _value: Any = field(default=_NOTHING, init=False, repr=False, compare=False)
     _exception: BaseException | None = field(default=None, init=False, repr=False, compare=False)
-    _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
-    _ended: Look | None = field(default=None, init=False, repr=False, compare=False)
+    _ended: Snapshot | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_job_context(cls, ctx: Any, backend_name: str, namespace: str, k8s_name: str) -> JobHandle:
@@ -131,12 +107,11 @@ class JobHandle(Generic[R]):
         Raises:
             TypeError: A mandatory field is missing.
         """
-        return cls(**{name: d[name] for name in _public() if name in d})
+        return cls(**handles.known(d))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the handle as JSON values, without the fields that are None."""
-        found = ((name, getattr(self, name)) for name in _public())
-        return {name: value for name, value in found if value is not None}
+        return handles.plain(self)
 
     def status(self) -> JobStatus:
         """Return the status of the job now.
@@ -144,7 +119,7 @@ class JobHandle(Generic[R]):
         Raises:
             OptionError: The handle names no known backend (also a ValueError).
         """
-        return looking.look(self).status
+        return observe(self).status
 
     def history(self) -> dict[str, Any]:
         """Return how the job stands or how it ended, also after it was collected or removed, for 30 days.
@@ -156,7 +131,7 @@ class JobHandle(Generic[R]):
         """
         from kinetic._jobs import describing  # only who asks for it needs it
 
-        return describing.history_of(self, removing.look(self))
+        return describing.history_of(self, observe_many([self])[0])
 
     def done(self) -> bool:
         """Say whether the job will never change again."""
@@ -293,10 +268,10 @@ class JobHandle(Generic[R]):
             cleanup_timeout: Seconds to wait until the processes are gone.
             cleanup_poll_interval: Accepted for compatibility.
         """
-        removing.remove(self, removing.look(self), resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        removing.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
         self._past = None
 
-    def _deliver(self, seen: Look, *, cleanup: bool | None, wait: float) -> Any:
+    def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float) -> Any:
         outcome = seen.outcome
         if outcome is None:
             raise self._missing(seen)
@@ -305,7 +280,7 @@ class JobHandle(Generic[R]):
             try:
                 value = collecting.value_of(places.store_of(self), outcome, self.func_name)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
-                raise self._missing(looking.Look(JobStatus.NOT_FOUND)) from error
+                raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
             self._ended = seen
             if cleanup or (cleanup is None and not self.debug):
                 self._past = removing.after_collection(self, seen, wait=wait)
@@ -318,7 +293,7 @@ class JobHandle(Generic[R]):
                 self._past = removing.after_collection(self, seen, wait=wait)
         raise failure
 
-    def _missing(self, seen: Look) -> ResultMissingError:
+    def _missing(self, seen: Snapshot) -> ResultMissingError:
         if history.is_collected(seen.past):
             return self._spent(seen.past or {})
         why = {
@@ -373,7 +348,3 @@ class JobHandle(Generic[R]):
             for name, text in rows.items()
         )
         return f"<div><b>kinetic job</b> <code>{html.escape(self.job_id)}</code><table>{cells}</table></div>"
-
-
-def _public() -> list[str]:
-    return [item.name for item in fields(JobHandle) if item.init]

@@ -13,37 +13,37 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import logs, places, tombstones, visiting
+from kinetic._jobs import logs, places, tombstones
 from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
 from kinetic._wire import keys, seal
 from kinetic.errors import KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import LiveLog
-    from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Entry, Store
+    from kinetic._wire.handles import JobRecord
 
 _BLOCK = 1 << 20
 _LEVEL = 1  # 10 MiB in 60 ms; somebody waits for the value of this job
 
 
-def keep_logs(handle: JobHandle, inside: Sequence[Entry], *, succeeded: bool) -> list[dict[str, int]]:
+def keep_logs(job: JobRecord, inside: Sequence[Entry], *, succeeded: bool) -> list[dict[str, int]]:
     """Write the end of every log of a job into the history.
 
     Args:
-        handle: The job; it has ended.
+        job: The job; it has ended.
         inside: What the store has of it.
         succeeded: Whether it left a value. Then its log is in the store, or it printed nothing: no cluster is asked.
 
     Returns:
         Attempt, host and size of each, for the page; [] as well where another process removed the job meanwhile.
     """
-    store, kept = places.store_of(handle), []
+    store, kept = places.store_of(job), []
     try:
-        for attempt, host, log in _logs_of(handle, store, inside, succeeded=succeeded):
+        for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
             data = _end_of(log)
-            if data and not _is_being_deleted(store, handle.job_id):  # then only a part of it may have been read
-                store.put(keys.history_log(handle.job_id, attempt, host), _packed(data))
+            if data and not _is_being_deleted(store, job.job_id):  # then only a part of it may have been read
+                store.put(keys.history_log(job.job_id, attempt, host), _packed(data))
                 kept.append({"attempt": attempt, "host": host, "size_bytes": len(data)})
     except KeyMissingError:  # another process collected it, and deletes it
         return []
@@ -71,14 +71,14 @@ def forget(store: Store, job_id: str) -> None:
 
 
 def _logs_of(
-    handle: JobHandle, store: Store, inside: Sequence[Entry], *, succeeded: bool
+    job: JobRecord, store: Store, inside: Sequence[Entry], *, succeeded: bool
 ) -> Iterator[tuple[int, int, LiveLog]]:
     """Yield attempt, host and log of all that a job printed; on this machine first where the job wrote it."""
-    backend, job_id = places.backend_of(handle), handle.job_id
+    backend, job_id = places.backend_of(job), job.job_id
     attempts = max(1, sum(entry.key.startswith(keys.attempts(job_id)) for entry in inside))
     stored, here = _stored(job_id, inside), set[tuple[int, int]]()
     if backend.is_here:
-        places_ = [(attempt, host) for attempt in range(attempts) for host in range(visiting.hosts_of(handle))]
+        places_ = [(attempt, host) for attempt in range(attempts) for host in range(places.hosts_of(job))]
         for attempt, host in places_:
             live = backend.live_log(job_id, host=host, attempt=attempt)
             if live is not None:

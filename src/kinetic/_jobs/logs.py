@@ -18,7 +18,7 @@ from kinetic.errors import BackendUnavailableError, KeyMissingError, KineticErro
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
@@ -100,21 +100,21 @@ class KeptLog:
         return self._data[start : start + length]
 
 
-def log_of(handle: JobHandle, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
+def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
     """Open the log of a job, wherever it is now; None when there is none.
 
     Args:
-        handle: The job.
+        job: The job.
         attempt: Which attempt; None for the last.
         host: Which host.
     """
-    store = places.store_of(handle)
-    if handle._past is not None:  # noqa: SLF001 - one room; its cluster may be gone by now
-        return kept_log(store, handle.job_id, attempt=attempt, host=host)
+    store = places.store_of(job)
+    if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
+        return kept_log(store, job.job_id, attempt=attempt, host=host)
     try:
-        return open_log(places.backend_of(handle), store, handle.job_id, attempt=attempt, host=host)
+        return open_log(places.backend_of(job), store, job.job_id, attempt=attempt, host=host)
     except BackendUnavailableError:
-        kept = kept_log(store, handle.job_id, attempt=attempt, host=host)
+        kept = kept_log(store, job.job_id, attempt=attempt, host=host)
         if kept is None:
             raise
         return kept

@@ -12,8 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic import _settings as settings
-from kinetic._jobs import finding, places, tombstones
+from kinetic._jobs import describing, finding, places, tombstones
 from kinetic._stores import open_store
 from kinetic._wire import descriptors, keys, names, outputs
 from kinetic.errors import BackendUnavailableError, DataMissingError, JobNotFoundError, OptionError
@@ -21,8 +20,8 @@ from kinetic.errors import BackendUnavailableError, DataMissingError, JobNotFoun
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
+    from kinetic._wire.handles import JobRecord
 
 _RUN = 0o111
 
@@ -92,16 +91,14 @@ class Row(NamedTuple):
 
 def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> Place | None:
     """Return the place of the job that was submitted last, collected, removed or not; None where there is none."""
-    from kinetic._jobs import listing
-
     kept = finding.newest(project=project, zone=zone, cluster=cluster)
-    store = _local_store()
+    store = places.local_store()
     removed = {str(page.get("job_id", "")): page for page in tombstones.listed(store)}
     if kept is not None:
         removed.pop(kept.job_id, None)
-    first = next(iter(listing.in_order(listing.births([kept] if kept else [], [*removed.values()]))), None)
-    if first is not None and first.job_id in removed:
-        return _place_of_page(store, removed[first.job_id])
+    first = next(iter(finding.order_of([kept] if kept else [], [*removed.values()])), "")
+    if first in removed:
+        return _place_of_page(store, removed[first])
     return _place_of(kept) if kept is not None else None
 
 
@@ -120,7 +117,7 @@ def find(job_id: str, project: str | None = None, cluster: str | None = None) ->
     try:
         return _place_of(finding.attach(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
-        removed = _find_removed(_local_store(), job_id)
+        removed = _find_removed(places.local_store(), job_id)
         if removed is None:
             raise
         return removed
@@ -175,11 +172,9 @@ def inside(path: str) -> str:
     return "/".join(parts)
 
 
-def _place_of(handle: JobHandle) -> Place:
-    from kinetic._jobs import listing
-
-    own = handle.output_dir or _default(places.store_of(handle), handle.job_id)
-    return Place(handle.job_id, own, "" if listing.is_here(handle) else listing.place_of(handle))
+def _place_of(job: JobRecord) -> Place:
+    own = job.output_dir or _default(places.store_of(job), job.job_id)
+    return Place(job.job_id, own, "" if places.is_here(job) else describing.place_of(job))
 
 
 def _place_of_page(store: Store, page: dict[str, object]) -> Place:
@@ -205,15 +200,11 @@ def _find_removed(store: Store, job_id: str) -> Place | None:
     return Place(found, _default(store, found)) if page is None else _place_of_page(store, page)
 
 
-def _local_store() -> Store:
-    return open_store(settings.resolve(backend="local").store.value)
-
-
 def _open(address: str) -> tuple[Store, str]:
     """Return the store that an output directory lies in, and its prefix there."""
     folder = outputs.folder_of(address)
     if not folder:
-        own = _local_store()
+        own = places.local_store()
         inside_own = address.startswith(f"{own.url}/")
         return (own, f"{address.removeprefix(f'{own.url}/')}/") if inside_own else (open_store(address), "")
     above, name = os.path.split(folder.rstrip("/"))

@@ -1,4 +1,4 @@
-"""From a handle to its store, backend and key: always this caller's own key, never one that a record points to."""
+"""From a job to its store, backend and key: always this caller's own key, never one that a record points to."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from kinetic._backends.local.backend import LocalBackend
     from kinetic._backends.protocol import Backend
-    from kinetic._jobs.handle import JobHandle
     from kinetic._settings import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.group import Group
+    from kinetic._wire.handles import JobRecord
 
 
+_LOCAL = "local"
 _MACHINE = "KINETIC_MACHINE_ID"
 _runtimes: dict[tuple[str, ...], Path] = {}
 _machines: dict[str, str] = {}
@@ -51,18 +52,18 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
     return choosing.choose(target.backend.value, runtime(), address, strict=strict)
 
 
-def backend_of(handle: JobHandle) -> Backend:
+def backend_of(job: JobRecord) -> Backend:
     """Return the backend that a job runs on.
 
     Raises:
-        OptionError: The handle names no backend that exists (``Unknown backend``).
+        OptionError: The job names no backend that exists (``Unknown backend``).
         BackendUnavailableError: What it needs is not installed here.
     """
-    return backend_for(vars(handle))
+    return backend_for(vars(job))
 
 
 def backend_for(fields: Mapping[str, Any]) -> Backend:
-    """Return the backend that the fields of a handle name; see ``backend_of``."""
+    """Return the backend that the fields of a job name; see ``backend_of``."""
     named = ("project", "zone", "cluster_name", "namespace", "context")
     return choosing.choose(fields["backend"], runtime(), Address(*(str(fields.get(name) or "") for name in named)))
 
@@ -75,9 +76,14 @@ def runtime() -> Path:
     return _runtimes[setting]
 
 
-def store_of(handle: JobHandle) -> Store:
+def store_of(job: JobRecord) -> Store:
     """Return the store that a job's record and result lie in."""
-    return open_store(handle.store or settings.resolve(backend="local").store.value)
+    return open_store(job.store) if job.store else local_store()
+
+
+def local_store() -> Store:
+    """Return the store of the jobs of this machine."""
+    return open_store(settings.resolve(backend="local").store.value)
 
 
 def home() -> Path:
@@ -109,25 +115,25 @@ def key_ids() -> frozenset[str]:
         return frozenset()
 
 
-def key_to_read(handle: JobHandle) -> bytes | None:
+def key_to_read(job: JobRecord) -> bytes | None:
     """Return the key without which no page of a job is believed; None only when the user trusts the store.
 
     Raises:
         CredentialsError: The key is not on this machine.
     """
-    return _needed(handle.job_id, handle.key_id or "", store_of(handle).url)
+    return _needed(job.job_id, job.key_id or "", store_of(job).url)
 
 
-def key_to_seal(handle: JobHandle) -> bytes:
+def key_to_seal(job: JobRecord) -> bytes:
     """Return the key that seals what this caller writes about a job.
 
     Raises:
         CredentialsError: The key is not on this machine.
     """
-    key = key_to_read(handle)
+    key = key_to_read(job)
     if key is None:  # the user trusts the store, and so does whoever reads this
-        found = key_for(handle.job_id, handle.key_id or "", store_of(handle).url)
-        return found or seal.job_key(bytes(seal.KEY_BYTES), handle.job_id, store_of(handle).url)
+        found = key_for(job.job_id, job.key_id or "", store_of(job).url)
+        return found or seal.job_key(bytes(seal.KEY_BYTES), job.job_id, store_of(job).url)
     return key
 
 
@@ -152,14 +158,14 @@ def _needed(name: str, key_id: str, store_url: str) -> bytes | None:
     return _key(name, key_id, store_url, what, "it is sealed with")
 
 
-def key_to_attach(handle: JobHandle) -> bytes:
+def key_to_attach(job: JobRecord) -> bytes:
     """Return the key that opens a job's debug server.
 
     Raises:
         CredentialsError: The key is not on this machine.
     """
-    what = f"no debugger can attach to {handle.job_id} from here"
-    return _key(handle.job_id, handle.key_id or "", store_of(handle).url, what, "its debug server asks for")
+    what = f"no debugger can attach to {job.job_id} from here"
+    return _key(job.job_id, job.key_id or "", store_of(job).url, what, "its debug server asks for")
 
 
 def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:
@@ -172,6 +178,28 @@ def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:
             code="key-missing-here",
         )
     return key
+
+
+def can_be_seen(job: JobRecord) -> bool:
+    """Return whether the job's processes can be asked about from here: on a cluster, from everywhere."""
+    return job.backend != _LOCAL or is_here(job)
+
+
+def is_here(job: JobRecord) -> bool:
+    """Return whether this machine can see the job's processes."""
+    return job.backend == _LOCAL and (not job.host or job.host == machine())
+
+
+def hosts_of(job: JobRecord) -> int:
+    """Return how many hosts a job has (count)."""
+    from kinetic import _hardware as hardware
+
+    return hardware.place(job.accelerator, multi_host=job.backend == "pathways").hosts
+
+
+def is_supervised() -> bool:
+    """Return whether a supervisor is alive or starting here. Who looked at the queue has recovered dead ones."""
+    return bool(local().queue.keepers())
 
 
 def machine_of(backend: Backend) -> str:

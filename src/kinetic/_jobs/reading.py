@@ -19,20 +19,20 @@ from kinetic._wire.outcome import Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, ResultUnreadableError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 _PIECE, _BLOCK = 1 << 20, 1 << 16
 _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
 
 
-def verdict_of(handle: JobHandle) -> Outcome | None:
+def verdict_of(job: JobRecord) -> Outcome | None:
     """Return the verdict of a job, or None while there is none.
 
     Raises:
         CredentialsError: There is one, and the key without which it cannot be verified is not here.
         IntegrityError: It is damaged or its seal is wrong.
     """
-    return page_of(places.store_of(handle), handle.job_id, lambda: places.key_to_read(handle))
+    return page_of(places.store_of(job), job.job_id, lambda: places.key_to_read(job))
 
 
 def page_of(store: Store, job_id: str, key_of: Callable[[], bytes | None]) -> Outcome | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import logs, looking, places
-from kinetic._jobs.looking import Look
+from kinetic._jobs import logs, places
+from kinetic._jobs.status import Snapshot, observe, past_of
 from kinetic._output import gate, live, tracebacks
 from kinetic.errors import (
     BackendUnavailableError,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import logging
 
     from kinetic._backends.protocol import Backend
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._wire.handles import JobRecord
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
@@ -42,17 +42,17 @@ OnChange = Callable[[JobStatus], None]
 
 
 def wait(
-    handle: JobHandle,
+    job: JobRecord,
     *,
     timeout: float | None = None,
     on_change: OnChange | None = None,
     follow: Callable[[str], object] | None = None,
     progress: output.Progress | None = None,
-) -> Look:
+) -> Snapshot:
     """Wait until a job has its verdict.
 
     Args:
-        handle: The job.
+        job: The job.
         timeout: Seconds; None waits for ever, 0 looks once.
         on_change: Told of the first status, of each change, and of the last; what it raises is logged and swallowed.
         follow: Receives the text of the job's log as it comes.
@@ -62,16 +62,16 @@ def wait(
     Raises:
         JobTimeoutError: The time is over; the job goes on.
     """
-    if looking.past_of(handle) is not None:
-        return _of_history(handle, on_change, follow)
+    if past_of(job) is not None:
+        return _of_history(job, on_change, follow)
     limit = None if timeout is None else time.monotonic() + timeout
-    backend = places.backend_of(handle)
-    shown = _Shown(handle, follow, progress)
-    eyes = Eyes(handle)
+    backend = places.backend_of(job)
+    shown = _Shown(job, follow, progress)
+    reader = StatusReader(job)
     told: JobStatus | None = None
     try:
         while True:
-            seen = eyes.look(limit)
+            seen = reader.read(limit)
             if seen.status is not told:
                 told = seen.status
                 _tell(on_change, told)
@@ -80,32 +80,32 @@ def wait(
                 shown.end()
                 return seen
             looked = time.monotonic()
-            while not has_news(backend, handle, pause=shown.pause, looked=looked, limit=limit):
+            while not has_news(backend, job, pause=shown.pause, looked=looked, limit=limit):
                 shown.keep_up(seen)
             if limit is not None and time.monotonic() >= limit:
-                raise _too_late(handle, timeout or 0.0, told)
+                raise _too_late(job, timeout or 0.0, told)
     finally:
         shown.close()
-        backend.forget_watch(handle.job_id)
+        backend.forget_watch(job.job_id)
 
 
-def _of_history(handle: JobHandle, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Look:
+def _of_history(job: JobRecord, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Snapshot:
     """Tell of a job that is history what there is to tell: its place need not exist any more."""
-    seen = looking.look(handle)
+    seen = observe(job)
     _tell(on_change, seen.status)
     if follow is not None:
-        follow(logs.text_of(logs.log_of(handle)))
+        follow(logs.text_of(logs.log_of(job)))
     return seen
 
 
-class Eyes:
+class StatusReader:
     """Looks at a job, again and again, through times in which store or cluster do not answer."""
 
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
         self._has_seen = False
 
-    def look(self, limit: float | None) -> Look:
+    def read(self, limit: float | None) -> Snapshot:
         """Look until there is an answer; the first time whatever is wrong is raised at once.
 
         Args:
@@ -115,25 +115,25 @@ class Eyes:
         until = until if limit is None else min(until, limit)
         while True:
             try:
-                seen = looking.look(self._handle)
+                seen = observe(self._job)
             except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
                 if time.monotonic() >= until:
                     raise
-                output.once(f"{self._handle.job_id} goes on, and cannot be seen now: {error.what}; waiting")
+                output.once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
                 time.sleep(_AGAIN_SECONDS)
             else:
                 self._has_seen = True
                 return seen
 
 
-def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float, limit: float | None = None) -> bool:
+def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:
     """Wait a moment; say whether it is time to look again: something was told, or the last look is long ago.
 
     On this machine a look costs no more than the question whether there is news.
 
     Args:
         backend: The place.
-        handle: The job.
+        job: The job.
         pause: How many seconds to wait at most; the place may want to be asked sooner.
         looked: When the last look was, by the clock that only goes forward.
         limit: When there is no use in waiting any longer, by the same clock.
@@ -143,7 +143,7 @@ def has_news(backend: Backend, handle: JobHandle, *, pause: float, looked: float
     left = pause if limit is None else min(pause, limit - begun)
     if left <= 0:
         return True
-    was_told = backend.watch(handle.job_id, seconds=left)
+    was_told = backend.watch(job.job_id, seconds=left)
     now = time.monotonic()
     return backend.is_here or was_told or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
 
@@ -152,27 +152,27 @@ class _Shown:
     """What the user sees of a job while somebody waits for it: its log, or a line about how it stands.
 
     Args:
-        handle: The job.
+        job: The job.
         follow: Receives the text of the job's log as it comes, or None.
         progress: Tells what goes on; whoever brings it ends it.
     """
 
     def __init__(
-        self, handle: JobHandle, follow: Callable[[str], object] | None, progress: output.Progress | None
+        self, job: JobRecord, follow: Callable[[str], object] | None, progress: output.Progress | None
     ) -> None:
         self._follow = follow
-        self._attempt = Attempt(handle)
-        self._follower = make_follower(handle, attempt=self._attempt) if follow is not None else None
+        self._attempt = Attempt(job)
+        self._follower = make_follower(job, attempt=self._attempt) if follow is not None else None
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
-        self._reasons = _Reasons(handle)
+        self._reasons = _Reasons(job)
 
     @property
     def pause(self) -> float:
         """Seconds until there may be something new to show, whether or not there is news."""
         return _REASON_SECONDS if self._follower is None else _LOG_SECONDS
 
-    def show(self, seen: Look) -> None:
+    def show(self, seen: Snapshot) -> None:
         """Show what is new."""
         self._attempt.see(seen)
         if seen.status is not JobStatus.PENDING:
@@ -180,7 +180,7 @@ class _Shown:
         if self._progress is not None and not seen.status.is_final:
             self._progress.enter(*self._reasons.phase(seen))
 
-    def keep_up(self, seen: Look) -> None:
+    def keep_up(self, seen: Snapshot) -> None:
         """Show what comes between two looks."""
         if seen.status is JobStatus.PENDING:
             if self._progress is not None:
@@ -214,18 +214,18 @@ class _Shown:
 class _Reasons:
     """Why a job waits: said by its sighting, or asked for now and then where that takes several questions."""
 
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
         self._next, self._pause = float("-inf"), _REASON_SECONDS
         self._reason = ""
         self._warned_of: set[str] = set()
 
-    def phase(self, seen: Look) -> tuple[str, str]:
+    def phase(self, seen: Snapshot) -> tuple[str, str]:
         """Say in which phase a job is, and more about it where there is more that no warning has said."""
         reason = seen.sighting.reason if seen.sighting is not None else ""
         if seen.status is JobStatus.RUNNING:
             return "running", reason
-        backend = places.backend_of(self._handle)
+        backend = places.backend_of(self._job)
         if backend.is_here:
             return "waiting for a slot", reason.removeprefix("waits for ")
         now = time.monotonic()
@@ -238,13 +238,13 @@ class _Reasons:
 
     def _ask(self, backend: Backend) -> None:
         with contextlib.suppress(KineticError):
-            found = backend.explain(self._handle.job_id)
+            found = backend.explain(self._job.job_id)
             if found is None:
                 return
             if not found.waits:  # its pod runs, and the cluster has not counted it yet
                 self._reason = ""
                 return
-            before, self._reason = self._reason, found.what.removeprefix(f"{self._handle.job_id}: ")
+            before, self._reason = self._reason, found.what.removeprefix(f"{self._job.job_id}: ")
             lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
             if (found.stuck or lasts) and self._reason not in self._warned_of:
                 self._warned_of.add(self._reason)
@@ -254,13 +254,13 @@ class _Reasons:
 class Attempt:
     """The attempt whose log is read: the one last seen. On a cluster only the store knows its number."""
 
-    def __init__(self, handle: JobHandle) -> None:
+    def __init__(self, job: JobRecord) -> None:
         self.number = 0
-        self._handle = handle
+        self._job = job
         self._version: str | None = None
         self._asked, self._until = 0.0, 0.0
 
-    def see(self, seen: Look) -> None:
+    def see(self, seen: Snapshot) -> None:
         """Take it from whoever knows."""
         if seen.outcome is not None:
             self.number = max(self.number, seen.outcome.attempt)
@@ -275,13 +275,13 @@ class Attempt:
         if self._asked + _ATTEMPT_SECONDS < now < self._until:
             self._asked = now
             with contextlib.suppress(KineticError):
-                self.number = max(self.number, logs.noted(places.store_of(self._handle), self._handle.job_id))
+                self.number = max(self.number, logs.noted(places.store_of(self._job), self._job.job_id))
         return self.number
 
 
-def make_follower(handle: JobHandle, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
+def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
     """Return a reader of the job's log from its beginning."""
-    backend, store = places.backend_of(handle), places.store_of(handle)
+    backend, store = places.backend_of(job), places.store_of(job)
 
     last = float("-inf")
 
@@ -291,11 +291,11 @@ def make_follower(handle: JobHandle, *, attempt: Callable[[], int], host: int = 
             return None  # each try is a question to the cluster
         last = time.monotonic()
         with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):  # it is tried again
-            return logs.open_log(backend, store, handle.job_id, attempt=number, host=host, follow=True)
+            return logs.open_log(backend, store, job.job_id, attempt=number, host=host, follow=True)
         return None
 
     def stored(number: int) -> LiveLog | None:
-        return logs.stored_log(store, handle.job_id, attempt=number, host=host)
+        return logs.stored_log(store, job.job_id, attempt=number, host=host)
 
     pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
     return logs.Follower(reopen, attempt, stored, store_seconds=pause)
@@ -305,11 +305,11 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
     """Wait for a job in this: Ctrl-C says that it keeps running, and how to follow and to cancel it.
 
     Args:
-        handle: The job.
+        job: The job.
     """
 
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
 
     def __enter__(self) -> None:
         return None
@@ -317,11 +317,11 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if not isinstance(error, KeyboardInterrupt):
             return
-        job_id = self._handle.job_id
+        job_id = self._job.job_id
         live.leave_line()
         output.say(f"detached: {job_id} keeps running")
         output.say(f"follow:   kinetic jobs logs {job_id} --follow")
-        if self._handle.debug:
+        if self._job.debug:
             output.say(f"debug:    kinetic jobs debug {job_id}")
         output.say(f"cancel:   kinetic jobs cancel {job_id}")
         raise tracebacks.interrupt(f"{job_id} keeps running; cancel it with: kinetic jobs cancel {job_id}") from None
@@ -349,9 +349,9 @@ def _log() -> logging.Logger:
     return logging.getLogger("kinetic.jobs")
 
 
-def _too_late(handle: JobHandle, timeout: float, status: JobStatus) -> JobTimeoutError:
+def _too_late(job: JobRecord, timeout: float, status: JobStatus) -> JobTimeoutError:
     return JobTimeoutError(
-        f"{handle.job_id} has not ended within {timeout:g} s",
+        f"{job.job_id} has not ended within {timeout:g} s",
         why=f"it is {status.value}, and goes on",
-        next=f"call result() again, or: kinetic jobs logs {handle.job_id} --follow",
+        next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
     )

@@ -1,10 +1,60 @@
-"""The fields of a job's handle, wherever a page has them: a record, the manifest of a batch, a page of the history."""
+"""The record of a job: its fields, wherever a page has them: in the store, the manifest of a batch, the history."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kinetic._wire import fields, names, pages
+
+
+@dataclass
+class JobRecord:
+    """What names a job and says where it is. Plain values: nothing is opened, asked or remembered here.
+
+    ``JobHandle`` tells what each field means; it is a record that can also be waited for. What works on jobs takes the
+    record, and changes nothing in it.
+    """
+
+    job_id: str
+    backend: str
+    project: str
+    cluster_name: str
+    zone: str
+    namespace: str
+    bucket_name: str
+    k8s_name: str
+    image_uri: str
+    accelerator: str
+    func_name: str
+    display_name: str
+    created_at: str
+    group_id: str | None = None
+    group_kind: str | None = None
+    group_index: int | None = None
+    debug: bool = False
+    store: str | None = None
+    context: str | None = None
+    host: str | None = None
+    key_id: str | None = None
+    output_dir: str | None = None
+    group_attempt: int | None = None
+    _past: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)  # its page of the history
+
+
+_FIELDS = tuple(name for name in JobRecord.__dataclass_fields__ if name != "_past")
+
+
+def known(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a page are fields of a record; the others are passed over."""
+    return {name: page[name] for name in _FIELDS if name in page}
+
+
+def plain(job: JobRecord) -> dict[str, Any]:
+    """Return a record as JSON values, without the fields that are None."""
+    return {name: value for name in _FIELDS if (value := getattr(job, name)) is not None}
+
 
 _NAME, _LINE = fields.text(fields.NAME), fields.text()
 HANDLE: dict[str, fields.Reader[Any]] = {

@@ -302,7 +302,7 @@ def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkey
     def no_answer(*_):
         raise StoreUnreachableError("503")
 
-    monkeypatch.setattr("kinetic._jobs.looking.look", no_answer)
+    monkeypatch.setattr("kinetic._batches.board.observe", no_answer)
     board = batch.board()
     with pytest.raises(StoreUnreachableError):
         board.refresh(whole=True)

@@ -47,12 +47,12 @@ def test_what_is_kept_of_cancelled_jobs_is_removed_as_well(kinetic, made_job, ho
 
 
 def test_a_job_that_has_not_ended_stays(kinetic, made_job, monkeypatch) -> None:
-    from kinetic._jobs import listing
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs import status
+    from kinetic._jobs.status import Snapshot
     from kinetic.job_status import JobStatus
 
     running = made_job("", days=30)
-    monkeypatch.setattr(listing, "rows", lambda handles: [Look(JobStatus.RUNNING) for _ in handles])
+    monkeypatch.setattr(status, "observe_many", lambda handles: [Snapshot(JobStatus.RUNNING) for _ in handles])
 
     told = kinetic("jobs", "cleanup", "--all", "--yes")
 

@@ -9,8 +9,8 @@ import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Sighting
 from kinetic._cli.commands import explain
-from kinetic._jobs import addressing, finding, listing, places, visiting
-from kinetic._jobs.looking import Look
+from kinetic._jobs import addressing, describing, finding, places
+from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
 
 
@@ -108,8 +108,8 @@ def waiting(made_job, monkeypatch):
             explain=lambda name: diagnosis and Diagnosis(f"{name} {diagnosis}", "running: a", "n")
         )
         monkeypatch.setattr(places, "backend_of", lambda _: backend)
-        monkeypatch.setattr(listing, "is_kept", lambda: kept)
-        seen = Look(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
+        monkeypatch.setattr(places, "is_supervised", lambda: kept)
+        seen = Snapshot(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
         return explain.explanation(handle, seen)
 
     return run
@@ -133,9 +133,9 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
     handle = finding.attach(made_job(""))
     handle.host = "elsewhere"
 
-    told = explain.explanation(handle, Look(JobStatus.RUNNING))
+    told = explain.explanation(handle, Snapshot(JobStatus.RUNNING))
 
-    assert told.what == f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
+    assert told.what == f"it is on {describing.place_of(handle)}, and only that machine can see more of it"
 
 
 @pytest.mark.parametrize(
@@ -160,14 +160,14 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
         for host, each in enumerate(states)
         if each != "."
     }
-    monkeypatch.setattr(visiting, "hosts_of", lambda _: len(states))
+    monkeypatch.setattr(places, "hosts_of", lambda _: len(states))
     monkeypatch.setattr(
         addressing, "addresses_of", lambda _, hosts: {host: found[host] for host in hosts if host in found}
     )
     backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
     monkeypatch.setattr(places, "backend_of", lambda _: backend)
 
-    told = explain.explanation(handle, Look(JobStatus.RUNNING))
+    told = explain.explanation(handle, Snapshot(JobStatus.RUNNING))
 
     assert (told.what, told.next) == (what, next_.format(handle.job_id))
     if "wait" in what:

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._backends.protocol import DebugAddress
-from kinetic._jobs import addressing, attaching, debugging, forwarding, looking, places, waiting
-from kinetic._jobs.looking import Look
+from kinetic._jobs import addressing, attaching, debugging, forwarding, places, waiting
 from kinetic._jobs.options import Options
+from kinetic._jobs.status import Snapshot
 from kinetic._wire import debug
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
@@ -146,11 +146,11 @@ class Place:
     def __init__(self, *seen: object) -> None:
         self.seen = list(seen)
 
-    def look(self, _: object) -> Look:
+    def look(self, _: object) -> Snapshot:
         first = self.seen.pop(0)
         if isinstance(first, Exception):
             raise first
-        return Look(first)
+        return Snapshot(first)
 
     def watch(self, _: str, *, seconds: float) -> bool:
         """Tell at once."""
@@ -171,7 +171,8 @@ def waited(monkeypatch):
                 raise first
             return {0: first} if first else {}
 
-        monkeypatch.setattr(looking, "look", place.look)
+        monkeypatch.setattr(attaching, "observe", place.look)
+        monkeypatch.setattr(waiting, "observe", place.look)
         monkeypatch.setattr(places, "backend_of", lambda _: place)
         monkeypatch.setattr(addressing, "addresses_of", addresses)
         monkeypatch.setattr(attaching, "_check_place", lambda *_: None)

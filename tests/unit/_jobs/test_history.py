@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from servers.sealed import put_history
 
-from kinetic._jobs import finding, history, logs, looking, places, removing, tombstones
+from kinetic._jobs import finding, history, logs, places, removing, tombstones
+from kinetic._jobs.status import Snapshot
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
@@ -34,7 +35,7 @@ FIELDS = {
     "display_name": "train",
     "created_at": "2026-11-20T14:30:00Z",
 }
-SUCCEEDED = looking.Look(JobStatus.SUCCEEDED, Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0))
+SUCCEEDED = Snapshot(JobStatus.SUCCEEDED, Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0))
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
     segment(store, b"words\n")
     removing.remove(job, SUCCEEDED, resource=True, artifacts=False, wait=0)
 
-    removing.after_collection(job, looking.Look(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
+    removing.after_collection(job, Snapshot(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
 
     assert finding.attach(JOB).logs() == "words\n"
     assert history.is_collected(tombstones.seen(store, JOB))

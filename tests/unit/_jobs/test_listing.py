@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kinetic._jobs.listing import Born, in_order
+from kinetic._jobs.finding import Born, in_order
 from kinetic._wire import names
 
 NOW = 1_800_000_000.0

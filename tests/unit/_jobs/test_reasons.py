@@ -10,11 +10,11 @@ import pytest
 from kinetic._backends.kube import explaining
 from kinetic._backends.kube.diagnosis import Finding
 from kinetic._jobs import places, waiting
-from kinetic._jobs.looking import Look
+from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
-PENDING = Look(JobStatus.PENDING)
+PENDING = Snapshot(JobStatus.PENDING)
 
 
 @pytest.fixture

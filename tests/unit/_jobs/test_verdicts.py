@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from kinetic._backends.protocol import Sighting
-from kinetic._jobs.verdicts import verdict
+from kinetic._jobs.status import decide as decided
 from kinetic._wire.outcome import Outcome
 from kinetic.job_status import FINAL, JobStatus
 
@@ -58,7 +58,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("removed", "said", "seen", "attempted", "elsewhere", "status"), TABLE)
 def test_a_row_of_the_table(removed, said, seen, attempted, elsewhere, status: JobStatus) -> None:
-    found = verdict(
+    found = decided(
         outcome=outcome(said), sighting=sighting(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
     )
 
@@ -74,7 +74,7 @@ ALL = list(
 
 def decide(row) -> JobStatus:
     removed, said, seen, attempted, elsewhere = row
-    return verdict(
+    return decided(
         outcome=outcome(said), sighting=sighting(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
     )
 

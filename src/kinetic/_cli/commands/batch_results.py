@@ -22,7 +22,7 @@ from kinetic._cli.commands import result as single
 if TYPE_CHECKING:
     from kinetic._cli.batches import Batch
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic.errors import KineticError
 
 _NAMED = 5  # failures in the last words
@@ -43,7 +43,7 @@ class Found:
 
     index: int
     handle: JobHandle | None
-    seen: Look | None
+    seen: Snapshot | None
     failure: KineticError | None
     value: Any = None
 
@@ -102,12 +102,13 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
 
 def _found(batch: Batch) -> Iterator[Found]:
     """Yield what became of each input; one value at a time is in memory."""
-    from kinetic._jobs import listing, places
+    from kinetic._jobs import places
+    from kinetic._jobs.status import observe_many
     from kinetic.errors import KineticError
 
     places.group_key(batch.group)  # nothing of a store is used unverified
     jobs = batch.handle.jobs
-    looks = iter(listing.rows([job for job in jobs if job is not None]))
+    looks = iter(observe_many([job for job in jobs if job is not None]))
     for index, job in enumerate(jobs):
         if job is None:
             yield Found(index, None, None, _never_submitted(batch, index))
@@ -122,7 +123,7 @@ def _found(batch: Batch) -> Iterator[Found]:
             yield Found(index, job, seen, error)
 
 
-def _no_value(batch: Batch, index: int, job: JobHandle, seen: Look) -> KineticError:
+def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
     """Say why a job gives no value: it failed, was cancelled, or its value was fetched before."""
     from kinetic._batches import tally
     from kinetic._jobs import history

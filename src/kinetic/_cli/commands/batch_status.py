@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kinetic._batches.board import Board
     from kinetic._batches.loose import Loose
     from kinetic._cli.batches import Batch, Standing
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
 
 _ROWS = 20  # of a table that a person reads
 _LOGS = 3  # commands for logs of failed jobs
@@ -48,7 +48,7 @@ class Row:
     index: int
     state: str
     attempt: int | None
-    seen: Look | None
+    seen: Snapshot | None
     job_id: str | None
     refused: str = ""
 
@@ -149,10 +149,10 @@ def _row(batch: Batch, board: Board | Loose, index: int, state: str, refused: di
 
 def _looked_at(batch: Batch, rows: Sequence[Row]) -> list[Row]:
     """Read of each job that is shown when it ran and why it failed."""
-    from kinetic._jobs import listing
+    from kinetic._jobs.status import observe_many
 
     jobs = [(row, job) for row in rows if (job := batch.handle.jobs[row.index]) is not None]
-    looks = listing.rows([job for _, job in jobs])
+    looks = observe_many([job for _, job in jobs])
     seen = {row.index: look for (row, _), look in zip(jobs, looks, strict=True)}
     return [replace(row, seen=seen.get(row.index)) for row in rows]
 
@@ -193,7 +193,6 @@ def _cells(batch: Batch, row: Row) -> list[str]:
 def _reason(row: Row) -> str:
     """Say how a job failed or what it waits for; of one that was collected nothing else is left."""
     from kinetic._batches import tally
-    from kinetic._jobs import listing
 
     if row.seen is None:
         return row.refused
@@ -201,7 +200,7 @@ def _reason(row: Row) -> str:
         return "collected" if row.seen.status.value == "NOT_FOUND" else ""
     if row.state in {tally.REMOVED, tally.CANCELLED}:
         return ""
-    return tables.plain(listing.reason_of(row.seen))
+    return tables.plain(row.seen.reason)
 
 
 def _times(row: Row) -> tuple[float | None, float | None, float | None]:

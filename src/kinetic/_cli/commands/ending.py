@@ -107,9 +107,10 @@ class Wishes(NamedTuple):
 
 def _cleanup_one(handle: JobHandle, wishes: Wishes, *, as_json: bool) -> None:
     from kinetic._jobs import removing
+    from kinetic._jobs.status import observe_many
 
     wishes.check(f"kinetic jobs cleanup {handle.job_id}")
-    seen = removing.look(handle)
+    (seen,) = observe_many([handle])  # a damaged result is no obstacle: removing needs no reading
     removing.remove(handle, seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was ended; "
     both = wishes.resource and wishes.artifacts

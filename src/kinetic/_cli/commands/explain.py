@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.protocol import Diagnosis
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
 
 _CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
 _INDENT = " " * len("phase: ")
@@ -81,14 +81,14 @@ def explain(handle: JobHandle, as_json: bool) -> None:
     _line("next", told.next)
 
 
-def _look(handle: JobHandle) -> tuple[Look, Explanation]:
+def _look(handle: JobHandle) -> tuple[Snapshot, Explanation]:
     """Look at a job and explain it as it was at that moment: where it changed in between, look again."""
     from dataclasses import replace
 
-    from kinetic._jobs import looking
+    from kinetic._jobs.status import observe
 
     for _ in range(_MOST_LOOKS):
-        seen = looking.look(handle)
+        seen = observe(handle)
         told = _diagnosis(handle, seen)
         is_gone = told is None or (told.status is not None and told.status.is_final)
         if seen.status.is_final or not is_gone:
@@ -98,21 +98,21 @@ def _look(handle: JobHandle) -> tuple[Look, Explanation]:
     return seen, _explained(handle, seen, told)
 
 
-def _diagnosis(handle: JobHandle, seen: Look) -> Diagnosis | None:
+def _diagnosis(handle: JobHandle, seen: Snapshot) -> Diagnosis | None:
     """Ask the place of a job that has not ended why it is as it is."""
-    from kinetic._jobs import listing, places
+    from kinetic._jobs import places
 
-    if seen.status.is_final or not listing.can_be_seen(handle):
+    if seen.status.is_final or not places.can_be_seen(handle):
         return None
     return places.backend_of(handle).explain(handle.job_id)
 
 
-def explanation(handle: JobHandle, seen: Look) -> Explanation:
+def explanation(handle: JobHandle, seen: Snapshot) -> Explanation:
     """Explain a job from what was seen of it."""
     return _explained(handle, seen, _diagnosis(handle, seen))
 
 
-def _explained(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
+def _explained(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Explanation:
     job_id = handle.job_id
     if seen.past is not None and seen.past.get("collected"):
         return _of_collected(handle, seen.past)
@@ -138,28 +138,28 @@ def _of_collected(handle: JobHandle, past: Mapping[str, Any]) -> Explanation:
     return Explanation(what, why, log=_last_lines(handle), next=f"kinetic jobs logs {job_id}")
 
 
-def _of_live(handle: JobHandle, seen: Look, told: Diagnosis | None) -> Explanation:
-    from kinetic._jobs import listing
+def _of_live(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Explanation:
+    from kinetic._jobs import describing, places
 
-    if not listing.can_be_seen(handle):
-        what = f"it is on {listing.place_of(handle)}, and only that machine can see more of it"
+    if not places.can_be_seen(handle):
+        what = f"it is on {describing.place_of(handle)}, and only that machine can see more of it"
         return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
     if handle.debug and seen.status.value == "RUNNING" and (waits := _of_debugged(handle)) is not None:
         return waits
     if told is None:  # not in the queue yet, or not any more
-        return Explanation(listing.reason_of(seen) or "it is about to begin", next="kinetic jobs list")
+        return Explanation(seen.reason or "it is about to begin", next="kinetic jobs list")
     what = told.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
     why = told.why
-    if listing.is_here(handle) and seen.status.value == "PENDING" and not listing.is_kept():
+    if places.is_here(handle) and seen.status.value == "PENDING" and not places.is_supervised():
         why = "no keeper is alive that would start it; the next command starts one"
     return Explanation(what, why, next=told.next)
 
 
 def _of_debugged(handle: JobHandle) -> Explanation | None:
     """Explain a job that waits for a debugger or has one; None for one that goes on without."""
-    from kinetic._jobs import addressing, visiting
+    from kinetic._jobs import addressing, places
 
-    count = visiting.hosts_of(handle)
+    count = places.hosts_of(handle)
     addresses = addressing.addresses_of(handle, range(count))
     attached = [host for host, address in addresses.items() if address.state == "attached"]
     waiting = [host for host, address in addresses.items() if address.state == "waiting"]
@@ -188,7 +188,7 @@ def _named(hosts: Sequence[int], count: int) -> str:
     return f"{some} of {count}"
 
 
-def _of_failed(handle: JobHandle, seen: Look) -> Explanation:
+def _of_failed(handle: JobHandle, seen: Snapshot) -> Explanation:
     failed = failures.of_job(handle, seen, log_is_shown=True)
     log = _last_lines(handle)
     phase = ""

@@ -169,10 +169,11 @@ def show(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs show @last
     """
-    from kinetic._jobs import describing, looking
+    from kinetic._jobs import describing
+    from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
-        seen = looking.look(handle)
+        seen = observe(handle)
         page = describing.page_of(handle, seen) | describing.more(handle, seen)
     if as_json:
         tables.document(job=page)
@@ -194,10 +195,11 @@ def status(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs status @last
     """
-    from kinetic._jobs import describing, looking
+    from kinetic._jobs import describing
+    from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
-        seen = looking.look(handle)
+        seen = observe(handle)
     page = describing.page_of(handle, seen)
     if as_json:
         tables.document(job=page)
@@ -210,7 +212,8 @@ def status(handle: JobHandle, as_json: bool) -> None:
 
 def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     """Return what is told of each job, in the order of the rows."""
-    from kinetic._jobs import describing, finding, listing, places
+    from kinetic._jobs import describing, finding, places
+    from kinetic._jobs.status import observe_many
 
     now, filters = time.time(), wanted.filters
     found = finding.known(**wanted.place) if wanted.everything else None
@@ -229,7 +232,7 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     if is_plain and filters._replace(function=None, since=None, older_than=None) == Filters():
         live = live[: wanted.limit]  # the status of a job costs a look at it
     shown = []
-    for handle, seen in zip(live, listing.rows(live, from_index=True), strict=True):
+    for handle, seen in zip(live, observe_many(live, from_index=True), strict=True):
         with _told_of(handle.job_id):
             shown.append(describing.page_of(handle, seen))
     shown += past
@@ -264,9 +267,9 @@ def _text(value: object) -> str:
 
 def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:
     """Say so when jobs of this machine wait and no process is there that would start them."""
-    from kinetic._jobs import listing
+    from kinetic._jobs import places
 
     waiting = sum(page["status"] == "PENDING" and page["where"] == "this machine" for page in pages)
-    if waiting and not listing.is_kept():
+    if waiting and not places.is_supervised():
         what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         click.echo(f"{what}, and no keeper is alive: the next command starts one, such as kinetic jobs list", err=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.logs import Follower
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
 
 Out = IO[bytes] | gate.Terminal | Prefixed
 _BLOCK_BYTES = 1 << 20
@@ -55,9 +55,9 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
 
 def _is_history(handle: JobHandle) -> bool:
     """Return whether a job was collected: there is nothing to follow, only a log to print."""
-    from kinetic._jobs import looking
+    from kinetic._jobs.status import past_of
 
-    return looking.past_of(handle) is not None
+    return past_of(handle) is not None
 
 
 def _print(handle: JobHandle, out: Out, *, attempt: int | None, host: int, tail: int | None) -> None:
@@ -106,7 +106,8 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
         OptionError: Both --follow and --tail, or an attempt that there was not.
     """
     from kinetic._jobs import logs as logs_
-    from kinetic._jobs import looking, places
+    from kinetic._jobs import places
+    from kinetic._jobs.status import past_of
     from kinetic.errors import OptionError
 
     if follow and tail is not None:
@@ -116,7 +117,7 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
             next=f"kinetic jobs logs {handle.job_id} --follow",
         )
     if attempt is not None:
-        past = looking.past_of(handle)
+        past = past_of(handle)
         latest = (
             logs_.latest_kept(past)
             if past is not None
@@ -130,9 +131,10 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
             )
 
 
-def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> Look:
+def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> Snapshot:
     """Print a log as it grows, until the job ends or a later attempt begins than the one that was asked for."""
-    from kinetic._jobs import looking, places, waiting
+    from kinetic._jobs import places, waiting
+    from kinetic._jobs.status import observe
 
     backend, newest, told = places.backend_of(handle), waiting.Attempt(handle), ""
 
@@ -142,7 +144,7 @@ def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> 
     followers = [(waiting.make_follower(handle, attempt=wanted, host=host), out) for host, out in outs.items()]
     try:
         while True:
-            seen = looking.look(handle)
+            seen = observe(handle)
             newest.see(seen)
             is_over = seen.status.is_final or newest() > wanted()
             _print_news(followers, last=is_over)
@@ -168,7 +170,7 @@ def _print_news(followers: Sequence[tuple[Follower, Out]], *, last: bool = False
     sys.stdout.flush()
 
 
-def _say_what_it_waits_for(seen: Look, told: str) -> str:
+def _say_what_it_waits_for(seen: Snapshot, told: str) -> str:
     reason = seen.sighting.reason if seen.sighting is not None else ""
     if reason and reason != told:
         click.echo(f"{seen.status.value}: {tables.plain(reason)}", err=True)
@@ -190,9 +192,10 @@ def _copy(log: LiveLog, out: Out) -> None:
 
 
 def _say_why_there_is_none(handle: JobHandle, host: int) -> None:
-    from kinetic._jobs import describing, looking
+    from kinetic._jobs import describing
+    from kinetic._jobs.status import observe
 
-    page = describing.page_of(handle, looking.look(handle))
+    page = describing.page_of(handle, observe(handle))
     of_host = f" of host {host}" if host else ""
     state = ", ".join(filter(None, (tables.status(page, time.time()), tables.plain(page["reason"]))))
     click.echo(f"There is no log{of_host}: the job is {state}", err=True)

@@ -17,7 +17,7 @@ from kinetic._output import gate
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic._wire.outcome import Outcome
 
 
@@ -133,7 +133,7 @@ def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
         ) from error
 
 
-def _tell_failure(handle: JobHandle, seen: Look, wishes: Wishes) -> int:
+def _tell_failure(handle: JobHandle, seen: Snapshot, wishes: Wishes) -> int:
     """Tell how the job failed, and return the exit code; what could be removed now has been shown."""
     failure = failures.of_job(handle, seen)
     if wishes.as_json:
@@ -142,7 +142,7 @@ def _tell_failure(handle: JobHandle, seen: Look, wishes: Wishes) -> int:
     return failures.tell(failure)
 
 
-def _remove(handle: JobHandle, seen: Look, wishes: Wishes) -> None:
+def _remove(handle: JobHandle, seen: Snapshot, wishes: Wishes) -> None:
     from kinetic._jobs import removing
 
     removing.after_collection(handle, seen, wait=wishes.cleanup_timeout)

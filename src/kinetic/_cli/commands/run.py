@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kinetic._cli.arguments import Arguments
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
     from kinetic._remote.callable import RemoteCallable
 
 _ALIKE = 0.75  # so much must an option look like one of ours to be a slip of the finger
@@ -161,7 +161,7 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _failure(handle: JobHandle, seen: Look, *, as_json: bool) -> Exception:
+def _failure(handle: JobHandle, seen: Snapshot, *, as_json: bool) -> Exception:
     failed = failures.of_job(handle, seen, log_is_shown=True)
     if as_json:
         tables.document(**showing.failure(handle, seen, failed))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.looking import Look
+    from kinetic._jobs.status import Snapshot
 
 
 @click.command
@@ -50,13 +50,13 @@ def wait(
     ctx.exit(failures.JOB_FAILED if bad else 0)
 
 
-def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Look]:
+def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Snapshot]:
     """Wait for one after the other; return how those ended that did in time."""
     from kinetic._jobs import waiting
     from kinetic.errors import JobTimeoutError
 
     limit = None if timeout is None else time.monotonic() + timeout
-    seen: dict[str, Look] = {}
+    seen: dict[str, Snapshot] = {}
     progress = output.Progress()
     try:
         for handle in handles:
@@ -73,7 +73,7 @@ def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Look
     return seen
 
 
-def _tell(handle: JobHandle, seen: Look, *, as_json: bool) -> None:
+def _tell(handle: JobHandle, seen: Snapshot, *, as_json: bool) -> None:
     page = _page(handle, seen)
     if not as_json:
         print(f"{handle.job_id}: {tables.status(page, time.time())}")
@@ -82,15 +82,16 @@ def _tell(handle: JobHandle, seen: Look, *, as_json: bool) -> None:
         click.echo(f"next:  kinetic jobs explain {handle.job_id}", err=True)
 
 
-def _succeeded(handle: JobHandle, seen: Look) -> bool:
+def _succeeded(handle: JobHandle, seen: Snapshot) -> bool:
     return _page(handle, seen)["status"] == "SUCCEEDED"
 
 
-def _page(handle: JobHandle, seen: Look | None) -> dict[str, object]:
+def _page(handle: JobHandle, seen: Snapshot | None) -> dict[str, object]:
     """Return how a job ended, or how it stands now."""
-    from kinetic._jobs import describing, looking
+    from kinetic._jobs import describing
+    from kinetic._jobs.status import observe
 
-    return describing.page_of(handle, seen or looking.look(handle))
+    return describing.page_of(handle, seen or observe(handle))
 
 
 def _too_late(late: Sequence[JobHandle], timeout: float | None) -> Exception:
