@@ -50,6 +50,8 @@ def main() -> None:
                 click=lambda: few.milliseconds_of_python("-c", "import click"),
             )
             bench.ratio(f"{name}, {count} jobs; vs 1 job", measured["many"], measured["few"], 2.5, "ms")
+            further = [(one - other) / count for one, other in zip(measured["many"], measured["few"], strict=True)]
+            bench.limit("… each further job", further, 0.05, "ms")
             bench.ratio(f"{name}, 1 job; vs import click", measured["few"], measured["click"], 3, "ms")
     bench.end()
 

@@ -1,22 +1,37 @@
-"""What lies on this disk for kinetic, and why: every file of the home and of the runtime folder has its row."""
+"""What lies on this disk for kinetic, and why: every file of the home and of the runtime folder has its row.
+
+The files of a job are written once, whole, and put into place by a rename. So a folder of jobs, batches or history that
+has its time of before has its files of before, and what it held is taken from an index; a report on thousands of kept
+jobs looks at their folders and not at their files. All other folders are read each time. The index is never needed: a
+missing, old or damaged one is made again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kinetic._jobs import index, reading, retention
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
+from kinetic._wire import folders, keys
 from kinetic.errors import KineticError
 
 OLD_SECONDS = 30 * retention.DAY  # a result that waits longer is told about
 _SCRATCH = ".tmp"
+_READ_EACH_TIME = frozenset({_SCRATCH, "packs", "data", "outputs"})  # of a store: written to, or used again
+_SCHEMA = 1
+_WORTH_WRITING = 100  # folders of which nothing was known; to read fewer costs less than to load an index
+# A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
+# 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
+_RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
 
 # Name, what one of them is, and why they are here: until when.
 ROWS = (
@@ -39,6 +54,9 @@ ROWS = (
     ("being written", "half-written files: a day"),
     ("other", "not kinetic's, or of a later version"),
 )
+
+
+_NAMES = {name for name, _ in ROWS}
 
 
 @dataclass
@@ -103,31 +121,199 @@ class _File(NamedTuple):
     modified: float
 
 
+@dataclass
+class _Folder:
+    """What a folder holds itself, without the folders in it.
+
+    Attributes:
+        below: The names of the folders in it.
+        holdings: Name of the row, the units, size and the oldest time, for each row that its files belong to.
+        inodes: Of its files.
+        waiting: The results in it that nobody has collected.
+        is_lasting: Whether it says the same as long as the folder is unchanged.
+    """
+
+    below: list[str] = field(default_factory=list)
+    holdings: list[tuple[str, list[str], int, float]] = field(default_factory=list)
+    inodes: list[int] = field(default_factory=list)
+    waiting: list[tuple[str, int, float]] = field(default_factory=list)
+    is_lasting: bool = True
+
+    def to_json(self) -> list[object]:
+        """Return it as plain JSON values."""
+        return [self.below, self.holdings, self.inodes, self.waiting]
+
+    @classmethod
+    def from_json(cls, page: list[Any]) -> _Folder:
+        """Rebuild it.
+
+        Raises:
+            TypeError, ValueError: It is damaged.
+        """
+        below, holdings, inodes, waiting = page
+        rows = [(name, list(map(str, units)), int(size), float(oldest)) for name, units, size, oldest in holdings]
+        if not {name for name, *_ in rows} <= _NAMES:
+            raise ValueError(rows)
+        results = [(str(job_id), int(size), float(ended)) for job_id, size, ended in waiting]
+        return cls(list(map(str, below)), rows, list(map(int, inodes)), results)
+
+
 def look(home: Path, runtime: Path, store: Store) -> Found:
-    """Look through every file; a file that has several names counts once.
+    """Look through every folder; a file that has several names counts once.
 
     Args:
         home: The kinetic home.
         runtime: The folder of this host, inside the home or elsewhere.
         store: Where the jobs lie, inside the home or elsewhere.
     """
-    root = getattr(store, "root", None)
-    places = _apart([home, runtime, *([root] if root is not None else [])])
-    holdings = {name: Holding(name, why) for name, why in ROWS}
-    waiting: list[Waiting] = []
-    known = index.of(store)
-    for file in _files(places, home, runtime, root):
+    return _Look(home, runtime, store).found()
+
+
+class _Look:
+    """One look through all folders."""
+
+    def __init__(self, home: Path, runtime: Path, store: Store) -> None:
+        self._store, self._root = store, getattr(store, "root", None)
+        self._places = _apart([home, runtime, *([self._root] if self._root is not None else [])])
+        named = ((self._root, "store"), (runtime, "run"), (home, "home"))
+        self._roots = [(os.fspath(folder), name) for folder, name in named if folder]
+        self._holdings = {name: Holding(name, why) for name, why in ROWS}
+        self._waiting: list[Waiting] = []
+        self._linked: set[tuple[int, int]] = set()  # files with several names that were counted
+        self._counted: set[tuple[int, int]] = set()  # files of folders that were not read: one may have a new name
+        self._index = _Index(home, store.url) if self._root is not None else None
+
+    def found(self) -> Found:
+        """Look, and return what there is."""
+        for place in self._places:
+            folders_ = [os.fspath(place)]
+            for folder in folders_:  # grows meanwhile
+                with contextlib.suppress(OSError):  # it went away, or is not ours to read
+                    held = self._held(folder)
+                    folders_ += [f"{folder}/{name}" for name in held.below]
+                    self._count(held)
+        if self._index is not None:
+            self._index.write()
+        waiting = tuple(sorted(self._waiting, key=lambda result: result.ended))
+        return Found(self._places, tuple(self._holdings.values()), waiting)
+
+    def _held(self, folder: str) -> _Folder:
+        """Return what a folder holds, from the index where that is certain."""
+        start, name = next((pair for pair in self._roots if f"{folder}/".startswith(f"{pair[0]}/")), (folder, "home"))
+        above = tuple(part for part in folder[len(start) :].split("/") if part)
+        if self._index is None or name != "store" or (above and above[0] in _READ_EACH_TIME):
+            return self._read(folder, name, above)
+        about, read_at = os.stat(folder), time.time_ns()
+        known = self._index.folder(folder, about)
+        if known is not None:
+            inodes = {(about.st_dev, inode) for inode in known.inodes}
+            if self._linked.isdisjoint(inodes):
+                self._counted |= inodes
+                self._index.keep(folder, about, known)
+                return known
+        held = self._read(folder, name, above)
+        recent = _RECENT_COARSE_NS if about.st_mtime_ns % 1_000_000_000 == 0 else _RECENT_NS
+        if held.is_lasting and about.st_mtime_ns < read_at - recent:
+            self._index.keep(folder, about, held)
+        return held
+
+    def _count(self, held: _Folder) -> None:
+        for name, units, size, oldest in held.holdings:
+            holding = self._holdings[name]
+            holding.units.update(units)
+            holding.size_bytes += size
+            holding.oldest = oldest if holding.oldest is None else min(oldest, holding.oldest)
+        self._waiting += [Waiting(*result) for result in held.waiting]
+
+    def _read(self, folder: str, place: str, above: tuple[str, ...]) -> _Folder:
+        """Look at every file of a folder."""
+        held = _Folder()
+        rows: dict[str, tuple[set[str], int, float]] = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        held.below.append(entry.name)
+                        continue
+                    about = entry.stat(follow_symlinks=False)
+                    if about.st_nlink > 1 and self._is_counted(about, held):
+                        continue
+                    held.inodes.append(about.st_ino)
+                    size = about.st_size if stat.S_ISREG(about.st_mode) else 0
+                    name, unit = self._row(_File(place, (*above, entry.name), size, about.st_mtime), held)
+                    units, sizes, oldest = rows.get(name, (set(), 0, about.st_mtime))
+                    units.add(unit)
+                    rows[name] = units, sizes + size, min(oldest, about.st_mtime)
+        held.holdings = [(name, sorted(units), size, oldest) for name, (units, size, oldest) in rows.items()]
+        return held
+
+    def _is_counted(self, about: os.stat_result, held: _Folder) -> bool:
+        """Say whether a file was counted under another of its names; which names it has may change at any time."""
+        held.is_lasting = False
+        file = about.st_dev, about.st_ino
+        if file in self._linked or file in self._counted:
+            return True
+        self._linked.add(file)
+        return False
+
+    def _row(self, file: _File, held: _Folder) -> tuple[str, str]:
         name, unit = _kind(file)
-        if name == "results":
-            ended = _collectable(store, known, unit)
-            name = "failures" if ended is None else name
-            if ended is not None:
-                waiting.append(Waiting(unit, file.size, ended or file.modified))
-        holding = holdings[name]
-        holding.units.add(unit)
-        holding.size_bytes += file.size
-        holding.oldest = min(file.modified, holding.oldest or file.modified)
-    return Found(places, tuple(holdings.values()), tuple(sorted(waiting, key=lambda result: result.ended)))
+        if name != "results":
+            return name, unit
+        ended = _collectable(self._store, index.of(self._store), unit)
+        if ended is None:
+            return "failures", unit
+        held.is_lasting = held.is_lasting and bool(ended)
+        held.waiting.append((unit, file.size, ended or file.modified))
+        return name, unit
+
+
+class _Index:
+    """What the folders of a store held when they were read, in one file of the home for each store."""
+
+    def __init__(self, home: Path, store_url: str) -> None:
+        name = hashlib.sha256(store_url.encode()).hexdigest()[:16]
+        self._path, self._url = home / "index" / f"{name}.folders.json", store_url
+        self._known = self._load()
+        self._kept: dict[str, list[Any]] = {}
+        self._new = 0
+
+    def folder(self, folder: str, about: os.stat_result) -> _Folder | None:
+        """Return what a folder holds, or None where it must be read."""
+        found = self._known.get(folder)
+        with contextlib.suppress(TypeError, ValueError):  # of another version, or damaged
+            if isinstance(found, list) and found[:3] == _stamp(about):
+                return _Folder.from_json(found[3:])
+        self._known.pop(folder, None)
+        return None
+
+    def keep(self, folder: str, about: os.stat_result, held: _Folder) -> None:
+        """Note what a folder holds, for the next look."""
+        if (found := self._known.get(folder)) and found[:3] == _stamp(about):
+            self._kept[folder] = found
+            return
+        self._kept[folder] = [*_stamp(about), *held.to_json()]
+        self._new += 1
+
+    def write(self) -> None:
+        """Write it down where that saves the next look more than it costs this one; what is gone is forgotten."""
+        gone = len(self._known) + self._new - len(self._kept)
+        if self._new + gone < max(_WORTH_WRITING, len(self._kept) // 50):
+            return
+        page = {"schema": _SCHEMA, "store": self._url, "folders": self._kept}
+        with contextlib.suppress(OSError):  # a full or read-only disk: then the next look reads the folders
+            folders.write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
+
+    def _load(self) -> dict[str, list[Any]]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            page = json.loads(self._path.read_bytes())
+            if isinstance(page, dict) and page.get("schema") == _SCHEMA and page.get("store") == self._url:
+                return dict(page["folders"]) if isinstance(page.get("folders"), dict) else {}
+        return {}
+
+
+def _stamp(about: os.stat_result) -> list[int]:
+    return [about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
 
 
 def _collectable(store: Store, known: index.Index, job_id: str) -> float | None:
@@ -148,26 +334,6 @@ def _apart(folders: Sequence[Path]) -> tuple[Path, ...]:
         if not any(folder.is_relative_to(other) for other in found):
             found.append(folder)
     return tuple(found)
-
-
-def _files(places: Sequence[Path], home: Path, runtime: Path, root: Path | None) -> Iterator[_File]:
-    """Go through every file once, and say in which of kinetic's folders it lies."""
-    roots = [
-        (os.fspath(folder), name) for folder, name in ((root, "store"), (runtime, "run"), (home, "home")) if folder
-    ]
-    seen: set[tuple[int, int]] = set()
-    for place in places:
-        for folder, _, names in os.walk(place):
-            start, name = next((pair for pair in roots if f"{folder}/".startswith(f"{pair[0]}/")), (folder, "home"))
-            above = tuple(part for part in folder[len(start) :].split("/") if part)
-            for file in names:
-                with contextlib.suppress(OSError):
-                    about = os.lstat(f"{folder}/{file}")
-                    if about.st_nlink > 1 and (about.st_dev, about.st_ino) in seen:
-                        continue
-                    seen.add((about.st_dev, about.st_ino))
-                    size = about.st_size if stat.S_ISREG(about.st_mode) else 0
-                    yield _File(name, (*above, file), size, about.st_mtime)
 
 
 def _kind(file: _File) -> tuple[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +149,93 @@ def test_a_link_is_not_followed(home, tmp_path, fill) -> None:
     (home / "link").symlink_to(tmp_path / "big")
 
     assert look(home).size_bytes == 1
+
+
+# ------------------------------------------------------------------------------------------- many jobs that are kept
+
+
+@pytest.fixture
+def folders_read(monkeypatch) -> list[str]:
+    """Collect the folders whose files are looked at."""
+    read: list[str] = []
+    scandir = os.scandir
+
+    def counting(path: str) -> Any:
+        read.append(os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    return read
+
+
+@pytest.fixture
+def kept_jobs(made_job, home) -> list[str]:
+    """Jobs enough for an index, and folders that have been left alone for a moment."""
+    made = [made_job(log="hello\n", days=number) for number in range(27)]
+    made += [made_job("failed", days=number) for number in range(3)]
+    long_ago = time.time() - DAY
+    for folder, _, _ in os.walk(home / "store"):
+        os.utime(folder, (long_ago, long_ago))
+    return made
+
+
+def report(kinetic) -> dict[str, Any]:
+    told = kinetic("disk", "--json")
+    assert told.exit_code == 0, told.output
+    page: dict[str, Any] = json.loads(told.stdout)
+    page["holdings"] = [holding for holding in page["holdings"] if holding["what"] != "caches"]  # the index itself
+    del page["size_bytes"]
+    return page
+
+
+def test_a_second_report_looks_at_no_file_of_a_kept_job(kinetic, kept_jobs, home, folders_read) -> None:
+    first = report(kinetic)
+    folders_read.clear()
+
+    assert report(kinetic) == first
+    assert [folder for folder in folders_read if any(job in folder for job in kept_jobs)] == []
+
+
+def test_a_report_from_the_index_says_what_one_without_it_says(kinetic, kept_jobs, home, made_job) -> None:
+    report(kinetic)
+    store = home / "store"
+    shutil.rmtree(store / kept_jobs[3])
+    (store / kept_jobs[4] / "result.pkl").unlink()
+    (store / kept_jobs[5] / "logs/0/0/000000000006").write_bytes(b"x" * 77)
+    made_job(value="new")
+
+    by_index = report(kinetic)
+
+    shutil.rmtree(home / "index")
+    assert by_index == report(kinetic)
+    assert len(by_index["waiting_results"]) == 27 - 2 + 1
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", '{"schema": 1}', "damaged rows", "rows of another version"])
+def test_a_damaged_index_is_made_again(kinetic, kept_jobs, home, folders_read, text) -> None:
+    first = report(kinetic)
+    (path,) = home.glob("index/*.folders.json")
+    page = json.loads(path.read_bytes())
+    rows = {"damaged rows": [["jobs", 1, "x"]], "rows of another version": [["treasure", [], 1, 1.0]]}
+    if text in rows:
+        page["folders"] = {name: [*known[:4], rows[text], *known[5:]] for name, known in page["folders"].items()}
+    path.write_text(json.dumps(page) if text in rows else text)
+
+    assert report(kinetic) == first
+    folders_read.clear()
+    assert report(kinetic) == first
+    assert [folder for folder in folders_read if any(job in folder for job in kept_jobs)] == []
+
+
+def test_a_file_that_got_a_second_name_later_counts_once(kinetic, kept_jobs, home) -> None:
+    before = report(kinetic)
+    (home / "mine").mkdir()
+    os.link(home / "store" / kept_jobs[0] / "result.pkl", home / "mine" / "result.pkl")
+    os.link(home / "store" / kept_jobs[1] / "result.pkl", home / "store" / kept_jobs[2] / "copy.pkl")
+
+    sizes = [sum(holding["size_bytes"] for holding in page["holdings"]) for page in (before, report(kinetic))]
+
+    assert sizes[0] == sizes[1]
 
 
 # --------------------------------------------------------------------------------------------------------- the command
