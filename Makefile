@@ -36,7 +36,7 @@ help:
 	@echo 'make test-all  the whole suite, with Kubernetes where Go is found; half an hour'
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
-	@echo 'make bench     measure, each figure beside its baseline'
+	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
 	@echo 'make nightly   the tests that take minutes'
 	@echo 'make clean     remove the environments and everything else that was made here'
 	@echo
@@ -116,13 +116,9 @@ cluster-if-it-can-be-had: python-is-there
 	@test -n "$$KINETIC_TEST_KUBECONFIG" || { cd tests && $(RUN_PYTHON) -m cluster.building.build 900 2>&1 | \
 	  grep -v '^kinetic: all there' >&2; } || true
 
-# These two variables change what is measured (unbuffered prints; every import compiled again), so they go.
+# Less than ten minutes on two quiet cores; each benchmark's seconds and the total are printed.
 bench: $(ENV_READY)
-	@failed=0; for bench in benchmarks/bench_*.py; do \
-	  test -e "$$bench" || { echo 'kinetic: there is no benchmarks/bench_*.py here' >&2; exit 1; }; \
-	  echo "== $$bench"; \
-	  env -u PYTHONUNBUFFERED -u PYTHONDONTWRITEBYTECODE $(ENV)/bin/python "$$bench" || failed=1; \
-	done; exit $$failed
+	@$(ENV)/bin/python benchmarks/run_all.py $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

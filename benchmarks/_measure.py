@@ -96,13 +96,20 @@ class Bench:
         print(f"{name:{_NAME}}{shown[0]:>{_VALUE}}{shown[1]:>{_VALUE}}{times:>9}  {verdict}", flush=True)
 
 
-def alternate(runs: int, **measured: Callable[[], float]) -> dict[str, list[float]]:
-    """Measure in turns, and return every value under its name; the first round warms caches and does not count."""
+def alternate(runs: int, *, warm: bool = True, **measured: Callable[[], float]) -> dict[str, list[float]]:
+    """Measure in turns, and return every value under its name.
+
+    Args:
+        runs: How many values of each.
+        warm: Begin with a round that does not count, which fills caches. Not needed where one round does a thing a
+            thousand times.
+        measured: What to measure; each returns its value.
+    """
     values: dict[str, list[float]] = {name: [] for name in measured}
-    for number in range(runs + 1):
+    for number in range(-1 if warm else 0, runs):
         for name, measure in measured.items():
             value = measure()
-            if number:
+            if number >= 0:
                 values[name].append(value)
     return values
 

@@ -29,7 +29,7 @@ serve(three=three)
 
 
 def main() -> None:
-    bench = Bench("starting", runs=31, quick_runs=7)
+    bench = Bench("starting", runs=21, quick_runs=7)
     with Ground() as ground:
         with ground.session("three.py", THREE_JOBS) as session:
             session.ask("three")  # something to list

@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    bench = Bench("looking at kept jobs", runs=9, quick_runs=3)
+    bench = Bench("looking at kept jobs", runs=7, quick_runs=3)
     count = 100 if bench.quick else 1000
     with Ground() as few, Ground() as many:
         for ground, number in ((few, 1), (many, count)):

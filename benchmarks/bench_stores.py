@@ -36,7 +36,7 @@ def main() -> None:
         os.environ["STORAGE_EMULATOR_HOST"] = server.url
         folder = Path(name)
         _small(bench, folder, 200 if bench.quick else 2_000)
-        _large(bench, folder, (64 if bench.quick else 1024) << 20)
+        _large(bench, folder, (64 if bench.quick else 512) << 20)
     return bench.end()
 
 
