@@ -32,8 +32,8 @@ def disk(clean: bool, as_json: bool) -> None:
     """Show what kinetic's files hold, and why.
 
     Every file below the kinetic home and the folder of running jobs is in one of the rows. Most of it goes by itself;
-    results that nobody collected stay until you collect or remove them, and outputs stay in any case. Sizes are exact; only
-    folders of jobs, batches and history that have not changed since the last report are not read again.
+    results that nobody collected stay until you collect or remove them, and outputs stay in any case. Sizes are exact;
+    only folders of jobs, batches and history that have not changed since the last report are not read again.
 
     Example: kinetic disk --clean
     """
