@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kinetic._backends import registry
 from kinetic._stores.memory import MemoryStore
 
 __all__ = ["MemoryStore", "temporary_home"]
@@ -30,7 +31,10 @@ def temporary_home(folder: Path) -> Iterator[Path]:
         The kinetic home.
     """
     home = Path(folder) / ".kinetic"
-    changed = {f"KINETIC_{name}": "" for name in _POINTERS} | {"KINETIC_HOME": str(home), "KINETIC_BACKEND": "local"}
+    changed = {f"KINETIC_{name}": "" for name in _POINTERS} | {
+        "KINETIC_HOME": str(home),
+        "KINETIC_BACKEND": registry.HERE.name,
+    }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

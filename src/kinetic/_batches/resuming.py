@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
+from kinetic._backends import registry
 from kinetic._batches import lease, turns
 from kinetic._batches.board import Board
 from kinetic._batches.driving import Driver
@@ -206,7 +207,7 @@ def launcher_of(group: Group, board: Board) -> Launcher:
     if kept is None:
         kept = _without_secrets(group, order)
     table = read_table(store, group)
-    multi_host = group.handle.get("backend") == "pathways"
+    multi_host = registry.spans_hosts(group.handle.get("backend"))
     placement = hardware.place(str(group.handle["accelerator"]), spot=group.spot, multi_host=multi_host)
     return Launcher(group, table, order, store, board.backend, placement, key, kept)
 

@@ -52,11 +52,10 @@ def _quietly(names: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _job_ids() -> Iterator[str]:
-    from kinetic import _settings as settings
-    from kinetic._stores import open_store
+    from kinetic._jobs import places
     from kinetic._wire import keys
 
-    store = open_store(settings.resolve(backend="local").store.value)
+    store = places.local_store()
     found = [name for name in store.folders("") if name not in keys.RESERVED]
     if found:
         yield _NEWEST
@@ -64,11 +63,10 @@ def _job_ids() -> Iterator[str]:
 
 
 def _group_ids() -> Iterator[str]:
-    from kinetic import _settings as settings
-    from kinetic._stores import open_store
+    from kinetic._jobs import places
     from kinetic._wire import keys
 
-    store = open_store(settings.resolve(backend="local").store.value)
+    store = places.local_store()
     manifests = [(store.entry(keys.group_manifest(name)), name) for name in store.folders(keys.GROUPS)]
     found = sorted(((entry.modified, name) for entry, name in manifests if entry is not None), reverse=True)
     if found:

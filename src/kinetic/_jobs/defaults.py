@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from kinetic._backends import registry
 from kinetic._settings.job_options import BY_NAME, JOB_OPTIONS
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]
         for name, amount in asked.items()
         if name != "memory" or not memory.is_enforced()
     )
-    if told and settings.resolve(**place, environ=environ).backend.value == "local":
+    if told and registry.is_here(settings.resolve(**place, environ=environ).backend.value):
         yield f"not enforced on this machine: {told}"
 
 

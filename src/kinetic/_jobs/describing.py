@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kinetic._backends import registry
 from kinetic._jobs import history, logs, places, record
 from kinetic._wire import handles, keys, names
 from kinetic._wire import outcome as outcomes
@@ -91,7 +92,7 @@ def past(page: dict[str, Any]) -> dict[str, Any]:
 
 def emulation_of(job: JobRecord) -> str | None:
     """Say what stands in for a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
-    if job.backend != "local":
+    if not registry.is_here(job.backend):
         return None
     kind = _kind_of(job.accelerator)
     if kind == "gpu" and places.is_here(job):
@@ -112,7 +113,7 @@ def _kind_of(accelerator: str) -> str:
 
 def place_of(job: JobRecord) -> str:
     """Say where a job runs, for humans."""
-    if job.backend != "local":
+    if not registry.is_here(job.backend):
         return cluster_of(vars(job))
     return "this machine" if places.is_here(job) else f"host {_host_name(job)}"
 
@@ -135,7 +136,7 @@ def _host_name(job: JobRecord) -> str:
 
 def _where(page: dict[str, Any]) -> str:
     """Say where a removed job was."""
-    if page.get("backend", "local") != "local":
+    if not registry.is_here(page.get("backend", registry.HERE.name)):
         return cluster_of(page)
     return "this machine" if page.get("host") in {None, places.machine()} else f"host {page.get('host')}"
 

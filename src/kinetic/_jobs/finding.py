@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _settings as settings
+from kinetic._backends import registry
 from kinetic._jobs import history, index, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import past_of
@@ -179,7 +180,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
     with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
         backend.sweep(scratch() if scratch is not None else None, tombstones.seen)
     retention.sweep_if_due(own, places.home(), places.runtime())
-    if target.backend.value != "local":
+    if not registry.is_here(target.backend.value):
         there |= _on_the_cluster(target)
     yield from _records((store, _unremoved(store, there)) for store in _stores(target))
 

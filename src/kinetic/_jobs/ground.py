@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
+from kinetic._backends import registry
 from kinetic._backends.local import session
 from kinetic._jobs import places, tombstones
 from kinetic._settings import keyring, variables
@@ -64,7 +65,7 @@ def prepare(options: Options) -> Ground:
         multi_host=placement.hosts > 1,
     )
     strict = target.backend.source == "argument"
-    where = "looking at this machine" if target.backend.value == "local" else "asking the cluster"
+    where = "looking at this machine" if registry.is_here(target.backend.value) else "asking the cluster"
     with output.phase(where, summary=False):
         backend = places.backend_at(target, strict=strict)
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))

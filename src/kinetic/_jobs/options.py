@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from kinetic._backends import registry
 from kinetic._hardware import Placement, place
 from kinetic._jobs import defaults, resources
 from kinetic._packing import environment
 from kinetic._wire.numbers import seconds_of
 from kinetic.errors import OptionError, OptionTypeError
 
-BACKENDS = ("local", "gke", "pathways")
 _TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir")
 
 
@@ -56,7 +56,8 @@ class Options(NamedTuple):
         for name in _TEXTS:
             _check_text(name, getattr(options, name))
         _check_flags(options)
-        _check_backend(options.backend)
+        if options.backend is not None:
+            registry.find(options.backend)
         _check_volumes(options.volumes)
         options = options._replace(
             capture_env_vars=environment.check(options.capture_env_vars),
@@ -82,7 +83,7 @@ class Options(NamedTuple):
         """Say what hardware the accelerator's name asks for."""
         if not isinstance(self.accelerator, str):
             raise OptionTypeError(f"accelerator={self.accelerator!r} is not a string", next='accelerator="cpu"')
-        return place(self.accelerator, spot=self.spot, multi_host=self.backend == "pathways")
+        return place(self.accelerator, spot=self.spot, multi_host=registry.spans_hosts(self.backend))
 
 
 def _check_text(name: str, value: object) -> None:
@@ -99,19 +100,6 @@ def _check_flags(options: Options) -> None:
 
         words = "debug=True with spot=True: the machine may be taken away while you look at what stands still on it"
         warnings.warn(words, UserWarning, stacklevel=5)  # the door of `run` and `with_options` is one frame of them
-
-
-def _check_backend(backend: str | None) -> None:
-    if backend is not None and backend not in BACKENDS:
-        import difflib  # 5 ms; only on the way to an error
-
-        near = difflib.get_close_matches(backend, BACKENDS, 1)
-        raise OptionError(
-            f"Unknown backend {backend!r}",
-            why=f"backends are {', '.join(BACKENDS)}",
-            next=f'backend="{near[0]}"' if near else 'backend="local"',
-            code="unknown-backend",
-        )
 
 
 def _check_volumes(volumes: object) -> None:

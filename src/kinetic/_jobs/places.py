@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kinetic import _settings as settings
-from kinetic._backends import choosing
-from kinetic._backends.choosing import Address
+from kinetic._backends import registry
+from kinetic._backends.registry import Address
 from kinetic._settings import keyring
 from kinetic._stores import open_store
 from kinetic._wire import seal
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kinetic._wire.handles import JobRecord
 
 
-_LOCAL = "local"
 _MACHINE = "KINETIC_MACHINE_ID"
 _runtimes: dict[tuple[str, ...], Path] = {}
 _machines: dict[str, str] = {}
@@ -33,7 +32,7 @@ _machines: dict[str, str] = {}
 
 def local() -> LocalBackend:
     """Return the backend of this machine."""
-    return choosing.local(runtime())
+    return cast("LocalBackend", _open(registry.HERE.name, Address()))  # it is the one whose queue can be asked
 
 
 def backend_at(target: Target, *, strict: bool = False) -> Backend:
@@ -49,7 +48,7 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
     address = Address(
         target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
     )
-    return choosing.choose(target.backend.value, runtime(), address, strict=strict)
+    return _open(target.backend.value, address, strict=strict)
 
 
 def backend_of(job: JobRecord) -> Backend:
@@ -65,7 +64,12 @@ def backend_of(job: JobRecord) -> Backend:
 def backend_for(fields: Mapping[str, Any]) -> Backend:
     """Return the backend that the fields of a job name; see ``backend_of``."""
     named = ("project", "zone", "cluster_name", "namespace", "context")
-    return choosing.choose(fields["backend"], runtime(), Address(*(str(fields.get(name) or "") for name in named)))
+    return _open(fields["backend"], Address(*(str(fields.get(name) or "") for name in named)))
+
+
+def _open(name: str, address: Address, *, strict: bool = False) -> Backend:
+    found: Backend = registry.open_backend(name, address, runtime=runtime(), environ=os.environ, strict=strict)
+    return found
 
 
 def runtime() -> Path:
@@ -83,7 +87,7 @@ def store_of(job: JobRecord) -> Store:
 
 def local_store() -> Store:
     """Return the store of the jobs of this machine."""
-    return open_store(settings.resolve(backend="local").store.value)
+    return open_store(settings.resolve(backend=registry.HERE.name).store.value)
 
 
 def home() -> Path:
@@ -182,19 +186,19 @@ def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:
 
 def can_be_seen(job: JobRecord) -> bool:
     """Return whether the job's processes can be asked about from here: on a cluster, from everywhere."""
-    return job.backend != _LOCAL or is_here(job)
+    return not registry.is_here(job.backend) or is_here(job)
 
 
 def is_here(job: JobRecord) -> bool:
     """Return whether this machine can see the job's processes."""
-    return job.backend == _LOCAL and (not job.host or job.host == machine())
+    return registry.is_here(job.backend) and (not job.host or job.host == machine())
 
 
 def hosts_of(job: JobRecord) -> int:
     """Return how many hosts a job has (count)."""
     from kinetic import _hardware as hardware
 
-    return hardware.place(job.accelerator, multi_host=job.backend == "pathways").hosts
+    return hardware.place(job.accelerator, multi_host=registry.spans_hosts(job.backend)).hosts
 
 
 def is_supervised() -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from kinetic._backends import registry
 from kinetic._settings import cluster
 from kinetic._settings.home import kinetic_home, path_of
 from kinetic._settings.variables import read
@@ -114,7 +115,7 @@ class Choice(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-LOCAL = Profile("local", backend="local")
+LOCAL = Profile(registry.HERE.name, backend=registry.HERE.name)  # built in
 
 
 def profiles_file(environ: Mapping[str, str]) -> Path:
@@ -237,7 +238,7 @@ def _profile(file: Path, name: str, entry: object) -> Profile:
         raise _unreadable(file, f"profile {name!r} is {_kind(entry)}, not an object")
     texts = {field: _text(file, name, entry, field) for field in FIELDS}
     missing = [field for field in REQUIRED if not texts[field]]
-    if missing and texts["backend"] != LOCAL.backend and not texts["context"]:
+    if missing and not registry.is_here(texts["backend"]) and not texts["context"]:
         raise _unreadable(file, f"profile {name!r} has no {_listed(missing)}")
     options = entry.get("options")
     if not (options is None or isinstance(options, dict)):
@@ -258,7 +259,7 @@ def _text(file: Path, name: str, entry: Mapping[str, object], field: str) -> str
 def _hidden(profile: Profile, profiles: Profiles) -> tuple[str, ...]:
     if profile is not LOCAL or LOCAL.name not in profiles.saved:
         return ()
-    return (f'the profile "local" in {profiles.file} is not used: the name is built in and means this machine',)
+    return (f'the profile "{LOCAL.name}" in {profiles.file} is not used: the name is built in and means this machine',)
 
 
 def _lost_current(profiles: Profiles) -> str:

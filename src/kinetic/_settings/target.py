@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from kinetic._backends import registry
 from kinetic._settings import profiles
 from kinetic._settings.home import kinetic_home
 from kinetic._settings.variables import read
@@ -25,18 +26,13 @@ from kinetic.errors import OptionError, OptionTypeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kinetic._backends.registry import Entry
     from kinetic._settings.profiles import Profile
-
-BACKENDS = ("local", "gke", "pathways")
-DEFAULT_ZONE = "us-central1-a"
-DEFAULT_CLUSTER = "kinetic-cluster"
-DEFAULT_NAMESPACE = "default"
 
 IN_CLUSTER = "in-cluster"  # the context that means: the cluster of the pod that we run in
 _OF_EVERY_POD = "KUBERNETES_SERVICE_HOST"  # a variable that Kubernetes sets
 _ARGUMENT = "argument"
 _DEFAULT = "default"
-_LOCAL = "local"
 
 
 class Setting(NamedTuple):
@@ -119,15 +115,16 @@ def resolve(
     choice = profiles.choose(environ, _text("profile", profile))
     look = _Look(environ, choice.profile)
     place, chosen_project, context = _where(look, backend, project, multi_host=multi_host)
-    chosen_cluster = look.up("cluster", cluster) or _default_name(place, DEFAULT_CLUSTER)
+    entry = registry.find(place.value)
+    chosen_cluster = look.up("cluster", cluster) or Setting(entry.defaults["cluster"], _DEFAULT)
     home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read("KINETIC_HOME", environ) else _DEFAULT)
     return Target(
         backend=place,
         project=_checked_name("project", chosen_project),
-        zone=_checked_name("zone", look.up("zone", zone) or _default_name(place, DEFAULT_ZONE)),
+        zone=_checked_name("zone", look.up("zone", zone) or Setting(entry.defaults["zone"], _DEFAULT)),
         cluster=_checked_name("cluster", chosen_cluster),
-        namespace=_checked_name("namespace", look.up("namespace", namespace) or _default_namespace(context)),
-        store=look.up_store(place) or _default_store(place, chosen_project, chosen_cluster, home),
+        namespace=_checked_name("namespace", look.up("namespace", namespace) or _default_namespace(entry, context)),
+        store=look.up_store(place) or _default_store(entry, chosen_project, chosen_cluster, home),
         context=context,
         home=home,
         profile=choice.profile,
@@ -140,11 +137,9 @@ def _where(
 ) -> tuple[Setting, Setting, Setting]:
     """Return the backend, the project and the context, which depend on each other."""
     named = look.up("project", project) or look.up_variable("GOOGLE_CLOUD_PROJECT")
-    place = _checked_backend(
-        look.up("backend", backend) or _implied_backend(named, look.profile, multi_host=multi_host)
-    )
-    if multi_host and place.value == "gke" and place.source != _ARGUMENT:
-        place = place._replace(value="pathways")  # the same cluster, for several hosts; only an argument means it so
+    place = _checked_backend(look.up("backend", backend) or _implied_backend(named, look.profile))
+    if multi_host and place.source != _ARGUMENT:  # the same cluster, for several hosts; only an argument means it so
+        place = place._replace(value=registry.find(place.value).many_hosts or place.value)
     context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or _default_context(look, place, named)
     return place, named or _default_project(place, context), context
 
@@ -171,63 +166,58 @@ class _Look(NamedTuple):
 
     def up_store(self, place: Setting) -> Setting | None:
         """Leave the store of a profile for a cluster to jobs on a cluster: a local job must not write there."""
-        foreign = place.value == _LOCAL and getattr(self.profile, "backend", _LOCAL) != _LOCAL
+        foreign = registry.is_here(place.value) and self.profile and not registry.is_here(self.profile.backend)
         return self.up_variable("KINETIC_STORE") or (None if foreign else self.up_profile("store"))
 
 
-def _implied_backend(project: Setting | None, profile: Profile | None, *, multi_host: bool) -> Setting:
+def _implied_backend(project: Setting | None, profile: Profile | None) -> Setting:
     """Say where jobs run when nobody named a backend: a project or a profile means a cluster."""
-    cluster = "pathways" if multi_host else "gke"
     if profile is not None:
-        return Setting(cluster, _source(profile))
+        return Setting(registry.CLUSTER.name, _source(profile))
     if project is not None:
-        return Setting(cluster, f"project from {project.source}")
-    return Setting(_LOCAL, _DEFAULT)
-
-
-def _default_name(place: Setting, on_a_cluster: str) -> Setting:
-    return Setting(_LOCAL if place.value == _LOCAL else on_a_cluster, _DEFAULT)
+        return Setting(registry.CLUSTER.name, f"project from {project.source}")
+    return Setting(registry.HERE.name, _DEFAULT)
 
 
 def _unused_context(look: _Look, place: Setting) -> tuple[str, ...]:
     """Say that a context alone moves no job to a cluster."""
     found = look.up_variable("KINETIC_KUBE_CONTEXT")
-    if found is None or place.value != _LOCAL or place.source != _DEFAULT:
+    if found is None or not registry.is_here(place.value) or place.source != _DEFAULT:
         return ()
-    return ("KINETIC_KUBE_CONTEXT is set, and jobs run on this machine: KINETIC_BACKEND=gke sends them there",)
+    there = f"KINETIC_BACKEND={registry.CLUSTER.name}"
+    return (f"KINETIC_KUBE_CONTEXT is set, and jobs run on this machine: {there} sends them there",)
 
 
 def _default_context(look: _Look, place: Setting, project: Setting | None) -> Setting:
     """Mean the cluster that we are in, where a pod asks for a cluster and names none."""
     inside = look.environ.get(_OF_EVERY_POD)
-    if place.value != _LOCAL and project is None and inside:
+    if project is None and inside and "project" not in registry.find(place.value).defaults:
         return Setting(IN_CLUSTER, _OF_EVERY_POD)
     return Setting("", _DEFAULT)
 
 
-def _default_namespace(context: Setting) -> Setting:
+def _default_namespace(entry: Entry, context: Setting) -> Setting:
     """Leave the namespace to a context, which may have one of its own."""
-    return Setting("" if context.value else DEFAULT_NAMESPACE, _DEFAULT)
+    return Setting("" if context.value else entry.defaults["namespace"], _DEFAULT)
 
 
 def _default_project(place: Setting, context: Setting) -> Setting:
-    if place.value == _LOCAL:
-        return Setting(_LOCAL, _DEFAULT)
+    known = registry.find(place.value).defaults.get("project")
+    if known is not None:
+        return Setting(known, _DEFAULT)
     if context.value:
         return Setting("", _DEFAULT)  # a cluster that need not be Google's has no project
     raise OptionError(
         f"the {place.value} backend needs a project",
         why=f"it is chosen by {'an argument' if place.source == _ARGUMENT else place.source}; neither an argument, "
         "KINETIC_PROJECT, a profile nor GOOGLE_CLOUD_PROJECT names a project",
-        next='export KINETIC_PROJECT=your-project     or use backend="local" to run on this machine',
+        next=f'export KINETIC_PROJECT=your-project     or use backend="{registry.HERE.name}" to run on this machine',
     )
 
 
-def _default_store(place: Setting, project: Setting, cluster: Setting, home: Setting) -> Setting:
-    if place.value == _LOCAL:
-        return Setting(f"file://{home.value}/store", _DEFAULT)
-    if project.value:
-        return Setting(f"gs://{project.value}-kn-{cluster.value}-jobs", _DEFAULT)
+def _default_store(entry: Entry, project: Setting, cluster: Setting, home: Setting) -> Setting:
+    if project.value or "{project}" not in entry.store:
+        return Setting(entry.store.format(home=home.value, project=project.value, cluster=cluster.value), _DEFAULT)
     raise OptionError(
         "a cluster that is reached by a kubeconfig context needs a store",
         why="without a project no bucket can be named, and neither KINETIC_STORE nor a profile names a store",
@@ -236,14 +226,14 @@ def _default_store(place: Setting, project: Setting, cluster: Setting, home: Set
 
 
 def _checked_backend(place: Setting) -> Setting:
-    if place.value in BACKENDS:
+    if place.value in registry.names():
         return place
     from difflib import get_close_matches  # 2 ms; only when something is wrong
 
-    nearest = get_close_matches(place.value.lower(), BACKENDS, n=1, cutoff=0)[0]
+    nearest = get_close_matches(place.value.lower(), registry.names(), n=1, cutoff=0)[0]
     raise OptionError(
         f"Unknown backend {place.value!r}{_from(place)}",
-        why=f"backends: {', '.join(BACKENDS)}",
+        why=f"backends: {', '.join(registry.names())}",
         next=f'write backend="{nearest}"' if place.source == _ARGUMENT else _correct(place, "backend", nearest),
     )
 

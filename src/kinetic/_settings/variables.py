@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kinetic._backends import registry
 from kinetic._settings.job_options import JOB_OPTIONS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Variable(NamedTuple):
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("KINETIC_BACKEND", "where", "the place where jobs run: local, gke or pathways", "local without a project"),
+    Variable("KINETIC_BACKEND", "where", f"the place where jobs run: {registry.listed()}", "local without a project"),
     Variable("KINETIC_PROJECT", "where", "the Google Cloud project", "GOOGLE_CLOUD_PROJECT, else none"),
     Variable("GOOGLE_CLOUD_PROJECT", "where", "the project when nothing of kinetic's names one", "none"),
     Variable("KINETIC_ZONE", "where", "the zone of the cluster", "us-central1-a"),

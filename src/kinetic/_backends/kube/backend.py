@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
+from kinetic._backends import registry
 from kinetic._backends.kube import (
     checking,
     diagnosis,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Object
     from kinetic._backends.kube.forwarding import Tunnel
     from kinetic._backends.kube.kinds import Kind
+    from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
     from kinetic._settings.cluster import ClusterSettings
 
@@ -53,19 +55,28 @@ _CURRENT_SECONDS = 10.0
 _BLIND_SECONDS = 1.0  # between two looks at a job that cannot be watched
 
 
+def open_backend(opening: Opening) -> KubeBackend:
+    """Open the backend of a cluster; nothing is asked of it yet."""
+    entry, where = opening.entry, Where(**opening.address._asdict())
+    return KubeBackend(entry.name, where, opening.environ, spans_hosts=entry.spans_hosts)
+
+
 class KubeBackend:
     """Run jobs on a cluster.
 
     Args:
-        name: "gke" or "pathways".
+        name: As the registry has it.
         where: Which cluster and namespace.
         environ: The environment of this client.
+        spans_hosts: Whether it takes jobs of several hosts.
     """
 
     is_here = False
 
-    def __init__(self, name: str, where: Where, environ: Mapping[str, str] | None = None) -> None:
-        self.name, self.where = name, where
+    def __init__(
+        self, name: str, where: Where, environ: Mapping[str, str] | None = None, *, spans_hosts: bool = False
+    ) -> None:
+        self.name, self.where, self._spans_hosts = name, where, spans_hosts
         self.environ = os.environ if environ is None else environ
         self._kinds: tuple[Kind, ...] | None = None
         self._begin_anew()
@@ -98,10 +109,11 @@ class KubeBackend:
 
     def check(self, placement: Placement, settings: ClusterSettings | None = None) -> tuple[str, ...]:
         """Refuse what this cluster cannot run; see the protocol."""
-        if placement.hosts > 1 and self.name != "pathways":
+        if placement.hosts > 1 and not self._spans_hosts:
+            other = registry.find(self.name).many_hosts
             raise OptionError(
-                f"{placement.name} has {placement.hosts} hosts, and the gke backend runs jobs of one",
-                next='write backend="pathways"',
+                f"{placement.name} has {placement.hosts} hosts, and the {self.name} backend runs jobs of one",
+                next=f'write backend="{other}"' if other else None,
             )
         chosen = settings or settings_.ClusterSettings()
         return checking.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
@@ -173,9 +185,7 @@ class KubeBackend:
         """Return what can make the pods of this backend's jobs here."""
         if self._kinds is None:
             served = [
-                kind
-                for kind in (JOB_SET, LEADER_WORKER_SET)
-                if self.name == "pathways" and serving.serves(self.client, kind)
+                kind for kind in (JOB_SET, LEADER_WORKER_SET) if self._spans_hosts and serving.serves(self.client, kind)
             ]
             with_sets = LEADER_WORKER_SET in served and JOB_SET not in served
             self._kinds = (JOB, *(kind for kind in served if kind is JOB_SET or with_sets))

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinetic._backends import registry
 from kinetic._backends.local import (
     asking,
     burying,
@@ -41,6 +42,7 @@ from kinetic.errors import IntegrityError, KineticError, LaunchError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
     from kinetic._settings.cluster import ClusterSettings
 
@@ -66,6 +68,11 @@ def _translated() -> Iterator[None]:
         ) from error
 
 
+def open_backend(opening: Opening) -> LocalBackend:
+    """Open the backend of this machine."""
+    return LocalBackend(opening.runtime, opening.environ, strict=opening.strict)
+
+
 class LocalBackend:
     """Run jobs on this machine.
 
@@ -75,7 +82,7 @@ class LocalBackend:
         strict: True when the user asked for this backend by name: then hardware that is absent is an error.
     """
 
-    name = "local"
+    name = registry.HERE.name
     namespace = "default"
     is_here = True
     look_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetic import _output as output
+from kinetic._backends import registry
 from kinetic._cli import completing, options, tables
 from kinetic._cli.tables import Column
 
@@ -116,10 +117,10 @@ def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ..
         cluster=place.get("cluster"),
         multi_host=placement.hosts > 1,
     )
-    if target.backend.value == "local":
+    if registry.is_here(target.backend.value):
         raise OptionError(
             "there is no cluster to ask",
-            why=f"jobs run on this machine: the backend is local ({target.backend.source})",
+            why=f"jobs run on this machine: the backend is {registry.HERE.name} ({target.backend.source})",
             next=f"kinetic accelerators {placement.name} --project PROJECT --cluster CLUSTER",
         )
     with output.phase("asking the cluster", summary=False):

@@ -7,16 +7,17 @@ import os
 import click
 
 from kinetic import _settings as settings
+from kinetic._backends import registry
 from kinetic._cli import asking
 from kinetic._cli.commands import profile
 from kinetic._settings import cluster, profile_store, profiles
 from kinetic._settings.job_options import BY_NAME
-from kinetic._settings.profiles import LOCAL, REQUIRED, Profile
-from kinetic._settings.target import BACKENDS, DEFAULT_CLUSTER, DEFAULT_NAMESPACE, DEFAULT_ZONE
+from kinetic._settings.profiles import REQUIRED, Profile
 from kinetic.errors import OptionError
 
 _QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", "cluster": "Name of the cluster"}
-_SUGGESTED = {"project": "", "zone": DEFAULT_ZONE, "cluster": DEFAULT_CLUSTER}
+_DEFAULTS = registry.CLUSTER.defaults
+_SUGGESTED = {"project": "", "zone": _DEFAULTS["zone"], "cluster": _DEFAULTS["cluster"]}
 
 
 @click.command(epilog=f"Job options: {', '.join(BY_NAME)}; as in --option resources=cpu=4,memory=16Gi.")
@@ -25,7 +26,9 @@ _SUGGESTED = {"project": "", "zone": DEFAULT_ZONE, "cluster": DEFAULT_CLUSTER}
 @click.option("--zone", metavar="NAME", help="Google Cloud zone; else KINETIC_ZONE.")
 @click.option("--cluster", metavar="NAME", help="GKE cluster; else KINETIC_CLUSTER.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE.")
-@click.option("--backend", type=click.Choice(BACKENDS), help="Where jobs run; without it GKE, or a context's cluster.")
+@click.option(
+    "--backend", type=click.Choice(registry.names()), help="Where jobs run; without it GKE, or a context's cluster."
+)
 @click.option("--store", metavar="URL", help="The store that keeps jobs and results; without it the cluster's bucket.")
 @click.option("--context", metavar="NAME", help="A kubeconfig context instead of GKE's own endpoint.")
 @click.option("--service-account", metavar="NAME", help="The account that pods run as.")
@@ -50,7 +53,7 @@ def create(
     job_options = _job_options(written)
     given = {field: value or "" for field, value in fields.items()} | {"pull_secrets": ",".join(pull_secret)}
     _check_cluster_fields(given)
-    if given["backend"] != LOCAL.backend and not given["context"]:
+    if not registry.is_here(given["backend"]) and not given["context"]:
         given = {field: value or _from_environment(field) for field, value in given.items()}
         missing = [field for field in REQUIRED if not given[field]]
     else:
@@ -107,7 +110,7 @@ def _complete(name: str | None, given: dict[str, str], missing: list[str]) -> tu
     name = name or asking.ask("Name of the profile")
     asked = {field: asking.ask(_QUESTIONS[field], _SUGGESTED[field]) for field in missing}
     if missing and not given["namespace"]:
-        asked["namespace"] = asking.ask("Kubernetes namespace", DEFAULT_NAMESPACE)
+        asked["namespace"] = asking.ask("Kubernetes namespace", _DEFAULTS["namespace"])
     return name, given | asked
 
 
@@ -137,7 +140,7 @@ def _check(new: Profile) -> None:
         "KINETIC_KUBE_CONTEXT": new.context,
     }
     settings.resolve(
-        backend=new.backend or "gke",
+        backend=new.backend or registry.CLUSTER.name,
         project=new.project,
         zone=new.zone,
         cluster=new.cluster,

@@ -37,13 +37,11 @@ def disk(clean: bool, as_json: bool) -> None:
 
     Example: kinetic disk --clean
     """
-    from kinetic import _settings as settings
     from kinetic._jobs import disk as disk_
     from kinetic._jobs import places, retention
-    from kinetic._stores import open_store
 
     home, runtime = places.home(), places.runtime()
-    store = open_store(settings.resolve(backend="local").store.value)
+    store = places.local_store()
     swept = retention.sweep(store, home, runtime) if clean else None
     found, now = disk_.look(home, runtime, store), time.time()
     if as_json:

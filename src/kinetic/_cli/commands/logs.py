@@ -84,10 +84,10 @@ def _hosts(handle: JobHandle, wanted: str) -> list[int]:
     Raises:
         OptionError: The slice has no such host.
     """
-    from kinetic import _hardware as hardware
+    from kinetic._jobs import places
     from kinetic.errors import OptionError
 
-    count = hardware.place(handle.accelerator, multi_host=handle.backend == "pathways").hosts
+    count = places.hosts_of(handle)
     if wanted == "all":
         return list(range(count))
     if wanted.isdigit() and int(wanted) < count:

@@ -67,7 +67,7 @@ def list_(as_json: bool) -> None:
     elif wanted and wanted != saved.current and saved.current:
         click.echo(f"{_VARIABLE}={wanted} holds; without it the current one would: {saved.current}", err=True)
     if LOCAL.name in saved.saved:
-        click.echo(f"the profile 'local' that {saved.file} has is not used: the name is built in", err=True)
+        click.echo(f"the profile {LOCAL.name!r} that {saved.file} has is not used: the name is built in", err=True)
 
 
 @click.command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from kinetic import _output as output
+from kinetic._backends import registry
 from kinetic._cli import failures, interrupting, options, showing, tables
 from kinetic._cli.mistakes import MistakeError
 from kinetic._output import gate
@@ -58,7 +59,7 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
 @click.argument("target", metavar="FILE.py::func")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
 @options.of_jobs
-@click.option("--backend", metavar="NAME", help="The place: local, gke or pathways.")
+@click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @options.where
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
 @click.option("--output-dir", metavar="PLACE", help="Where its files are kept; it sees this as KINETIC_OUTPUT_DIR.")
