@@ -487,7 +487,7 @@ def test_a_port_on_which_nobody_listens_closes_the_connection(plane, stage: Stag
     (pod,) = stage.pods()
 
     with (
-        stage.backend().dial(DebugAddress(1, pod=reading.name(pod))) as link,
+        stage.backend().dial(DebugAddress(1, machine=reading.name(pod))) as link,
         pytest.raises(BackendError, match="port 1 of the pod"),
     ):
         link.receive()

@@ -1,4 +1,13 @@
-"""What every place where jobs run can do. A backend never knows a Store; everything is asked in the plural."""
+"""What every backend can do, in four roles. A backend never opens a store; what may be asked of many is asked once.
+
+    Launcher    starts jobs, stops them, and removes what is left of them
+    Observer    says how jobs stand, and waits for changes
+    Inspector   looks into a running job: its log, a shell beside it, its stacks, its ports
+    Secrets     keeps what the children of a batch need and no store may hold
+
+A function takes the role that it needs. A backend has all four; it is done when it passes the contract suite of
+tests/contracts/test_backend.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +21,7 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kinetic._backends.wishes import PodWishes
     from kinetic._hardware.placement import Placement
-    from kinetic._settings.cluster import ClusterSettings
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import Child, Order
 
@@ -35,7 +42,8 @@ class Launch:
         interpreter: The Python that it runs in; "" for the client's own.
         environ: The environment of the client that made the batch; None for this client's own.
         child: What this launch adds to an order that its batch shares; ``order`` has it in it already.
-        pod: What it asks of a cluster; None on a machine.
+        requirements: What it asks of its backend besides hardware: plain JSON that only this backend reads; None on
+            this machine.
         owner: Who submits it, for whoever looks at a cluster.
     """
 
@@ -50,7 +58,7 @@ class Launch:
     interpreter: str = ""
     child: Child | None = None
     environ: Mapping[str, str] | None = field(repr=False, default=None)
-    pod: PodWishes | None = None
+    requirements: Mapping[str, Any] | None = None
     owner: str = ""
 
 
@@ -82,11 +90,11 @@ class Sighting:
 
 
 class DebugAddress(NamedTuple):
-    """Where the debug server of one host of a job listens, on the loopback interface of its machine or pod.
+    """Where the debug server of one host of a job listens, on the loopback interface of its machine.
 
     Attributes:
         port: The port.
-        pod: The pod, "" on this machine.
+        machine: Where it listens, as the backend names it; "" on this machine.
         roots: Pairs of folders: as the client knows one, and where it lies in the job. A cluster does not know them.
         state: "waiting" for a debugger, "attached", or "over": it waits for nobody any more, and takes whoever comes.
             A cluster does not know it and says "": ``_jobs/addressing`` reads it and the rest in the store.
@@ -94,7 +102,7 @@ class DebugAddress(NamedTuple):
     """
 
     port: int
-    pod: str = ""
+    machine: str = ""
     roots: tuple[tuple[str, str], ...] = ()
     state: str = ""
     until: float = 0.0
@@ -137,27 +145,8 @@ class Diagnosis:
     status: JobStatus | None = None
 
 
-class Backend(Protocol):
-    """A place where jobs run.
-
-    Attributes:
-        name: "local", "gke" or "pathways".
-        namespace: The Kubernetes namespace of its jobs; a machine has one that means nothing.
-        is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
-        look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
-        environ: The environment of the client that opened it.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def is_here(self) -> bool: ...
-    @property
-    def look_seconds(self) -> float: ...
-    @property
-    def environ(self) -> Mapping[str, str]: ...
+class Launcher(Protocol):
+    """Starts jobs, stops them, and removes what is left of them."""
 
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record."""
@@ -170,28 +159,12 @@ class Backend(Protocol):
             leave_nothing: Whether nothing of that name is launched, so that no folder of its own is needed.
         """
 
-    def sweep(
-        self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None
-    ) -> None:
-        """Remove what nobody needs any more on this machine, at most once an hour.
-
-        Args:
-            scratch: The store's folder for files being written, if it has one.
-            history: Gives the page of a removed job, once it is verified; without it none is obeyed.
-        """
-
-    def forget_watch(self, name: str) -> None:
-        """Let go of what watching a job needs: nobody here waits for it any more."""
-
-    def name_of(self, job_id: str, hosts: int) -> str:
-        """Return the name of a job's resource, for humans and for kubectl."""
-
-    def check(self, placement: Placement, settings: ClusterSettings | None = None) -> tuple[str, ...]:
+    def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         """Refuse what cannot run here, before anything is packed.
 
         Args:
             placement: The hardware.
-            settings: What holds for jobs of a cluster.
+            requirements: What is known already of what its jobs will ask of this backend; see ``Launch``.
 
         Returns:
             Sentences about what is emulated or ignored here, for the user.
@@ -213,6 +186,36 @@ class Backend(Protocol):
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Start jobs; a job that was started before is success."""
 
+    def name_of(self, job_id: str, hosts: int) -> str:
+        """Return the name of a job's resource, for humans and for kubectl."""
+
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:
+        """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Forget jobs that have ended: rows or resources, and what lies around them on that machine."""
+
+    def sweep(
+        self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None
+    ) -> None:
+        """Remove what nobody needs any more on this machine, at most once an hour.
+
+        Args:
+            scratch: The store's folder for files being written, if it has one.
+            history: Gives the page of a removed job, once it is verified; without it none is obeyed.
+        """
+
+
+class Observer(Protocol):
+    """Says how jobs stand, and waits for changes.
+
+    Attributes:
+        look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
+    """
+
+    @property
+    def look_seconds(self) -> float: ...
+
     def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
         """Look at some jobs at once; what is not there is absent from the answer."""
 
@@ -230,6 +233,16 @@ class Backend(Protocol):
 
     def explain(self, name: str) -> Diagnosis | None:
         """Say why a job is pending or how it died."""
+
+    def forget_watch(self, name: str) -> None:
+        """Let go of what watching a job needs: nobody here waits for it any more."""
+
+    def find(self) -> Iterator[Sighting]:
+        """Look at every job that this place knows."""
+
+
+class Inspector(Protocol):
+    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports."""
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it.
@@ -287,11 +300,9 @@ class Backend(Protocol):
             AccessDeniedError: We may not.
         """
 
-    def stop(self, names: Sequence[str], *, wait: float) -> bool:
-        """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
-    def remove(self, names: Sequence[str]) -> None:
-        """Forget jobs that have ended: rows or resources, and what lies around them on that machine."""
+class Secrets(Protocol):
+    """Keeps what the children of a batch need and no store may hold."""
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
         """Keep what the children of a batch need and no store may hold: values of environment variables, and keys.
@@ -308,8 +319,25 @@ class Backend(Protocol):
     def forget_kept(self, group: str) -> None:
         """Remove what was kept for a batch."""
 
-    def find(self) -> Iterator[Sighting]:
-        """Look at every job that this place knows."""
+
+class Backend(Launcher, Observer, Inspector, Secrets, Protocol):
+    """A place where jobs run.
+
+    Attributes:
+        name: As the registry has it.
+        namespace: The namespace of its jobs, as their handles record it; a constant where there are none.
+        is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
+        environ: The environment of the client that opened it.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def is_here(self) -> bool: ...
+    @property
+    def environ(self) -> Mapping[str, str]: ...
 
 
 class LiveLog(Protocol):

@@ -38,7 +38,7 @@ class PodWishes:
         require_accelerator: Whether the job fails where its GPU or TPU does not come up.
     """
 
-    image: str
+    image: str = ""
     requirements: dict[str, Any] | None = None
     needs: Needs = field(default_factory=Needs)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
@@ -50,8 +50,9 @@ class PodWishes:
         return {**asdict(self), "needs": list(self.needs), "settings": self.settings.to_json()}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> PodWishes:
-        """Read plain JSON; fields of other versions are passed over."""
+    def from_json(cls, fields: Mapping[str, Any] | None) -> PodWishes:
+        """Read plain JSON, as a launch carries it; fields of other versions are passed over."""
+        fields = fields or {}
         known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
         known["needs"] = Needs(*known.get("needs") or ())
         known["settings"] = ClusterSettings.from_json(known.get("settings") or {})

@@ -94,7 +94,7 @@ class Launcher:
             interpreter=self.interpreter,
             child=child,
             environ=self.kept["environ"],
-            pod=self.pod,
+            requirements=self.kept.get("pod"),
             owner=self.owner,
         )
 
@@ -102,18 +102,9 @@ class Launcher:
         return seal.job_key(self.key, name, self.group.store)
 
     @functools.cached_property
-    def pod(self) -> PodWishes | None:
-        """What each child asks of a cluster; None on a machine."""
-        if not self.kept.get("pod"):
-            return None
-        from kinetic._backends.wishes import PodWishes  # only for clusters
-
-        return PodWishes.from_json(self.kept["pod"])
-
-    @functools.cached_property
     def owner(self) -> str:
         """Who submits, as jobs on a cluster are labelled; "" on a machine."""
-        if self.pod is None:
+        if not self.kept.get("pod"):
             return ""
         from kinetic._settings import cluster
 

@@ -37,7 +37,7 @@ def addresses_of(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddress
             page = DebugPage.from_bytes(data)
         except (KeyMissingError, IntegrityError):
             return None
-        if page.is_of_an_older_pod(found[host].pod):
+        if page.is_of_an_older_pod(found[host].machine):
             return None
         return found[host]._replace(port=page.port, roots=page.roots, state=page.state, until=page.until)
 

@@ -71,7 +71,7 @@ def prepare(options: Options) -> Ground:
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
         wanted = None if backend.is_here else _settings_of(target)
         backend.check_store(target.store.value)
-        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted))
+        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)

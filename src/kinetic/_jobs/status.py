@@ -260,7 +260,7 @@ def with_its_claim(job: JobRecord, backend: Backend, sighting: Sighting) -> Sigh
     except KineticError:  # we may not look at pods
         return sighting
     # The note has the pod's hostname; Kubernetes appends six characters to it in the names of indexed pods.
-    runs = pod is not None and pod.pod.startswith(str(note.details.get("pod") or note.machine))
+    runs = pod is not None and pod.machine.startswith(str(note.details.get("pod") or note.machine))
     return replace(sighting, status=JobStatus.RUNNING, reason="", started=note.started) if runs else sighting
 
 

@@ -161,7 +161,7 @@ def _launch(order: Order, shipment: Shipment) -> None:
         key_id=ground.key_id,
         captured={**shipment.captured.values, **token},
         interpreter=shipment.interpreter,
-        pod=shipment.pod,
+        requirements=shipment.pod.to_json() if shipment.pod is not None else None,
         owner=_owner(shipment),
     )
     ground.backend.launch([launch])

@@ -33,7 +33,7 @@ class Cluster:
         self.asked.append(name)
         if self.error:
             raise self.error
-        return {host: DebugAddress(5678, pod=self.pod) for host in hosts if self.pod}
+        return {host: DebugAddress(5678, machine=self.pod) for host in hosts if self.pod}
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def request_of(
         by_count: Whether nodes are selected by the number of their GPUs.
         security: The level of Pod Security that the namespace enforces.
     """
-    wishes = launch.pod or PodWishes("")
+    wishes = PodWishes.from_json(launch.requirements)
     settings = wishes.settings
     deadline = launch.order.deadline
     non_root = security == "restricted"
@@ -98,16 +98,17 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     found["KERAS_BACKEND"] = "jax"
     if launch.order.cpu is not None:
         found |= threads.variables(launch.order.cpu)
-    if launch.placement.kind == "gpu" and launch.pod is not None and launch.pod.image.startswith(_PYTHON):
+    wishes = PodWishes.from_json(launch.requirements)
+    if launch.placement.kind == "gpu" and wishes.image.startswith(_PYTHON):
         found["LD_LIBRARY_PATH"] = _DRIVER
-    if launch.pod is not None and launch.pod.settings.store_secret and launch.store_url.startswith("gs://"):
+    if wishes.settings.store_secret and launch.store_url.startswith("gs://"):
         found["GOOGLE_APPLICATION_CREDENTIALS"] = f"{STORE_SECRET_FOLDER}/{STORE_KEY_FILE}"
     return found
 
 
 def client_of(launch: Launch) -> str:
     """Return what a pod needs to open the stores of its job, besides Python: the version of it that this client has."""
-    secret = launch.pod is not None and bool(launch.pod.settings.store_secret)
+    secret = bool(PodWishes.from_json(launch.requirements).settings.store_secret)
     addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
     if not secret and not any(address.startswith("s3://") for address in addresses):
         return ""
@@ -170,7 +171,7 @@ def _make(kind: Kind, request: JobRequest) -> Object:
 
 def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner_sha256: str, umask: int) -> PodPage:
     """Return what the runner in the pod is told."""
-    order, wishes = launch.order, launch.pod or PodWishes("")
+    order, wishes = launch.order, PodWishes.from_json(launch.requirements)
     return PodPage(
         job_id=order.job_id,
         order_sha256=launch.order_sha256,

@@ -33,6 +33,7 @@ from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, S
 from kinetic._backends.kube.making import KEPT_FILE, Maker
 from kinetic._backends.kube.where import Where, client_of, pools_of
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
+from kinetic._backends.wishes import PodWishes
 from kinetic._settings import cluster as settings_
 from kinetic._wire import debug, threads
 from kinetic._wire.pod import ENVIRONMENT_FILE
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.kinds import Kind
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
-    from kinetic._settings.cluster import ClusterSettings
 
 _APPS = names.selector(app=f"{names.APP},{names.APP_MANY_HOSTS}")
 _MOST_NAMED = 40  # jobs in one selector; more are found by listing all
@@ -107,7 +107,7 @@ class KubeBackend:
 
     # ------------------------------------------------------------------------------------------------ before a launch
 
-    def check(self, placement: Placement, settings: ClusterSettings | None = None) -> tuple[str, ...]:
+    def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
         """Refuse what this cluster cannot run; see the protocol."""
         if placement.hosts > 1 and not self._spans_hosts:
             other = registry.find(self.name).many_hosts
@@ -115,7 +115,7 @@ class KubeBackend:
                 f"{placement.name} has {placement.hosts} hosts, and the {self.name} backend runs jobs of one",
                 next=f'write backend="{other}"' if other else None,
             )
-        chosen = settings or settings_.ClusterSettings()
+        chosen = PodWishes.from_json(requirements).settings
         return checking.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
 
     def check_store(self, url: str) -> None:
@@ -173,8 +173,7 @@ class KubeBackend:
             return self._maker
 
     def _account_of(self, launch: Launch) -> str:
-        chosen = launch.pod.settings if launch.pod is not None else settings_.ClusterSettings()
-        return checking.service_account(self.client, chosen)
+        return checking.service_account(self.client, PodWishes.from_json(launch.requirements).settings)
 
     def _kind_for_slices(self) -> Kind:
         return serving.kind_for_slices(self.client)
@@ -314,11 +313,11 @@ class KubeBackend:
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Say which pods carry out hosts of a job now; see the protocol."""
         pods = visiting.pods_of(self.client, name)
-        return {host: DebugAddress(debug.PORT, pod=pods[host]) for host in hosts if host in pods}
+        return {host: DebugAddress(debug.PORT, machine=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
         """Open a connection to a port of a pod; see the protocol."""
-        return forwarding.connect(self.client, address.pod, address.port)
+        return forwarding.connect(self.client, address.machine, address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
         """Run a command in the container of a pod; see the protocol."""

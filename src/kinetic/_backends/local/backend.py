@@ -44,7 +44,6 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
-    from kinetic._settings.cluster import ClusterSettings
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777
@@ -118,7 +117,7 @@ class LocalBackend:
     def check(
         self,
         placement: Placement,
-        settings: ClusterSettings | None = None,  # noqa: ARG002 - of clusters
+        requirements: Mapping[str, Any] | None = None,  # noqa: ARG002 - this machine has none
     ) -> tuple[str, ...]:
         """Refuse what this machine cannot even emulate; see the protocol."""
         slices.check(placement, self.environ)

@@ -124,7 +124,8 @@ def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ..
             next=f"kinetic accelerators {placement.name} --project PROJECT --cluster CLUSTER",
         )
     with output.phase("asking the cluster", summary=False):
-        notes = places.backend_at(target).check(placement, cluster.read(target.profile, os.environ))
+        wanted = {"settings": cluster.read(target.profile, os.environ).to_json()}
+        notes = places.backend_at(target).check(placement, wanted)
     return notes or ("nothing speaks against a job there",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -31,7 +32,7 @@ def launch(accelerator: str = "cpu", *, settings: ClusterSettings | None = None,
         b"k" * 32,
         "k1",
         captured={"TOKEN": "very secret"},
-        pod=wishes,
+        requirements=wishes.to_json(),
         owner="ann",
     )
 
@@ -175,16 +176,17 @@ def test_a_child_of_a_batch_reads_the_order_that_its_batch_shares() -> None:
 
 def test_a_gpu_job_in_pythons_own_image_finds_the_driver() -> None:
     ours, theirs = launch("gpu-l4"), launch("gpu-l4")
-    theirs = replace(theirs, pod=replace(theirs.pod, image="nvidia/cuda:12"))
+    theirs = replace(theirs, requirements={**theirs.requirements, "image": "nvidia/cuda:12"})
 
     assert "/usr/local/nvidia/lib64" in asked(ours).environment["LD_LIBRARY_PATH"]
     assert "LD_LIBRARY_PATH" not in asked(theirs).environment
 
 
 def test_wishes_survive_being_kept_for_another_client() -> None:
-    wishes = launch(settings=ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})).pod
+    settings = ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})
+    wishes = PodWishes("python:3.11-slim", needs=Needs(4.0), settings=settings)
 
-    assert PodWishes.from_json(wishes.to_json()) == wishes
+    assert PodWishes.from_json(json.loads(json.dumps(wishes.to_json()))) == wishes
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_wishes_survive_being_kept_for_another_client() -> None:
     ],
 )
 def test_who_a_job_is_depends_on_what_its_namespace_enforces(security: str, image: str, expected: object) -> None:
-    found = replace(launch(), pod=PodWishes(image))
+    found = replace(launch(), requirements=PodWishes(image).to_json())
 
     request = asking.request_of(found, "research", runner="r", secret="s", account="", environ={}, security=security)
 
