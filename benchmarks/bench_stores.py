@@ -99,8 +99,9 @@ def _small(bench: Bench, folder: Path, count: int) -> None:
 
 
 def _large(bench: Bench, folder: Path, size: int) -> None:
-    from kinetic._stores import open_store
     from kinetic._stores.plain_gcs import PlainGcsStore
+
+    from kinetic._stores import open_store
 
     source = folder / "large"
     piece = os.urandom(1 << 20)

@@ -28,7 +28,7 @@ from kinetic._hardware import place
 from kinetic._jobs import logs
 from kinetic._packing import runner_zip
 from kinetic._stores import addresses
-from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.objects import ObjectStore
 from kinetic._stores.retrying import Retry
 from kinetic._wire import digests, fingerprint, keys
 from kinetic._wire.order import Artifact, Order
@@ -340,17 +340,17 @@ def talk(lines):
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainGcsStore]:
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     for name in addresses.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     server = GcsServer().start()
     server.bucket("jobs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    yield PlainGcsStore("gs://jobs/here")
+    yield ObjectStore("gs://jobs/here")
     server.close()
 
 
-def order(store: PlainGcsStore, text: str, *args: Any) -> PodPage:
+def order(store: ObjectStore, text: str, *args: Any) -> PodPage:
     """Write what a job needs in its store, and return its launch page."""
     script: dict[str, Any] = {"__name__": "__main__"}
     exec(textwrap.dedent(text), script)
@@ -382,7 +382,7 @@ def launch(stage: Stage, page: PodPage) -> str:
     return name
 
 
-def follower(stage: Stage, store: PlainGcsStore) -> logs.Follower:
+def follower(stage: Stage, store: ObjectStore) -> logs.Follower:
     """Read a job's log where it can be had soonest, as the handle does."""
 
     def reopen(attempt: int) -> Any:
@@ -397,7 +397,7 @@ def follower(stage: Stage, store: PlainGcsStore) -> logs.Follower:
 
 @pytest.mark.parametrize("break_it", [lambda _: None, *list(BREAKS.values())[:3]], ids=["", *list(BREAKS)[:3]])
 def test_from_the_pod_into_the_store_nothing_is_lost_and_nothing_comes_twice(
-    plane, stage: Stage, store: PlainGcsStore, break_it: Callable[[Any], object]
+    plane, stage: Stage, store: ObjectStore, break_it: Callable[[Any], object]
 ) -> None:
     lines = 300
     expected = b"".join(b"line %d\r\n" % each if each % 3 else b"kinetic| %d\n" % each for each in range(lines))
@@ -424,7 +424,7 @@ def test_from_the_pod_into_the_store_nothing_is_lost_and_nothing_comes_twice(
     wait_for("the Job", lambda: stage.client.get(kinds.JOB, name)["status"].get("succeeded"))
 
 
-def test_whoever_is_told_of_a_verdict_finds_it_in_the_store(stage: Stage, store: PlainGcsStore) -> None:
+def test_whoever_is_told_of_a_verdict_finds_it_in_the_store(stage: Stage, store: ObjectStore) -> None:
     launch(stage, order(store, TALK, 30))
     found: list[int | None] = []
     wait_for("the pod", stage.pods)

@@ -40,7 +40,7 @@ from kinetic._jobs.handle import JobHandle
 from kinetic._packing import runner_zip
 from kinetic._settings import keyring
 from kinetic._stores import addresses
-from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.objects import ObjectStore
 from kinetic._stores.retrying import Retry
 from kinetic._wire import debug, digests, fingerprint, keys
 from kinetic._wire.debug import DebugPage
@@ -84,14 +84,14 @@ def kube(plane, namespace) -> Iterator[Client]:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlainGcsStore]:
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectStore]:
     for name in addresses.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
     server = GcsServer().start()
     server.bucket("jobs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    yield PlainGcsStore("gs://jobs/here")
+    yield ObjectStore("gs://jobs/here")
     server.close()
 
 
@@ -106,7 +106,7 @@ class Stage(NamedTuple):
 
     client: Client
     node: str
-    store: PlainGcsStore
+    store: ObjectStore
 
     def launch(self, *, port: int = 0, hosts: int = 1, image: str = "python:3.11-slim") -> str:
         """Make a job whose function stays, and return the name of its object."""
@@ -162,7 +162,7 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture
-def stage(kube: Client, node: str, isolated: None, store: PlainGcsStore) -> Stage:
+def stage(kube: Client, node: str, isolated: None, store: ObjectStore) -> Stage:
     manifest = keeping.runner(kube.namespace, "1", "ab" * 32, {RUNNER_FILE: runner_zip.build().data})
     manifest["metadata"]["name"] = "kinetic-runner"
     kube.create(kinds.CONFIG_MAP, manifest)

@@ -16,7 +16,6 @@ from kinetic._stores import addresses
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._stores.objects import ObjectStore
-from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.retrying import Retry
 
 PAGE_SIZE = 7
@@ -70,8 +69,7 @@ def make_store(request, tmp_path, monkeypatch, no_credentials):
         server = request.getfixturevalue("gcs_server")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.bucket(bucket)
-        kinds = {"gcs": ObjectStore, "plain": PlainGcsStore}
-        return kinds[kind](f"gs://{bucket}/some/prefix", retry=retry)
+        return ObjectStore(f"gs://{bucket}/some/prefix", retry=retry)
 
     return make
 

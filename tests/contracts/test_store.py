@@ -30,7 +30,7 @@ BAD_KEYS = [
 BAD_PREFIXES = ["a", "/", "/a/", "a//", "../", "a/../"]
 
 
-@pytest.fixture(params=["files", "memory", "gcs", "s3", "plain"])
+@pytest.fixture(params=["files", "memory", "gcs", "s3"])
 def store(request, make_store):
     return make_store(request.param)
 

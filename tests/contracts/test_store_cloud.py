@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -14,18 +13,17 @@ import traceback
 from pathlib import Path
 
 import pytest
+from obstore.store import GCSStore
 from servers.faults import Fault, FaultyProxy
 
 import kinetic
-from kinetic._stores import addresses, opening, probing, transfer
+from kinetic._stores import clients, opening, probing, transfer
 from kinetic._stores.objects import ObjectStore
-from kinetic._stores.plain_gcs import PlainGcsStore
 from kinetic._stores.retrying import Retry
-from kinetic._stores.tokens import Tokens
 from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
 
 QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
-CLOUDS = ["gcs", "s3", "plain"]
+CLOUDS = ["gcs", "s3"]
 
 
 @pytest.fixture(params=CLOUDS)
@@ -158,15 +156,14 @@ def test_files_need_no_probe(make_store):
     assert not store.root.exists()
 
 
-# -------------------------------------------------------------------------------------------- one bucket, three clients
+# -------------------------------------------------------------------------------------------- one bucket, two clients
 
 
 def test_googles_own_client_sees_our_bytes_and_we_see_its(gcs_server, make_store, tmp_path, monkeypatch):
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
-    ours, plain = make_store("gcs"), make_store("plain")
-    plain = PlainGcsStore(ours.url, retry=QUICK)
+    ours = make_store("gcs")
     client = storage.Client(project="p", credentials=AnonymousCredentials())
     bucket = client.bucket(ours.address.bucket)
     large = os.urandom(20 << 20)
@@ -174,192 +171,78 @@ def test_googles_own_client_sees_our_bytes_and_we_see_its(gcs_server, make_store
     ours.put("small", b"ours")
     ours.put("ünï/a b%2F", b"odd")
     ours.put("large", large)
-    plain.put("plain", b"plain")
-    plain.put("plain-large", large, if_absent=True)
+    ours.put("large-once", large, if_absent=True)
     bucket.blob("some/prefix/theirs").upload_from_string(b"theirs", if_generation_match=0)
     (tmp_path / "file").write_bytes(large)
     bucket.blob("some/prefix/theirs-large").upload_from_filename(tmp_path / "file", checksum="crc32c")
 
     expected = {
-        "small": b"ours", "ünï/a b%2F": b"odd", "large": large, "plain": b"plain", "plain-large": large,
+        "small": b"ours", "ünï/a b%2F": b"odd", "large": large, "large-once": large,
         "theirs": b"theirs", "theirs-large": large,
     }  # fmt: skip
     assert {entry.key: ours.get(entry.key) for entry in ours.entries("")} == expected
-    assert {entry.key: plain.get(entry.key) for entry in plain.entries("")} == expected
     blobs = client.list_blobs(bucket, prefix="some/prefix/")
     assert {blob.name.removeprefix("some/prefix/"): blob.download_as_bytes() for blob in blobs} == expected
-    assert list(ours.entries("")) == list(plain.entries(""))
-    assert ours.put("theirs", b"", if_absent=True) is plain.put("theirs", b"", if_absent=True) is False
+    assert ours.put("theirs", b"", if_absent=True) is False
     client.close()
 
 
-# ---------------------------------------------------------------------------------------------- tokens, without obstore
+# -------------------------------------------------------------------------------------------------------------- tokens
 
 
 @pytest.fixture
 def guarded(gcs_server, make_store, monkeypatch):
     """A bucket behind tokens, and what its server hands out; reached as the real service would be."""
-    store = make_store("plain")
+    store = make_store("gcs")
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
-    monkeypatch.setattr(addresses, "GOOGLE", gcs_server.url)
     monkeypatch.setenv("GCE_METADATA_HOST", gcs_server.url.partition("://")[2])
+
+    def client(address, options):
+        options["client_options"]["allow_http"] = True
+        return GCSStore(address.bucket, config={"base_url": gcs_server.url}, **options)
+
+    monkeypatch.setattr(clients, "_google", client)  # only the address of the service is another one
     gcs_server.tokens, gcs_server.issue = {"one", "two"}, [("one", 3600), ("two", 3600)]
     yield store.url
     gcs_server.tokens, gcs_server.issue = None, [("token", 3600)]
 
 
 def tokens_asked_for(server, since=0):
-    return sum(path.startswith(("/computeMetadata/", "/token")) for _, path in server.seen[since:])
+    return sum(path.startswith("/computeMetadata/") for _, path in server.seen[since:])
 
 
-def test_a_machine_of_googles_gives_the_token(guarded, gcs_server):
-    store = PlainGcsStore(guarded, retry=QUICK)
+def test_a_machine_of_googles_gives_one_token_to_many_threads(guarded, gcs_server):
+    store = ObjectStore(guarded, retry=QUICK)
     before = len(gcs_server.seen)
 
-    store.put("a", b"x")
+    transfer.put_many(store, ((f"a/{number}", b"x") for number in range(50)))
 
-    assert store.get("a") == b"x"
+    assert store.get("a/7") == b"x"
     assert tokens_asked_for(gcs_server, before) == 1
 
 
-def test_a_token_is_renewed_before_it_ends(guarded, gcs_server):
-    now = [0.0]
-    store = PlainGcsStore(guarded, retry=QUICK)
-    store = PlainGcsStore(guarded, retry=QUICK, tokens=Tokens(store.address, QUICK, lambda: now[0]))
-    before = len(gcs_server.seen)
-    store.put("a", b"x")
-    gcs_server.tokens = {"two"}
-
-    now[0] = 3600 - 200
-
-    assert store.get("a") == b"x"
-    assert tokens_asked_for(gcs_server, before) == 2
-
-
-@pytest.fixture
-def metadata_proxy(guarded, gcs_server, monkeypatch):
-    """The metadata server alone, behind a proxy that injects faults."""
+def test_a_pod_waits_for_a_metadata_server_that_starts_with_its_machine(guarded, gcs_server, monkeypatch):
     with contextlib.closing(FaultyProxy(gcs_server.url)) as proxy:
         monkeypatch.setenv("GCE_METADATA_HOST", proxy.url.partition("://")[2])
-        yield proxy
+        proxy.faults = [Fault("drop", times=3), Fault("status", times=2, after=3)]
 
-
-def test_a_pod_waits_for_a_metadata_server_that_starts_with_its_machine(guarded, metadata_proxy, monkeypatch):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    metadata_proxy.faults = [Fault("drop", times=5)]
-
-    assert PlainGcsStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
-
-
-def test_anywhere_else_a_metadata_server_that_does_not_answer_is_not_there(guarded, metadata_proxy, monkeypatch):
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    metadata_proxy.faults = [Fault("drop", times=math.inf)]
-
-    with pytest.raises(CredentialsError):
-        PlainGcsStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x")
-    assert metadata_proxy.faults[0].met == 3
-
-
-def test_a_token_serves_to_its_end_while_nobody_gives_another(guarded, metadata_proxy):
-    now = [0.0]
-    store = PlainGcsStore(guarded, retry=QUICK)
-    store = PlainGcsStore(guarded, retry=QUICK, tokens=Tokens(store.address, QUICK, lambda: now[0]))
-    store.put("a", b"x")
-    metadata_proxy.faults = [Fault("drop", times=math.inf)]
-
-    now[0] = 3600 - 200
-    assert store.get("a") == b"x"
-
-    now[0] = 3600
-    with pytest.raises(CredentialsError):
-        store.get("a")
-
-
-def test_a_token_that_is_refused_is_replaced_once(guarded, gcs_server):
-    store = PlainGcsStore(guarded, retry=QUICK)
-    store.put("a", b"x")
-    gcs_server.tokens = {"two"}
-
-    assert store.get("a") == b"x"
-
-    gcs_server.tokens = {"none of those that are given"}
-    with pytest.raises(CredentialsError, match="does not let us in"):
-        store.get("a")
-
-
-def test_a_token_that_ends_in_the_middle_of_an_upload_is_replaced(guarded, gcs_server):
-    store = PlainGcsStore(guarded, retry=QUICK)
-    data = os.urandom(20 << 20)
-
-    def chunks():
-        yield data[: 10 << 20]
-        gcs_server.tokens = {"two"}
-        yield data[10 << 20 :]
-
-    assert store.put("a", chunks()) is True
-    assert store.get("a") == data
-
-
-def test_many_threads_ask_for_one_token(guarded, gcs_server):
-    store = PlainGcsStore(guarded, retry=QUICK)
-    before = len(gcs_server.seen)
-
-    transfer.put_many(store, ((f"a/{number}", b"") for number in range(50)))
-
-    assert tokens_asked_for(gcs_server, before) == 1
-
-
-def login(tmp_path, monkeypatch, **page):
-    (tmp_path / "login.json").write_text(json.dumps(page))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "login.json"))
-
-
-def test_a_users_login_gives_the_token(guarded, gcs_server, tmp_path, monkeypatch):
-    login(
-        tmp_path, monkeypatch, type="authorized_user", client_id="i", client_secret="s", refresh_token="right",
-        token_uri=f"{gcs_server.url}/token",
-    )  # fmt: skip
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-
-    assert PlainGcsStore(guarded, retry=QUICK).put("a", b"x") is True
-
-
-def test_a_users_login_that_has_ended_is_told(guarded, gcs_server, tmp_path, monkeypatch):
-    login(tmp_path, monkeypatch, type="authorized_user", refresh_token="wrong", token_uri=f"{gcs_server.url}/token")
-
-    with pytest.raises(CredentialsError, match="invalid_grant"):
-        PlainGcsStore(guarded, retry=QUICK).get("a")
-
-
-def test_a_key_file_needs_obstore_and_says_so(guarded, tmp_path, monkeypatch):
-    login(tmp_path, monkeypatch, type="service_account", private_key="…")
-
-    with pytest.raises(CredentialsError, match="need obstore"):
-        PlainGcsStore(guarded, retry=QUICK).get("a")
+        assert ObjectStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
 
 
 def test_no_credentials_at_all_are_told_with_where_they_were_looked_for(guarded, monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-
-    with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
-        PlainGcsStore(guarded, retry=QUICK).get("a")
-    assert "application-default login" in caught.value.next
-
-
-def test_obstore_without_credentials_is_told_the_same(guarded, monkeypatch):
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
 
-    with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+    with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
         ObjectStore(guarded, retry=QUICK).get("a")
+    assert "application-default login" in caught.value.next
 
 
 def test_credentials_that_cannot_be_read_are_told(no_credentials, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file.json")
 
-    for kind in (ObjectStore, PlainGcsStore):
-        with pytest.raises(CredentialsError, match=r"/no/such/file\.json"):
-            kind("gs://bucket", retry=QUICK).get("a")
+    with pytest.raises(CredentialsError, match=r"/no/such/file\.json"):
+        ObjectStore("gs://bucket", retry=QUICK).get("a")
 
 
 def test_keys_that_the_aws_command_wrote_are_found(make_store, monkeypatch, tmp_path):
@@ -400,26 +283,23 @@ assert "obstore" in sys.modules
     assert run(code).stderr == ""
 
 
-def test_without_obstore_a_bucket_of_googles_opens_all_the_same(make_store):
-    url = make_store("gcs").url
+@pytest.mark.parametrize("url", ["gs://bucket", "s3://bucket"])
+def test_without_obstore_the_error_names_the_line_to_add_to_the_image(url):
     code = """
 import sys
 sys.modules["obstore"] = None
 from kinetic._stores import open_store
-store = open_store(sys.argv[1])
-print(type(store).__name__, store.put("a", b"1", if_absent=True), store.get("a"))
 try:
-    open_store("s3://bucket")
+    open_store(sys.argv[1])
 except Exception as error:
-    print(error)
-foreign = {name.partition(".")[0] for name, module in sys.modules.items() if module} - sys.stdlib_module_names
-print(sorted(name for name in foreign - {"kinetic", "sitecustomize", "usercustomize"} if not name.startswith("_")))
+    print(type(error).__name__, error.what)
+    print(error.next)
 """
-    lines = run(code, url).stdout.splitlines()
 
-    assert lines[0] == "PlainGcsStore True b'1'"
-    assert "pip install obstore" in "\n".join(lines)
-    assert lines[-1] == "[]"
+    assert run(code, url).stdout.splitlines() == [
+        f"OptionError {url!r} cannot be opened here",
+        "pip install obstore; in an image of your own, add the line RUN pip install obstore",
+    ]
 
 
 FORKED = """
@@ -445,7 +325,7 @@ def test_a_forked_child_never_hangs_in_a_store_that_its_parent_used(make_store, 
     lines = run(FORKED, make_store(kind).url).stdout.splitlines()
 
     refused = "StoreError this process cannot use the store"
-    assert lines == [refused, "PlainGcsStore b'1'" if kind == "gcs" else refused, "b'1'"]
+    assert lines == [refused, refused, "b'1'"]
 
 
 @pytest.mark.parametrize("kind", CLOUDS)
@@ -457,8 +337,7 @@ def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(kind, tmp_path,
     code = """
 import sys
 from kinetic._stores.objects import ObjectStore
-from kinetic._stores.plain_gcs import PlainGcsStore
-store = {"gcs": ObjectStore, "s3": ObjectStore, "plain": PlainGcsStore}[sys.argv[1]](sys.argv[2])
+store = ObjectStore(sys.argv[1])
 print("asking", flush=True)
 store.get("a")
 """
@@ -468,7 +347,7 @@ store.get("a")
         "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-c", code, kind, url], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, url], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     connection, _ = silent.accept()  # the request is on its way
 
@@ -483,21 +362,19 @@ store.get("a")
 MEMORY = """
 import resource, sys, os
 from kinetic._stores.objects import ObjectStore
-from kinetic._stores.plain_gcs import PlainGcsStore
-store = {"gcs": ObjectStore, "plain": PlainGcsStore}[sys.argv[1]](sys.argv[2])
+store = ObjectStore(sys.argv[1])
 store.put("warm", b"")
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 before = peak()
 store.put("a", (os.urandom(1 << 20) for _ in range(240)), if_absent=True)
-store.fetch("a", sys.argv[3])
+store.fetch("a", sys.argv[2])
 print(peak() - before)
 """
 
 
-@pytest.mark.parametrize("kind", ["gcs", "plain"])
-def test_an_object_larger_than_memory_passes_through(make_store, tmp_path, kind):
-    done = run(MEMORY, kind, make_store(kind).url, str(tmp_path / "file"))
+def test_an_object_larger_than_memory_passes_through(make_store, tmp_path):
+    done = run(MEMORY, make_store("gcs").url, str(tmp_path / "file"))
 
     assert int(done.stdout) < 200, "MiB of memory for an object of 240"
     assert (tmp_path / "file").stat().st_size == 240 << 20

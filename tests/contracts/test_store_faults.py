@@ -22,7 +22,7 @@ LARGE = os.urandom(20 << 20)  # three parts
 WRITES = "PUT|POST"
 
 
-@pytest.fixture(params=["gcs", "s3", "plain"])
+@pytest.fixture(params=["gcs", "s3"])
 def wire(request, faulty):
     return faulty(request.param)
 
@@ -182,17 +182,6 @@ def test_a_stream_that_can_be_read_once_survives_a_fault_at_any_step(wire, kind,
     assert straight.get("a") == LARGE
 
 
-def test_a_service_that_keeps_less_than_was_sent_gets_the_rest(faulty, gcs_server):
-    store, proxy, straight = faulty("plain")
-    gcs_server.keeps = [3 << 18, 1 << 18, 0]
-    proxy.faults = [Fault("lose", method="PUT", times=2)]
-
-    assert store.put("a", LARGE) is True
-
-    assert gcs_server.keeps == []
-    assert straight.get("a") == LARGE
-
-
 def test_an_upload_that_fails_for_good_leaves_nothing(wire):
     store, proxy, straight = wire
     straight.put("a", b"old")
@@ -237,7 +226,7 @@ def test_an_answer_that_is_lost_and_a_storm_behind_it_still_tell_the_truth(wire)
     assert straight.get("a") == b"mine"
 
 
-@pytest.mark.parametrize("kind", ["gcs", "s3", "plain"])
+@pytest.mark.parametrize("kind", ["gcs", "s3"])
 def test_of_eight_writers_on_a_bad_wire_exactly_one_has_created_the_object(faulty, kind):
     store, proxy, straight = faulty(kind, QUICK._replace(attempts=30))
     proxy.faults = [Fault("lose", method=WRITES, times=20, after=3), Fault("drop", times=20, after=10)]
@@ -268,7 +257,7 @@ def test_who_created_a_large_object_knows_it_though_an_answer_was_lost(wire, tmp
 
     assert store.put("a", tmp_path / "source", if_absent=True) is True
 
-    assert proxy.faults[0].met == 1 or after == 4  # the standard-library client writes but four times
+    assert proxy.faults[0].met == 1 or after == 4
     assert straight.get("a") == LARGE
     assert store.put("a", tmp_path / "source", if_absent=True) is False
     assert keys(straight) == ["a"]
@@ -302,16 +291,3 @@ def test_a_missing_key_is_missing_on_a_bad_wire_as_well(wire):
 
     with pytest.raises(KeyMissingError):
         store.get("missing")
-
-
-def test_pauses_grow_and_end(faulty):
-    pauses = []
-    store, proxy, _ = faulty(
-        "plain", Retry(attempts=5, first_seconds=1, most_seconds=4, sleep=pauses.append, random=lambda: 1.0)
-    )
-    proxy.faults = [Fault("status", times=math.inf)]
-
-    with pytest.raises(StoreUnreachableError):
-        store.get("a")
-
-    assert pauses == [1, 2, 4, 4]

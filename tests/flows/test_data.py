@@ -79,16 +79,12 @@ def s3():
     server.close()
 
 
-@pytest.fixture(params=["files", "gs", "gs without obstore", "s3"])
+@pytest.fixture(params=["files", "gs", "s3"])
 def store_url(request, home, tmp_path, monkeypatch):
     """Give the test a store of each kind, empty, with everything in the environment that leads to it."""
     if request.param == "files":
         return f"file://{home}/store"
-    if request.param == "gs without obstore":  # for the client and for its jobs: kinetic's own client takes over
-        (tmp_path / "without").mkdir()
-        (tmp_path / "without" / "obstore.py").write_text("raise ImportError('not installed here')")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "without"))
-    scheme = request.param.partition(" ")[0]
+    scheme = request.param
     bucket = f"{BUCKET}-{os.urandom(4).hex()}"
     server = request.getfixturevalue("gcs" if scheme == "gs" else "s3")
     server.bucket(bucket)

@@ -32,7 +32,7 @@ from kinetic._jobs import logs
 from kinetic._packing import runner_zip
 from kinetic._stores import addresses, open_store
 from kinetic._stores.files import FileStore
-from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.objects import ObjectStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import debug, digests, fingerprint, installer, keys, outcome, pages, podlog, seal
 from kinetic._wire import note as notes
@@ -176,20 +176,13 @@ def bucket() -> Iterator[Bucket]:
 
 
 @pytest.fixture
-def cloud_pods(
-    tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Pods]:
-    """Pods with a store in a bucket; their image has no obstore, unless the test wants it."""
+def cloud_pods(tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    """Pods with a store in a bucket."""
     for name in addresses.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.server.url)
     environ = {"STORAGE_EMULATOR_HOST": bucket.proxy.url}
-    if getattr(request, "param", "plain") == "plain":
-        hidden = tmp_path / "hidden"
-        hidden.mkdir()
-        (hidden / "obstore.py").write_text(NO_OBSTORE)
-        environ["PYTHONPATH"] = str(hidden)
-    made = Pods(tmp_path, zipped, PlainGcsStore("gs://jobs/here"), environ)
+    made = Pods(tmp_path, zipped, ObjectStore("gs://jobs/here"), environ)
     yield made
     made.end()
 
@@ -234,8 +227,7 @@ def test_a_pod_brings_the_value_into_the_store_and_ends_with_0(pods: Pods) -> No
     assert pods.log() == "adding\n"
 
 
-@pytest.mark.parametrize("cloud_pods", ["plain", "obstore"], indirect=True)
-def test_a_pod_speaks_to_a_bucket_with_obstore_and_without(cloud_pods: Pods) -> None:
+def test_a_pod_speaks_to_a_bucket(cloud_pods: Pods) -> None:
     cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
 
     code, out = cloud_pods.run()
@@ -785,7 +777,6 @@ def test_a_pod_that_is_taken_away_while_its_store_is_out_of_reach_ends_in_time(
     assert pod.returncode == INFRASTRUCTURE_EXIT
 
 
-@pytest.mark.parametrize("cloud_pods", ["obstore"], indirect=True)
 def test_a_worker_in_an_interpreter_of_its_own_is_told_to_end_too(cloud_pods: Pods, tmp_path: Path) -> None:
     cloud_pods.order(
         """
@@ -852,7 +843,7 @@ def test_a_result_whose_store_is_out_of_reach_is_no_success_when_the_pod_must_go
     cloud_pods.order(WAITS, str(tmp_path / "flag"))
     pod = cloud_pods.start()
     until((tmp_path / "flag").exists)
-    bucket.proxy.faults.append(Fault("status", method="POST", target="upload", times=1e9, status=400))
+    bucket.proxy.faults.append(Fault("status", method="PUT", times=1e9, status=400))
     (tmp_path / "flag.go").touch()
     assert any("it is tried again" in line for line in iter(pod.stdout.readline, ""))
 
@@ -879,13 +870,9 @@ def test_a_job_that_somebody_cancelled_is_ended_and_keeps_that_verdict(slices: P
 
 def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
     pods.page = replace(pods.page, store_url="gs://jobs/here")
-    hidden = pods.folder / "hidden"
-    hidden.mkdir()
-    (hidden / "obstore.py").write_text(NO_OBSTORE)
+    nobody = str(pods.folder / "nobody")
 
-    code, out = pods.run(
-        PYTHONPATH=str(hidden), HOME=str(hidden), GCE_METADATA_HOST="127.0.0.1:9", GOOGLE_APPLICATION_CREDENTIALS=""
-    )
+    code, out = pods.run(HOME=nobody, GCE_METADATA_IP="127.0.0.1:9", GCE_METADATA_HOST="127.0.0.1:9")
 
     assert code == INFRASTRUCTURE_EXIT
     assert "gs://jobs does not let us in" in out
@@ -929,11 +916,8 @@ def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may
 
 def test_a_slice_waits_for_its_store_and_gives_up_rather_than_start_again_without_end(slices: Pods) -> None:
     slices.page = replace(slices.page, store_url="gs://jobs/here", patience_seconds=0.5)
-    hidden = slices.folder / "hidden"
-    hidden.mkdir()
-    (hidden / "obstore.py").write_text(NO_OBSTORE)
 
-    code, out = slices.run(PYTHONPATH=str(hidden), STORAGE_EMULATOR_HOST="http://127.0.0.1:9", JOB_COMPLETION_INDEX="0")
+    code, out = slices.run(STORAGE_EMULATOR_HOST="http://127.0.0.1:9", JOB_COMPLETION_INDEX="0")
 
     assert code == FAILED_EXIT
     assert "so the slice gives up" in out
@@ -941,7 +925,7 @@ def test_a_slice_waits_for_its_store_and_gives_up_rather_than_start_again_withou
 
 def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket: Bucket) -> None:
     cloud_pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
-    bucket.proxy.faults += [Fault("status", times=3), Fault("drop", times=2, after=4), Fault("lose", method="POST")]
+    bucket.proxy.faults += [Fault("status", times=3), Fault("drop", times=2, after=4), Fault("lose", method="PUT")]
 
     code, out = cloud_pods.run()
 
@@ -951,7 +935,7 @@ def test_a_storm_of_503_delays_a_job_and_loses_nothing(cloud_pods: Pods, bucket:
 
 
 def test_a_result_waits_for_its_store(cloud_pods: Pods, bucket: Bucket, tmp_path: Path) -> None:
-    refused = Fault("status", method="POST", target="upload", times=1e9, status=400)
+    refused = Fault("status", method="PUT", times=1e9, status=400)
     cloud_pods.order(WAITS, str(tmp_path / "flag"))
     pod = cloud_pods.start()
     until((tmp_path / "flag").exists)
@@ -1061,10 +1045,10 @@ def test_what_the_parent_itself_warns_of_moves_nothing_out_of_its_place(pods: Po
 
 def test_a_store_that_takes_no_log_does_not_hold_up_the_job(cloud_pods: Pods, bucket: Bucket) -> None:
     cloud_pods.order("def talk():\n    for n in range(20_000):\n        print('x' * 200)\n    return 'done'")
-    bucket.proxy.faults.append(Fault("status", method="POST", target="upload", status=400, times=1e9, after=1))
+    bucket.proxy.faults.append(Fault("status", method="PUT", status=400, times=1e9, after=1))
     pod = cloud_pods.start()
 
-    until(lambda: "/upload" in str(bucket.proxy.requests[-1:]) and bucket.proxy.faults[0].met)
+    until(lambda: bucket.proxy.faults[0].met)
     bucket.proxy.faults.clear()
     out, _ = pod.communicate(timeout=60)
 

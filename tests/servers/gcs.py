@@ -38,8 +38,6 @@ class GcsServer:
         issue: Tokens that the metadata server and the token endpoint hand out, one after the other, with their
             seconds of life; the last one again and again.
         ignores_conditions: Behave like a service that does not know preconditions.
-        keeps: Of the next pieces of resumable uploads, how many bytes are kept, one number each; the service may keep
-            less than was sent.
         rewrite_steps: How many calls a copy through the JSON API takes.
         seen: Method and path of every request, in order.
     """
@@ -50,7 +48,6 @@ class GcsServer:
         self.tokens: set[str] | None = None
         self.issue: list[tuple[str, int]] = [("token", 3600)]
         self.ignores_conditions = False
-        self.keeps: list[int] = []
         self.rewrite_steps = 1
         self.seen: list[tuple[str, str]] = []
         self._ids = itertools.count(1)
@@ -287,8 +284,7 @@ class GcsServer:
             known = upload.arrived - int(match[1])  # of what comes now, sent a second time
             if known < 0:
                 raise Refused(503, "BackendError")
-            most = known + self.keeps.pop(0) if self.keeps else None
-            upload.received.append(request.body[known:most])
+            upload.received.append(request.body[known:])
             upload.arrived += len(upload.received[-1])
         if match[3] != "*" and int(match[3]) == upload.arrived:
             data = b"".join(upload.received)

@@ -173,7 +173,7 @@ class _Look:
     """One look through all folders."""
 
     def __init__(self, home: Path, runtime: Path, store: Store) -> None:
-        self._store, self._root = store, getattr(store, "root", None)
+        self._store, self._root = store, None if store.local is None else store.local.root
         self._places = _apart([home, runtime, *([self._root] if self._root is not None else [])])
         named = ((self._root, "store"), (runtime, "run"), (home, "home"))
         self._roots = [(os.fspath(folder), name) for folder, name in named if folder]

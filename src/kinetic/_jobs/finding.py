@@ -176,9 +176,8 @@ def _live(target: Target) -> Iterator[JobHandle]:
     own = places.local_store()
     backend = places.local()
     there = {seen.name for seen in backend.find()}
-    scratch = getattr(own, "scratch", None)
     with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
-        backend.sweep(scratch() if scratch is not None else None, tombstones.seen)
+        backend.sweep(own.local.scratch() if own.local is not None else None, tombstones.seen)
     retention.sweep_if_due(own, places.home(), places.runtime())
     if not registry.is_here(target.backend.value):
         there |= _on_the_cluster(target)

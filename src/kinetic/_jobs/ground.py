@@ -78,8 +78,7 @@ def prepare(options: Options) -> Ground:
     store = open_store(target.store.value)
     with output.phase("asking the store", summary=False):
         probing.check(store)
-    scratch = getattr(store, "scratch", None)
-    backend.sweep(scratch() if scratch is not None else None, tombstones.seen)
+    backend.sweep(store.local.scratch() if store.local is not None else None, tombstones.seen)
     return Ground(target, backend, store, placement, key_id, key, notes, wanted)
 
 

@@ -214,9 +214,8 @@ def _open(address: str) -> tuple[Store, str]:
 
 def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[File]:
     """Yield what lies below a prefix, or at and below one path there; what cannot be copied has no key."""
-    root = getattr(store, "root", None)
-    if root is not None:
-        yield from _files_here(root, prefix, wanted)
+    if store.local is not None:
+        yield from _files_here(store.local.root, prefix, wanted)
         return
     itself = store.entry(f"{prefix}{wanted}") if wanted else None
     below = store.entries(f"{prefix}{wanted}/" if wanted else prefix)

@@ -139,9 +139,8 @@ class _Verified(io.RawIOBase):
 
 def _as_file(store: Store, name: str) -> IO[bytes]:
     """Return a private, open file with an object: one descriptor for verifying and for opening."""
-    descriptor: Any = getattr(store, "open", None)
-    if descriptor is not None:
-        return io.BufferedReader(io.FileIO(descriptor(name), "rb"), 1 << 16)
+    if store.local is not None:
+        return io.BufferedReader(io.FileIO(store.local.open(name), "rb"), 1 << 16)
     import tempfile  # 3 ms; only for large values in a store that has no files
 
     with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others

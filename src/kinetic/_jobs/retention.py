@@ -30,8 +30,7 @@ from typing import NamedTuple
 from kinetic._backends.local import life
 from kinetic._backends.local.paths import Paths
 from kinetic._jobs import tombstones
-from kinetic._stores.files import FileStore
-from kinetic._stores.protocol import Entry, Store
+from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import descriptors, keys, pages
 from kinetic.errors import KeyMissingError, KineticError
 
@@ -83,14 +82,12 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    packs, freed = _sweep_packs(store, home, runtime, now) if isinstance(store, FileStore) else (0, 0)
-    data, data_bytes = _sweep_data(store, now) if isinstance(store, FileStore) else (0, 0)
+    packs, freed = _sweep_packs(store.local, home, runtime, now) if store.local is not None else (0, 0)
+    data, data_bytes = _sweep_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _sweep_payloads(store, now)
     pages_, page_bytes = _sweep_cache(home / "cache", now)
     environments, environment_bytes = _sweep_environments((home, home / "cache", runtime), now)
-    drop_leftovers = getattr(store, "sweep", None)  # of uploads that were killed half way, in a bucket
-    if drop_leftovers is not None:
-        drop_leftovers()
+    store.sweep()
     tombstones.sweep(store)
     freed += payload_bytes + page_bytes + environment_bytes + data_bytes
     return Swept(packs, pages_, environments, freed, payloads, data)
@@ -119,7 +116,7 @@ def _orders(store: Store) -> Iterator[str]:
             yield from (entry.key for entry in store.entries(f"{name}/") if entry.key.endswith("/order.json"))
 
 
-def _sweep_packs(store: FileStore, home: Path, runtime: Path, now: float) -> tuple[int, int]:
+def _sweep_packs(store: LocalStore, home: Path, runtime: Path, now: float) -> tuple[int, int]:
     """Remove packs that no order names; return how many and what they held."""
     needed = None if _is_anybody_submitting(home, runtime, now) else named_packs(store)
     if needed is None:
@@ -129,7 +126,7 @@ def _sweep_packs(store: FileStore, home: Path, runtime: Path, now: float) -> tup
     return _drop(store, spare, home, runtime, now) if spare else (0, 0)
 
 
-def _drop(store: FileStore, spare: list[Entry], home: Path, runtime: Path, now: float) -> tuple[int, int]:
+def _drop(store: LocalStore, spare: list[Entry], home: Path, runtime: Path, now: float) -> tuple[int, int]:
     """Hide packs from everybody who lists, ask once more who needs them, and remove or return each."""
     hidden: list[tuple[Entry, Path]] = []
     gone, freed = 0, 0
@@ -150,7 +147,7 @@ def _drop(store: FileStore, spare: list[Entry], home: Path, runtime: Path, now: 
     return gone, freed
 
 
-def _hide(store: FileStore, entry: Entry) -> Path:
+def _hide(store: LocalStore, entry: Entry) -> Path:
     aside = store.scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.spare"
     with (
         contextlib.suppress(FileNotFoundError, NotADirectoryError),  # another sweep was faster
@@ -187,7 +184,7 @@ def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
     return gone, freed
 
 
-def _sweep_data(store: FileStore, now: float) -> tuple[int, int]:
+def _sweep_data(store: LocalStore, now: float) -> tuple[int, int]:
     """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
     gone, freed = 0, 0
     for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from kinetic._packing import culprit, function
 from kinetic._packing.root import Plan, below
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, put_file, scratch_folder
 from kinetic._wire import digests
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, StoreError
@@ -172,11 +172,7 @@ class _Spool:
             return
         with translated():
             self._file.close()
-        adopt = getattr(self._store, "adopt", None)
-        if adopt is not None:
-            adopt(key, self._path)
-        else:
-            self._store.put(key, self._path)
+        put_file(self._store, key, self._path)
 
     def discard(self) -> None:
         """Remove what is left of the file."""
@@ -190,16 +186,6 @@ class _Spool:
         self._path = scratch_folder(self._store) / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return open(descriptor, "wb", buffering=1 << 16)  # a descriptor
-
-
-def scratch_folder(store: Store) -> Path:
-    """Return a folder for a pickle on its way: of the store's own file system, if it has one."""
-    scratch = getattr(store, "scratch", None)
-    if scratch is not None:
-        return Path(scratch())
-    import tempfile  # only for stores that are not folders
-
-    return Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from kinetic._packing import culprit, function
-from kinetic._packing.call import failure, scratch_folder, translated
+from kinetic._packing.call import failure, translated
 from kinetic._packing.root import Plan
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, put_file, scratch_folder
 from kinetic._wire import digests
 from kinetic._wire.order import Artifact
 from kinetic.errors import KineticError
@@ -95,8 +95,7 @@ class InputPacker:
             return
         with translated():
             self._file.close()
-        adopt = getattr(self._store, "adopt", None)
-        (adopt or self._store.put)(self._key_of(self._number), self._path)
+        put_file(self._store, self._key_of(self._number), self._path)
         self._discard()
         self._number, self._count = self._number + 1, 0
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from kinetic._packing.packs import Finished, PackWriter
 from kinetic._packing.reading import Read
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, put_file
 from kinetic._wire import folders, trees
 
 _LEFT_BEHIND_SECONDS = 24 * 3600  # a scratch file this old belongs to a process that was killed
@@ -30,8 +29,7 @@ class Sender:
     def __init__(self, store: Store, there: Mapping[str, int], held: dict[bytes, str], cache: str) -> None:
         self._store = store
         self._there = there
-        self._adopt = cast("Callable[..., bool] | None", getattr(store, "adopt", None))  # a rename instead of a copy
-        self._folder = os.fspath(store.scratch()) if hasattr(store, "scratch") and self._adopt else cache
+        self._folder = cache if store.local is None else os.fspath(store.local.scratch())
         self._writer: PackWriter | None = None
         self._placed: set[bytes] = set()
         self.held = held
@@ -90,8 +88,7 @@ class Sender:
         try:
             if size_there == pack.size:
                 return
-            put = self._adopt or self._store.put
-            if put(key, Path(pack.path), if_absent=size_there is None):
+            if put_file(self._store, key, Path(pack.path), if_absent=size_there is None):
                 self.sent_bytes += pack.size
         finally:
             with contextlib.suppress(FileNotFoundError):

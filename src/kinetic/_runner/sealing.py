@@ -7,9 +7,8 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, put_file
 from kinetic._wire import keys
 from kinetic._wire import seal as wire_seal
 from kinetic._wire.outcome import FAILED, Outcome
@@ -30,8 +29,7 @@ class Reserve:
     """
 
     def __init__(self, store: Store) -> None:
-        take: Any = getattr(store, "reserve", None)  # a store in a cloud has no disk of ours
-        self._descriptor = int(take(RESERVE_BYTES)) if take is not None else -1
+        self._descriptor = -1 if store.local is None else store.local.reserve(RESERVE_BYTES)
 
     def release(self) -> None:
         """Give the space back."""
@@ -98,7 +96,7 @@ def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
             raise
         return _is_ours(store, verdict, page)  # an earlier try handed it over, and failed after that
     step("keeper:page-appended")
-    return _hand_over(store, keys.result(verdict.job_id), body) or _is_ours(store, verdict, page)
+    return put_file(store, keys.result(verdict.job_id), body, if_absent=True) or _is_ours(store, verdict, page)
 
 
 def _is_full(error: Exception) -> bool:
@@ -112,16 +110,6 @@ def _does_not_fit(verdict: Outcome, error: Exception) -> Outcome:
         return replace(verdict, error={**verdict.error, "not_delivered": f"it does not fit on the disk: {error}"})
     message = f"the value does not fit on the disk: {error}"
     return replace(verdict, status=FAILED, cause="disk-full", error={"message": message}, value_type="")
-
-
-def _hand_over(store: Store, key: str, path: Path) -> bool:
-    adopt: Any = getattr(store, "adopt", None)
-    if adopt is not None:
-        return bool(adopt(key, path, if_absent=True))
-    created = store.put(key, path, if_absent=True)  # one that fails leaves the file: it can be tried again
-    if created:
-        path.unlink(missing_ok=True)
-    return created
 
 
 def _create(store: Store, key: str, page: bytes) -> bool:

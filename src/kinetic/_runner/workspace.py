@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, trees
@@ -117,10 +116,10 @@ class _Pieces:
 
 
 def _open_packs(store: Store, packs: Sequence[str], into: Path, closing: ExitStack) -> list[trees.Pack]:
-    direct = cast("Callable[[str], int] | None", getattr(store, "open", None))  # a FileStore: no copy
     opened = []
     for pack in packs:
-        descriptor = direct(trees.pack_key(pack)) if direct else _fetched(store, trees.pack_key(pack), into)
+        key = trees.pack_key(pack)
+        descriptor = store.local.open(key) if store.local is not None else _fetched(store, key, into)
         opened.append(trees.Pack(descriptor, pack))
         closing.callback(opened[-1].close)
     return opened

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from kinetic.errors import OptionError
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
-GOOGLE = "https://storage.googleapis.com"
 
 # What stores read of the environment. A job that is to reach the same store needs the same variables.
 CREDENTIAL_VARIABLES = (

@@ -33,6 +33,11 @@ class FileStore:
         self.url = f"file://{self.root}"
         self._known_folders: set[str] = set()
 
+    @property
+    def local(self) -> FileStore:
+        """This store: it can do what only a folder can."""
+        return self
+
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
         with _ours(key, writing=True):
@@ -48,11 +53,7 @@ class FileStore:
                         os.unlink(scratch)  # hot path
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
-        """Take over a complete file of the same file system as an object: a rename instead of a copy.
-
-        The file is gone when this returns, whatever the answer, and stays when this raises: it may be the only copy of
-        what somebody computed. From another file system it is copied.
-        """
+        """Take over a complete file of the same file system as an object; see LocalStore."""
         with _ours(key, writing=True):
             try:
                 written = self._place(os.fspath(path), key, if_absent=if_absent, force=True)
@@ -65,7 +66,7 @@ class FileStore:
             return written
 
     def scratch(self) -> Path:
-        """Return a folder of this store's file system for files that will be adopted."""
+        """Return a folder of this store's file system for files that will be adopted; see LocalStore."""
         folder = self.root / SCRATCH
         with _ours(SCRATCH, writing=True):
             folders.make(self.root)
@@ -74,7 +75,7 @@ class FileStore:
         return folder
 
     def reserve(self, size: int) -> int:
-        """Keep space on this store's disk: a descriptor of a file without a name, which ends with it."""
+        """Keep space on this store's disk; see LocalStore."""
         with _ours(SCRATCH, writing=True):
             path = self._scratch_name()
             descriptor = self._create(path)
@@ -96,7 +97,7 @@ class FileStore:
             return _read_at(file.fileno(), start, wanted)
 
     def open(self, key: str) -> int:
-        """Return a descriptor of an object's file, for readers that must not hold it whole in memory."""
+        """Return a descriptor of an object's file; see LocalStore."""
         with _ours(key):
             check_key(key)
             return descriptors.open_file(self.root, key)
@@ -169,6 +170,10 @@ class FileStore:
             if count:
                 self._tidy(prefix)
             return count
+
+    def sweep(self, *, older_than_seconds: float = 86400.0) -> int:  # noqa: ARG002 - of the protocol
+        """Delete nothing: half-written files of a folder belong to the local backend; see the protocol."""
+        return 0
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
         with _ours(prefix):

@@ -21,6 +21,10 @@ class MemoryStore:
         self._objects: dict[str, tuple[bytes, float]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def local(self) -> None:
+        """None: no folder of this machine."""
+
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
         check_key(key)
@@ -90,6 +94,10 @@ class MemoryStore:
             for key in doomed:
                 del self._objects[key]
             return len(doomed)
+
+    def sweep(self, *, older_than_seconds: float = 86400.0) -> int:  # noqa: ARG002 - of the protocol
+        """Delete nothing: a writer that ends half way leaves nothing here; see the protocol."""
+        return 0
 
 
 def _bytes_of(source: Source) -> bytes:

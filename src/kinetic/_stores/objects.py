@@ -38,6 +38,10 @@ class ObjectStore:
         self._service = Asking(self.address, self._retry)
         self._writing = Writing(self._service)
 
+    @property
+    def local(self) -> None:
+        """None: no folder of this machine."""
+
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
         check_key(key)
@@ -129,11 +133,7 @@ class ObjectStore:
         return sum(self._delete_many(keys) for keys in chunks)
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:
-        """Delete what writers that were killed left half-made; nobody else will, and it is in no listing.
-
-        Returns:
-            How many there were.
-        """
+        """Delete what killed writers left half-made; see the protocol."""
         ends = time.time() - older_than_seconds
         left = [entry.key for entry in self._entries_below(f"{SCRATCH}/", "") if entry.modified < ends]
         return sum(self._delete_one(key) for key in left)

@@ -69,18 +69,11 @@ def _bucket(url: str) -> Store:
     try:
         import obstore  # noqa: F401 - 12 ms; whether it is there
     except ImportError as error:
-        if url.startswith("gs://"):
-            return _plain(url)
         raise OptionError(
-            f"{url!r} cannot be opened here", why=f"obstore is missing: {error}", next="pip install obstore"
+            f"{url!r} cannot be opened here",
+            why=f"obstore, which opens gs:// and s3://, is missing: {error}",
+            next="pip install obstore; in an image of your own, add the line RUN pip install obstore",
         ) from error
-    from kinetic._stores import asking
     from kinetic._stores.objects import ObjectStore
 
-    return _plain(url) if url.startswith("gs://") and asking.is_cut_off() else ObjectStore(url)
-
-
-def _plain(url: str) -> Store:
-    from kinetic._stores.plain_gcs import PlainGcsStore
-
-    return PlainGcsStore(url)
+    return ObjectStore(url)

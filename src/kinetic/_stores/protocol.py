@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]
@@ -30,6 +31,10 @@ class Store(Protocol):
     """
 
     url: str
+
+    @property
+    def local(self) -> LocalStore | None:
+        """This store with what only a folder of this machine can do, or None for any other store."""
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object.
@@ -83,3 +88,63 @@ class Store(Protocol):
         Returns:
             How many objects this call deleted.
         """
+
+    def sweep(self, *, older_than_seconds: float = 86400.0) -> int:
+        """Delete what killed writers left half-made and nothing lists; return how many there were.
+
+        In a folder these files may be the only copy of a result: there the local backend recovers or removes them.
+        """
+
+
+class LocalStore(Store, Protocol):
+    """A store in a folder of this machine: what it can do beyond a store, because its objects are files.
+
+    Attributes:
+        root: The folder.
+    """
+
+    root: Path
+
+    def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
+        """Take over a complete file of the same file system as an object: a rename instead of a copy.
+
+        The file is gone when this returns, whatever the answer, and stays when this raises: it may be the only copy of
+        what somebody computed. From another file system it is copied.
+        """
+
+    def scratch(self) -> Path:
+        """Return a folder of this store's file system for files that will be adopted."""
+
+    def reserve(self, size: int) -> int:
+        """Keep space on this store's disk: a descriptor of a file without a name, which ends with it."""
+
+    def open(self, key: str) -> int:
+        """Return a descriptor of an object's file, for readers that must not hold it whole in memory.
+
+        Raises:
+            KeyMissingError: Nothing lies under this key.
+        """
+
+
+def put_file(store: Store, key: str, path: Path, *, if_absent: bool = False) -> bool:
+    """Make a complete file an object: by a rename where the store is a folder, else by an upload.
+
+    The file is gone when this returns, whatever the answer, and stays when this raises.
+
+    Returns:
+        True when this call wrote the object, False when ``if_absent`` found one.
+    """
+    if store.local is not None:
+        return store.local.adopt(key, path, if_absent=if_absent)
+    written = store.put(key, path, if_absent=if_absent)
+    path.unlink(missing_ok=True)
+    return written
+
+
+def scratch_folder(store: Store) -> Path:
+    """Return a folder for files that will be handed over: of the store's own file system, if it has one."""
+    if store.local is not None:
+        return store.local.scratch()
+    import tempfile  # 4 ms; only for stores that are not folders
+
+    return Path(tempfile.gettempdir())

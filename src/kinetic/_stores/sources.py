@@ -53,18 +53,6 @@ class Large:
             if close is not None:
                 close()
 
-    def chunks(self, size: int) -> Iterator[Body]:
-        """Read the source in pieces of exactly this size; only the last one may be shorter."""
-        if isinstance(self.source, memoryview):
-            for start in range(0, len(self.source), size):
-                yield self.source[start : start + size]
-        elif isinstance(self.source, Path):
-            with self.source.open("rb") as file:
-                while chunk := file.read(size):
-                    yield chunk
-        else:
-            yield from _regrouped(self.source, size)
-
 
 def body_of(source: Source, most: int) -> Body | Large:
     """Return the bytes where they are few, else the source with its size.
@@ -100,21 +88,6 @@ def _joined(head: list[Body], rest: Iterator[bytes]) -> Iterator[Body]:
     for chunk in chain(head, rest):
         if len(chunk):
             yield _flat(chunk)
-
-
-def _regrouped(chunks: Iterator[Body], size: int) -> Iterator[bytes]:
-    waiting: list[Body] = []
-    length = 0
-    for chunk in chunks:
-        rest = memoryview(chunk)
-        while length + len(rest) >= size:
-            yield b"".join([*waiting, rest[: size - length]])
-            rest = rest[size - length :]
-            waiting, length = [], 0
-        waiting.append(rest)
-        length += len(rest)
-    if length:
-        yield b"".join(waiting)
 
 
 def _flat(data: bytes | bytearray | memoryview) -> memoryview:

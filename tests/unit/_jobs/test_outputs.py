@@ -320,6 +320,8 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
 class _Odd:
     """A bucket in which somebody wrote keys that no folder can hold."""
 
+    local = None
+
     def __init__(self, folder: Path) -> None:
         self._store = FileStore(folder)
         self.entry, self.fetch, self.url = self._store.entry, self._store.fetch, self._store.url

@@ -15,7 +15,7 @@ from servers.gcs import GcsServer
 from kinetic._jobs import reading
 from kinetic._stores import addresses
 from kinetic._stores.files import FileStore
-from kinetic._stores.plain_gcs import PlainGcsStore
+from kinetic._stores.objects import ObjectStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
@@ -44,7 +44,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     server = GcsServer().start()
     server.bucket("jobs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    yield PlainGcsStore("gs://jobs/here")
+    yield ObjectStore("gs://jobs/here")
     server.close()
 
 

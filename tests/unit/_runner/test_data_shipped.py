@@ -74,6 +74,8 @@ def forget_blobs(url):
 class Counting:
     """A store that notes which objects were asked for."""
 
+    local = None
+
     def __init__(self, url):
         self.inner, self.asked = open_store(url), []
         self.url = url

@@ -108,9 +108,8 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
 
 def client_of(launch: Launch) -> str:
     """Return what a pod needs to open the stores of its job, besides Python: the version of it that this client has."""
-    secret = bool(PodWishes.from_json(launch.requirements).settings.store_secret)
     addresses = (launch.store_url, *(ref.uri for ref in launch.order.data))
-    if not secret and not any(address.startswith("s3://") for address in addresses):
+    if not any(address.startswith(("gs://", "s3://")) for address in addresses):
         return ""
     from importlib import metadata  # 20 ms; only for stores that need it
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kinetic._backends.local import launching, life
 from kinetic._backends.local.paths import Paths
@@ -21,7 +20,7 @@ from kinetic._backends.local.queue import Keeper, Queue, Row
 from kinetic._runner import judging, memory, patience, processes, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import Store, put_file
 from kinetic._wire import keys, pages, seal
 from kinetic._wire.handles import HISTORY
 from kinetic._wire.steps import step
@@ -294,17 +293,12 @@ def clear_scratch(tasks: Sequence[Work]) -> None:
             path.unlink(missing_ok=True)
 
 
-def ship_log(store: Any, task: Work) -> None:
+def ship_log(store: Store, task: Work) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
         if task.log.stat().st_size == 0:
             return
-        key = keys.log_segment(task.job_id, task.attempt, task.host, 0)
-        adopt = getattr(store, "adopt", None)
-        if adopt is not None:
-            adopt(key, task.log)
-        else:
-            store.put(key, task.log)
+        put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
 
 
 _ADVICE = ("why: ", "next: ", " ")  # how the lines below an error of ours begin, and those of a traceback

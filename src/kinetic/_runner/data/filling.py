@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._runner.data import copying
 from kinetic._stores.transfer import in_parallel, lanes
@@ -182,10 +182,9 @@ def _copied_here(store: Store, part: Part, descriptor: int, at: int) -> bool:
 
     What was copied is read back and verified, and not what lies in the store, which may change in the meantime.
     """
-    opening = cast("Callable[[str], int] | None", getattr(store, "open", None))
-    if opening is None or part.offset:
+    if store.local is None or part.offset:
         return False
-    reading = opening(keys.data_blob(part.blob))
+    reading = store.local.open(keys.data_blob(part.blob))
     try:
         if os.fstat(reading).st_size != part.length:
             return False

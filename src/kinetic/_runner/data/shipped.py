@@ -164,9 +164,8 @@ def _straight(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
 
 def _is_beside(store: Store, home: Path) -> bool:
     """Say whether a store lies in a folder of the very disk that holds the job."""
-    root = getattr(store, "root", None)
     try:
-        return isinstance(root, Path) and root.stat().st_dev == home.stat().st_dev
+        return store.local is not None and store.local.root.stat().st_dev == home.stat().st_dev
     except OSError:
         return False
 

@@ -1,7 +1,4 @@
-"""Reaching: what opens the job's store is installed first, where the image lacks it; without it not even a log arrives.
-
-A bucket of Google's with workload identity needs nothing but Python. S3, and key files of Google's, need obstore.
-"""
+"""The store client: installed at the start of a pod whose image lacks it; without it not even a log arrives."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def see_to_a_client(requirement: str, base: Path) -> None:
     """Install a client for the store into a folder of this container's own, unless the image has one.
 
     Args:
-        requirement: What is needed, e.g. "obstore==0.11.1"; "" where the standard library will do.
+        requirement: What is needed, e.g. "obstore==0.12.1"; "" for a store in a folder.
         base: A folder of this container's own.
 
     Raises:
@@ -70,5 +67,5 @@ def _failed(requirement: str, why: str) -> StoreUnreachableError:
     return StoreUnreachableError(
         f"{requirement}, which opens the job's store, could not be installed into this pod",
         why=why,
-        next="choose a container_image that has obstore, or a gs:// store with workload identity",
+        next=f"add the line RUN pip install '{requirement}' to the container_image, or give the pod a package index",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import metadata
 
 import pytest
 
@@ -129,8 +130,9 @@ def test_a_store_of_amazon_gets_variables_only() -> None:
     assert page(found).reaches_with.startswith("obstore==")
 
 
-def test_a_bucket_of_google_with_workload_identity_needs_nothing_but_python() -> None:
-    assert page(launch()).reaches_with == ""
+def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing_for_a_folder() -> None:
+    assert page(launch()).reaches_with == f"obstore=={metadata.version('obstore')}"
+    assert page(replace(launch(), store_url="file:///shared/store")).reaches_with == ""
 
 
 def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
