@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._blobs.scan import File
 from kinetic._data import reading, telling, walking
 from kinetic._data.reading import Read
 from kinetic._data.remembering import Stamps, record_of
-from kinetic._data.walking import File
 from kinetic._wire import manifests
 
 _FEW_BYTES = 4 << 20  # less is read before threads have started
@@ -49,7 +49,7 @@ class Tree(NamedTuple):
     @property
     def bytes(self) -> int:
         """What all files hold between them."""
-        return sum(file.about.st_size for file in self.files)
+        return sum(file.size for file in self.files)
 
     @property
     def shape(self) -> str:

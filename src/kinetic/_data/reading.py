@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kinetic._data.walking import File, unreadable
+from kinetic._blobs.scan import File, file_of, stamp_of
+from kinetic._data.walking import unreadable
 from kinetic._wire import manifests
 from kinetic.errors import DataChangedError
 
@@ -75,9 +76,9 @@ class Reader:
             finally:
                 os.close(descriptor)
             _check_is_file(file, about)
-            if still := _when(about) == _when(file.about):
+            if still := stamp_of(about) == file.stamp:
                 break
-            file = File(file.relative, file.path, about)
+            file = file_of(file.relative, file.path, about)
         return Read(digest, file, still and _is_settled(about, read_at))
 
     def pause(self) -> None:
@@ -124,11 +125,6 @@ def read_piece(descriptor: int, size: int, file: File) -> bytes:
     return data
 
 
-def stamp_of(about: os.stat_result) -> str:
-    """Return a word that changes whenever a file's content or mode does."""
-    return f"{about.st_size}.{about.st_mtime_ns}.{about.st_ctime_ns}.{about.st_ino}.{about.st_dev}.{about.st_mode}"
-
-
 def changed(file: File, why: str) -> DataChangedError:
     """Say that a file is not what was hashed."""
     return DataChangedError(
@@ -150,10 +146,6 @@ def _open(file: File) -> int:
 def _check_is_file(file: File, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
         raise changed(file, "it is no longer a file")
-
-
-def _when(about: os.stat_result) -> tuple[int, int, int, int, int]:
-    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_mode
 
 
 def _is_settled(about: os.stat_result, read_at: int) -> bool:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._data.reading import stamp_of
-from kinetic._data.walking import File, Walked
+from kinetic._blobs.scan import File
+from kinetic._data.walking import Walked
 from kinetic._wire import folders
 
 VERSION = 1
@@ -115,7 +115,7 @@ def _joined(records: Sequence[str]) -> bytes:
 
 def record_of(file: File) -> str:
     """Return the word under which a file's digest is remembered."""
-    return f"{file.relative}\0{stamp_of(file.about)}"
+    return f"{file.relative}\0{file.stamp}"
 
 
 def _sent_path(cache: Path, root: str, url: str) -> Path:

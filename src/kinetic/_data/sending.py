@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from kinetic._blobs.scan import File
 from kinetic._data import reading
 from kinetic._data.hashing import Tree
 from kinetic._data.telling import Telling
-from kinetic._data.walking import File
 from kinetic._stores.protocol import Entry, Store
 from kinetic._stores.transfer import in_parallel
 from kinetic._wire import digests, keys, manifests

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kinetic._blobs.scan import File, LeftOut, Scan
 from kinetic._packing import ignore, reading, remarks, walking
 from kinetic._packing.glance import Glance, Seen
 from kinetic._packing.remembering import Memory, StoreMemory
@@ -83,9 +84,7 @@ def ship(
 class _Shipment:
     """One project on its way into one store."""
 
-    def __init__(
-        self, walked: walking.Walked, store: Store, memory: Memory, cache: str, there: Mapping[str, int]
-    ) -> None:
+    def __init__(self, walked: Scan, store: Store, memory: Memory, cache: str, there: Mapping[str, int]) -> None:
         self._walked = walked
         self._store = store
         self._memory = memory
@@ -137,7 +136,7 @@ class _Shipment:
         self._remember(tree, packs, sender)
         return tree, packs
 
-    def _bring(self, file: walking.File, sender: Sender) -> None:
+    def _bring(self, file: File, sender: Sender) -> None:
         """Make sure that the content of a file lies in a pack, and note its digest."""
         content = self._contents.get(file.relative)
         if content and sender.holds(bytes.fromhex(content[0])):
@@ -147,7 +146,7 @@ class _Shipment:
         except OSError as error:
             self._contents.pop(file.relative, None)
             reason = f"cannot be read: {error.strerror}"
-            self._walked.left_out.append(walking.LeftOut(file.relative, file.size, reason, "skipped"))
+            self._walked.left_out.append(LeftOut(file.relative, file.size, reason, "skipped"))
             return
         sender.add(read)
         self._contents[file.relative] = read.digest.hex(), read.size
@@ -165,11 +164,11 @@ class _Shipment:
     def _stamps(self) -> list[str]:
         return [file.stamp for file in self._files()]
 
-    def _files(self) -> Iterator[walking.File]:
+    def _files(self) -> Iterator[File]:
         return (file for folder in self._walked.folders for file in folder.files)
 
 
-def _fold(walked: walking.Walked, contents: Mapping[str, _Content], found: Callable[[bytes, bytes], object]) -> str:
+def _fold(walked: Scan, contents: Mapping[str, _Content], found: Callable[[bytes, bytes], object]) -> str:
     """Compute the nodes from the deepest folders up, show each to ``found``, and return the top one's digest."""
     nodes: dict[str, _Content] = {}
     for folder in reversed(walked.folders):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kinetic._packing.walking import Walked
+from kinetic._blobs.scan import Scan
 from kinetic._wire import folders, trees
 
 _VERSION = 1
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 class Glance:
     """What one project looked like when it last went to one store."""
 
-    def __init__(self, cache: str, root: str, url: str, walked: Walked) -> None:
+    def __init__(self, cache: str, root: str, url: str, walked: Scan) -> None:
         name = hashlib.sha256(os.fsencode(f"{root}\0{url}")).hexdigest()[:32]
         self._path = f"{cache}/{name}.glance"
         self._walked = walked

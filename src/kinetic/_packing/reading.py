@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kinetic._blobs.scan import stamp_of
 from kinetic._packing.packs import PackWriter
-from kinetic._packing.walking import stamp_of
 
 WHOLE = 4 << 20  # files up to this size are read into memory
 _PIECE = 1 << 20

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kinetic._blobs.scan import Scan
 from kinetic._packing.ignore import FILE
-from kinetic._packing.walking import Walked, size_text
+from kinetic._packing.walking import size_text
 
 WARN_VARIABLE = "KINETIC_CONTEXT_SIZE_WARN_MB"
 _WARN_MB = 100.0
 _NAMED = 10  # names in one line
 
 
-def about(walked: Walked, environ: Mapping[str, str], *, unsteady: Sequence[str] = ()) -> tuple[str, ...]:
+def about(walked: Scan, environ: Mapping[str, str], *, unsteady: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the notes about a walk, a sentence each; usually none."""
     notes = [*_secrets(walked), *_outside(walked), *_skipped(walked)]
     if unsteady:
@@ -24,7 +25,7 @@ def about(walked: Walked, environ: Mapping[str, str], *, unsteady: Sequence[str]
     return tuple(notes)
 
 
-def _secrets(walked: Walked) -> list[str]:
+def _secrets(walked: Scan) -> list[str]:
     names = [left.relative for left in walked.left_out if left.origin == "secret"]
     if not names:
         return []
@@ -32,7 +33,7 @@ def _secrets(walked: Walked) -> list[str]:
     return [f"left out because they look like secrets: {_some(names)} (a line '{line}' in {FILE} ships it)"]
 
 
-def _outside(walked: Walked) -> list[str]:
+def _outside(walked: Scan) -> list[str]:
     links = [f"{left.relative.rstrip('/')} ({left.reason})" for left in walked.left_out if left.origin == "outside"]
     if not links:
         return []
@@ -40,7 +41,7 @@ def _outside(walked: Walked) -> list[str]:
     return [f"{told}pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a folder that holds both"]
 
 
-def _skipped(walked: Walked) -> list[str]:
+def _skipped(walked: Scan) -> list[str]:
     skipped = [f"{left.relative}: {left.reason}" for left in walked.left_out if left.origin == "skipped"]
     more = [f"skipped {len(skipped) - _NAMED} more files that cannot ship"] if len(skipped) > _NAMED else []
     return [f"skipped {line}" for line in skipped[:_NAMED]] + more
@@ -54,7 +55,7 @@ def _limit(environ: Mapping[str, str]) -> tuple[float, list[str]]:
         return _WARN_MB, [f"{WARN_VARIABLE} is not a number: {text!r}; the limit is {_WARN_MB:g} MB"]
 
 
-def _large(walked: Walked, limit: float) -> str:
+def _large(walked: Scan, limit: float) -> str:
     largest = walked.largest(5)
     files = ", ".join(f"{file.relative} ({size_text(file.size)})" for file in largest)
     lines = "\n".join(f"    {escaped(file.relative)}" for file in largest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import socket
 import sys
 
@@ -208,18 +209,21 @@ def test_a_name_that_is_not_text_is_skipped_with_a_reason(tmp_path):
     assert set(reasons(walked).values()) == {"its name is not valid UTF-8"}
 
 
-def test_a_folder_that_cannot_be_listed_is_skipped_with_a_reason(tmp_path):
+def test_a_folder_that_is_gone_when_its_turn_comes_is_skipped_with_a_reason(tmp_path, monkeypatch):
     fill(tmp_path, {"a.py": "", "gone/b.py": ""})
     rules = ignore.compile_rules([])
-    walked = walking.Walked([], [], 0, 0)
-    step = walking._Walk(str(tmp_path), rules, ())
-    (tmp_path / "gone" / "b.py").unlink()
-    (tmp_path / "gone").rmdir()
+    decide = rules.folder
 
-    step._enter(walking.Folder("gone", str(tmp_path / "gone"), [], []), walked.folders)
+    def remove(relative, name):
+        shutil.rmtree(tmp_path / relative)
+        return decide(relative, name)
 
-    assert step._left_out[0].relative == "gone/"
-    assert "cannot be listed" in step._left_out[0].reason
+    monkeypatch.setattr(rules, "folder", remove)
+
+    walked = walking.walk(str(tmp_path), rules)
+
+    assert names(walked) == ["a.py"]
+    assert "cannot be listed" in reasons(walked)["gone/"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may list everything")
