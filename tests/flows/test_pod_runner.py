@@ -1302,6 +1302,10 @@ def test_a_host_that_is_gone_without_a_word_leaves_no_verdict(slices: Pods, tmp_
     assert "host 1" in slices.note().details["why"]
 
 
+def word_of(host: int, word: str, key: bytes = KEY) -> str:
+    return seal.mark(keys.host(JOB, 0, host), word, key)
+
+
 def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:
     act(slices, "return os.environ['KINETIC_ATTEMPT']")
 
@@ -1312,30 +1316,48 @@ def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:
     assert slices.outcome().attempt == 2
 
 
-def test_a_forged_failure_of_a_host_does_not_run_on_the_client(slices: Pods, tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["failed", "preempted", "succeeded"])
+def test_words_of_a_host_that_somebody_else_wrote_end_nothing(slices: Pods, tmp_path: Path, word: str) -> None:
     act(slices, "wait_for(flag)\nreturn 'right'")
-    forged = Outcome(JOB, "failed", host=1, body_length=3, body_sha256=digests.of_bytes(b"abc"))
-    leader = slices.start(JOB_COMPLETION_INDEX="0")
-    until(lambda: slices.store.size(keys.host(JOB, 0, 0, "begun")) is not None)
-    slices.store.put(keys.host(JOB, 0, 1, "failed"), b"abc" + forged.footer(b"x" * 32))
+    forged = Outcome(JOB, word, host=1, body_length=3, body_sha256=digests.of_bytes(b"abc"))
+    hosts = start_all(slices)
+    until(lambda: slices.store.size(word_of(2, "begun")) is not None)
+    for place in (word_of(1, word, b"x" * 32), f"{keys.host(JOB, 0, 1)}/{word}", f"{keys.host(JOB, 0, 1)}.{word}"):
+        slices.store.put(place, b"abc" + forged.footer(b"x" * 32))
+    slices.store.put(word_of(0, "call", b"x" * 32), b"")
+    (tmp_path / "flag").touch()
 
-    leader.communicate(timeout=30)
+    assert ends_of(hosts) == [0, 0, 0]
+    assert slices.value() == "right"
+    assert slices.store.size(word_of(1, "here")) is None
 
-    assert leader.returncode == INFRASTRUCTURE_EXIT
-    assert slices.outcome() is None
+
+def test_the_verdict_of_a_slice_has_the_digests_of_the_logs_of_all_its_hosts(slices: Pods) -> None:
+    act(slices, "print('it is host', host)")
+
+    assert ends_of(start_all(slices)) == [0, 0, 0]
+
+    logs = {log.host: log for log in slices.outcome().logs}
+    for host in range(3):
+        printed = slices.log(host=host).encode()
+        assert printed.decode() == f"it is host {host}\n"
+        assert (logs[host].size_bytes, logs[host].blocks) == (len(printed), (digests.of_bytes(printed),))
 
 
 def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> None:
-    act(slices, "return host")
+    act(slices, "print('second life')\nreturn host")
+    for start in (0, 12, 20):
+        slices.store.put(keys.log_segment(JOB, 0, 1, start), b"first life\n\n"[: 12 if start == 0 else 8])
     taken = Outcome(JOB, "preempted", host=1)
-    slices.store.put(keys.host(JOB, 0, 1, "preempted"), taken.footer(KEY))
+    slices.store.put(word_of(1, "preempted"), taken.footer(KEY))
     follower = slices.start(JOB_COMPLETION_INDEX="1")
-    until(lambda: slices.store.size(keys.host(JOB, 0, 1, "succeeded")) is not None)  # it is quicker than the leader
+    until(lambda: slices.store.size(word_of(1, "succeeded")) is not None)  # it is quicker than the leader
 
     others = [slices.start(JOB_COMPLETION_INDEX=str(host)) for host in (0, 2)]
 
     assert ends_of([follower, *others]) == [0, 0, 0]
     assert slices.value() == 0
+    assert slices.log(host=1) == "second life\n"
 
 
 def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
@@ -1345,7 +1367,7 @@ def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slice
     (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(bytes(32))}))
     slices.store.put(keys.debug_begun(JOB, 0), b"")
     leader = slices.start(JOB_COMPLETION_INDEX="0")
-    until(lambda: slices.store.size(keys.host(JOB, 0, 0, "begun")) is not None)
+    until(lambda: slices.store.size(word_of(0, "begun")) is not None)
 
     other = slices.start(JOB_COMPLETION_INDEX="1")
 

@@ -15,36 +15,43 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import logs, places, tombstones
 from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
-from kinetic._wire import keys, seal
+from kinetic._wire import digests, keys, seal
 from kinetic.errors import KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import LiveLog
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.handles import JobRecord
+    from kinetic._wire.outcome import Outcome
 
 _BLOCK = 1 << 20
 _LEVEL = 1  # 10 MiB in 60 ms; somebody waits for the value of this job
 
 
-def keep_logs(job: JobRecord, inside: Sequence[Entry], *, succeeded: bool) -> list[dict[str, int]]:
+def keep_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
     """Write the end of every log of a job into the history.
 
     Args:
         job: The job; it has ended.
         inside: What the store has of it.
-        succeeded: Whether it left a value. Then its log is in the store, or it printed nothing: no cluster is asked.
+        outcome: Its verdict. Of a job that left a value the log is in the store, or it printed nothing: no cluster is
+            asked.
 
     Returns:
-        Attempt, host and size of each, for the page; [] as well where another process removed the job meanwhile.
+        Attempt, host, size and digest of each, for the page, and whether it was changed after the job had ended; [] as
+        well where another process removed the job meanwhile.
     """
-    store, kept = places.store_of(job), []
+    store, kept, succeeded = places.store_of(job), [], outcome is not None and outcome.succeeded
     try:
         for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
-            data = _end_of(log)
+            sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
+            checked = logs.checked(log, sealed, job.job_id)
+            data = _end_of(checked)
             if data and not _is_being_deleted(store, job.job_id):  # then only a part of it may have been read
                 store.put(keys.history_log(job.job_id, attempt, host), _packed(data))
-                kept.append({"attempt": attempt, "host": host, "size_bytes": len(data)})
+                found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
+                changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
+                kept.append({"attempt": attempt, "host": host, **found, "changed": changed})
     except KeyMissingError:  # another process collected it, and deletes it
         return []
     return kept

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
+import hashlib
 import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import places, tombstones
+from kinetic._jobs import places, reading, tombstones
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import keys, names
-from kinetic.errors import BackendUnavailableError, KeyMissingError, KineticError
+from kinetic._wire import digests, fields, keys, names
+from kinetic._wire import note as notes
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest
+from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
+    from hashlib import _Hash
+
     from kinetic._backends.protocol import Backend
     from kinetic._wire.handles import JobRecord
+    from kinetic._wire.outcome import Outcome
 
 KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
@@ -83,6 +92,72 @@ class StoredLog:
         return len(self._starts) > before
 
 
+class CheckedLog:
+    """A log of an attempt that has ended, compared with the sealed digest of it as it is read.
+
+    It is read in whole blocks, so the end is checked also where nothing before it is read; only of what is more than
+    11 MiB before the end, a reader must have read all.
+
+    Args:
+        log: What is in the store, or on this machine.
+        sealed: What it was when the attempt had ended.
+        report: Called with what is wrong, once; what was found is given to the reader all the same.
+    """
+
+    is_complete = True
+
+    def __init__(self, log: LiveLog, sealed: LogDigest, report: Callable[[str], object]) -> None:
+        self._log, self._sealed, self._report = log, sealed, report
+        self.is_changed = False
+        self._count = -(-sealed.size_bytes // LOG_BLOCK_BYTES)
+        self._known = self._count - len(sealed.blocks)  # from this block on each can be checked by itself
+        self._block, self._at = b"", -1
+        self._next, self._before = 0, hashlib.sha256()  # of all blocks so far, if they are read in order
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        return self._log.size()
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position."""
+        found = bytearray()
+        while len(found) < length:
+            position = start + len(found)
+            block = self._read_block(position // LOG_BLOCK_BYTES)
+            offset = position % LOG_BLOCK_BYTES
+            found += block[offset : offset + length - len(found)]
+            if len(block) < LOG_BLOCK_BYTES:
+                break
+        return bytes(found)
+
+    def close(self) -> None:
+        """Close the log below."""
+        close(self._log)
+
+    def _read_block(self, index: int) -> bytes:
+        if index != self._at:
+            self._block, self._at = self._log.read(index * LOG_BLOCK_BYTES, LOG_BLOCK_BYTES), index
+            self._check(index, hashlib.sha256(self._block))
+        return self._block
+
+    def _check(self, index: int, found: _Hash) -> None:
+        sealed, size = self._sealed, self.size()
+        if size != sealed.size_bytes:
+            self._tell(_of_another_length(size, sealed.size_bytes))
+        elif self._known <= index < self._count and found.hexdigest() != sealed.blocks[index - self._known]:
+            self._tell("its bytes differ")
+        if index == self._next and not self.is_changed:
+            self._next += 1
+            self._before.update(found.digest())
+            if self._next == self._count and self._before.hexdigest() != sealed.sha256:
+                self._tell("its bytes differ")
+
+    def _tell(self, why: str) -> None:
+        if not self.is_changed:
+            self.is_changed = True
+            self._report(why)
+
+
 class KeptLog:
     """The end of a log of a collected job, as the history has it."""
 
@@ -112,12 +187,70 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
     if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
         return kept_log(store, job.job_id, attempt=attempt, host=host)
     try:
-        return open_log(places.backend_of(job), store, job.job_id, attempt=attempt, host=host)
+        backend = places.backend_of(job)
+        number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
+        found = open_log(backend, store, job.job_id, attempt=number, host=host)
     except BackendUnavailableError:
         kept = kept_log(store, job.job_id, attempt=attempt, host=host)
         if kept is None:
             raise
         return kept
+    sealed = sealed_digest(job, attempt=number, host=host)
+    if found is None and (found := kept_log(store, job.job_id, attempt=attempt, host=host)) is None:
+        if sealed is not None and sealed.size_bytes:
+            report(job.job_id, _of_another_length(0, sealed.size_bytes))
+        return None
+    return checked(found, sealed, job.job_id)
+
+
+def checked(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:
+    """Return a log that is compared with what was sealed, where there is something to compare.
+
+    What a cluster serves of a pod is not compared: it may lack the end, and nobody who writes to a store changes it.
+    """
+    is_stored = isinstance(log, StoredLog) or log.is_complete
+    if sealed is None or not is_stored or isinstance(log, KeptLog):
+        return log
+    return CheckedLog(log, sealed, functools.partial(report, job_id))
+
+
+def report(job_id: str, why: str) -> None:
+    """Say that a log is not what it was when its job had ended."""
+    output.alarm(f"the log of {job_id} was changed after the job ended: {why}; look at who can write to the store")
+
+
+def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome | None = None) -> LogDigest | None:
+    """Return what the log of an attempt was when it had ended.
+
+    None while it runs, and of what was not sealed: an attempt whose machine was taken away, a job that was cancelled or
+    whose pod was killed.
+
+    Args:
+        job: The job.
+        attempt: Which attempt.
+        host: Which host.
+        outcome: Its verdict, if it is known; else it is read.
+    """
+    try:
+        outcome = outcome or reading.verdict_of(job)
+        if outcome is not None and outcome.attempt == attempt:
+            logs: Sequence[LogDigest] = outcome.logs
+        elif outcome is not None or attempt < noted(places.store_of(job), job.job_id):
+            note = notes.read(places.store_of(job), job.job_id, attempt, places.key_to_read(job))
+            logs = fields.take(outcomes.LOGS, note.details.get(notes.LOGS, ()), "the note")
+        else:
+            return None
+    except IntegrityError as error:
+        output.alarm(f"whether the log of {job.job_id} was changed cannot be told: {error.what}")
+        return None
+    except KineticError:  # no Note; or the key is not here, and then nothing of this job is believed
+        return None
+    return next((each for each in logs if (each.attempt, each.host) == (attempt, host)), None)
+
+
+def _of_another_length(found: int, sealed: int) -> str:
+    more = f"{found - sealed} bytes were added" if found > sealed else f"{found} of its {sealed} bytes are there"
+    return more if found > sealed else f"{more} (or the rest has not arrived)"
 
 
 def open_log(
@@ -141,9 +274,7 @@ def open_log(
     stored = StoredLog(store, keys.logs(job_id, number, host))
     if left is not None and left.size() > stored.size():
         return left
-    if stored.size() or follow:  # who follows a job that has not ended need not ask for its history each time
-        return stored if stored.size() else None
-    return kept_log(store, job_id, attempt=attempt, host=host)
+    return stored if stored.size() else None
 
 
 def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
@@ -178,13 +309,25 @@ def kept_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> Ke
         host: Which host.
     """
     page = tombstones.seen(store, job_id) or {}
-    numbers = [found["attempt"] for found in kept_in(page) if found["host"] == host]
-    number = max(numbers, default=-1) if attempt is None else attempt
-    if number in numbers:
-        with contextlib.suppress(KeyMissingError, zlib.error):
-            packed = store.get(keys.history_log(job_id, number, host))
-            return KeptLog(zlib.decompressobj(GZIP).decompress(packed, KEPT_BYTES + 2 * _BLOCK))
-    return None
+    kept = {found["attempt"]: found for found in kept_in(page) if found["host"] == host}
+    number = max(kept, default=-1) if attempt is None else attempt
+    if number not in kept:
+        return None
+    found, data = kept[number], b""
+    try:
+        packed = store.get(keys.history_log(job_id, number, host))
+        data = zlib.decompressobj(GZIP).decompress(packed, KEPT_BYTES + 2 * _BLOCK)
+    except KeyMissingError:
+        report(job_id, "what the history kept of it is gone")
+        return None
+    except zlib.error:
+        report(job_id, "what the history kept of it is damaged")
+        return KeptLog(b"")
+    if found.get("sha256", "") != digests.of_bytes(data):
+        report(job_id, "its bytes differ from what the history kept")
+    elif found.get("changed"):
+        report(job_id, "that was so before it was collected")
+    return KeptLog(data)
 
 
 def latest_kept(page: Mapping[str, Any]) -> int:
@@ -192,8 +335,8 @@ def latest_kept(page: Mapping[str, Any]) -> int:
     return max(int(page.get("attempts") or 0) - 1, 0)
 
 
-def kept_in(page: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Return which logs the page of a collected job names: attempt, host and size in bytes of each."""
+def kept_in(page: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return which logs the page of a collected job names: attempt, host, size in bytes and digest of each."""
     found = page.get("logs")
     if not isinstance(found, list):
         return []
@@ -267,6 +410,8 @@ class Follower:
         attempt: Says which attempt is read now.
         stored: Opens what the store has of an attempt's log, at the same positions; asked at the end where the live log
             need not have everything.
+        sealed: Gives the sealed digest of an attempt's log, once the attempt has ended; None where there is none.
+        report: Called where what was read is not that.
         store_seconds: How often at most a store is asked whether a log has grown.
         clock: Gives seconds.
     """
@@ -277,17 +422,20 @@ class Follower:
         attempt: Callable[[], int],
         stored: Callable[[int], LiveLog | None] = lambda _: None,
         *,
+        sealed: Callable[[int], LogDigest | None] = lambda _: None,
+        report: Callable[[str], object] = lambda _: None,
         store_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reopen, self._stored = reopen, stored
+        self._sealed, self._report = sealed, report
         self._store_seconds, self._clock = store_seconds, clock
         self._look_again = 0.0  # when a stored log is looked at again
         self._open_again, self._pause = 0.0, _PAUSE_SECONDS  # when the place is asked again for what the store has
         self._attempt_now = attempt
         self._attempt = -1
         self._log: LiveLog | None = None
-        self._position = 0
+        self._position, self._hasher = 0, digests.LogHasher()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def new_text(self, *, last: bool = False) -> Iterator[str]:
@@ -304,7 +452,7 @@ class Follower:
             if self._attempt >= 0:
                 yield from self._rest()
             self.close()
-            self._attempt, self._position = attempt, 0
+            self._attempt, self._position, self._hasher = attempt, 0, digests.LogHasher()
             self._look_again, self._pause = 0.0, _PAUSE_SECONDS
         if last:
             yield from self._rest()
@@ -334,6 +482,15 @@ class Follower:
             self.close()
             self._log = self._stored(self._attempt)
             yield from self._read()
+        self._check()
+
+    def _check(self) -> None:
+        """Compare what was read of an attempt with what was sealed; a kept log was compared when it was opened."""
+        sealed = None if isinstance(self._log, KeptLog) else self._sealed(self._attempt)
+        if sealed is not None and (found := self._hasher.size) != sealed.size_bytes:
+            self._report(_of_another_length(found, sealed.size_bytes))
+        elif sealed is not None and self._hasher.digest(0, 0).sha256 != sealed.sha256:
+            self._report("its bytes differ")
 
     def close(self) -> None:
         """Let go of the log that is open."""
@@ -350,4 +507,5 @@ class Follower:
             if not data:
                 return
             self._position += len(data)
+            self._hasher.update(data)
             yield data

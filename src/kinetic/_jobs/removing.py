@@ -103,7 +103,7 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Write logs and page of a collected job into the history, and return the page."""
     store = places.store_of(job)
     inside = list(store.entries(keys.job(job.job_id)))
-    logs = history.keep_logs(job, inside, succeeded=seen.outcome is not None and seen.outcome.succeeded)
+    logs = history.keep_logs(job, inside, seen.outcome)
     step("client:log-kept")
     fields = _history(job, seen, inside)
     fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.protocol import Backend
     from kinetic._wire.handles import JobRecord
+    from kinetic._wire.digests import LogDigest
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
@@ -297,8 +299,12 @@ def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) 
     def stored(number: int) -> LiveLog | None:
         return logs.stored_log(store, job.job_id, attempt=number, host=host)
 
+    def sealed(number: int) -> LogDigest | None:
+        return logs.sealed_digest(job, attempt=number, host=host)
+
+    report = functools.partial(logs.report, job.job_id)
     pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
-    return logs.Follower(reopen, attempt, stored, store_seconds=pause)
+    return logs.Follower(reopen, attempt, stored, sealed=sealed, report=report, store_seconds=pause)
 
 
 class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own

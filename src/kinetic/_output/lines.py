@@ -30,6 +30,11 @@ def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - a
     _write(f"warning: {text}", _LEVELS["WARNING"], *(label + _below(said, len(label)) for label, said in parts if said))
 
 
+def alarm(text: str) -> None:
+    """Tell in one line that something is not what it must be; who wants no warnings is told, too."""
+    _write(text, _LEVELS["ERROR"])
+
+
 def once(text: str, *, about: str = "") -> None:
     """Tell something, but only the first time in this process.
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import note as notes
+from kinetic._wire.note import LOGS
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import IntegrityError, KeyMissingError
 
 FAILED = "failed"  # a detail of a Note: how the attempt failed, where another one follows
+_MOST_LOGS = 256  # hosts whose logs a Note, a page of 64 KiB, has the digests of
 # Whoever stopped it wants no more of it. A value that cannot be pickled, or more memory than was asked for, would be so
 # the next time as well.
 _FINAL = frozenset({"memory", "serialization", "stopped"})
@@ -56,7 +58,8 @@ def write_down(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[[]
     """Write into the Note of an attempt that it failed: without that, it would not count. Return True."""
     with contextlib.suppress(KeyMissingError, IntegrityError):
         note = notes.read(store, verdict.job_id, verdict.attempt, key)
-        details = {**note.details, FAILED: _reason(verdict), "ended": clock()}
+        logs = [asdict(replace(log, blocks=())) for log in verdict.logs[:_MOST_LOGS]]
+        details = {**note.details, FAILED: _reason(verdict), "ended": clock(), LOGS: logs}
         store.put(note.key, replace(note, details=details).to_bytes(key))
     return True
 

@@ -1,12 +1,17 @@
-"""Digests: SHA-256 as lower-case hexadecimal, of bytes, of files and of things written piece by piece."""
+"""Digests: SHA-256 as lower-case hexadecimal, of bytes, of files, of things written piece by piece, and of logs."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
+from collections import deque
+from dataclasses import dataclass
 from typing import IO, Protocol
 
 _CHUNK = 1 << 20
+LOG_BLOCK_BYTES = 1 << 20
+LOG_BLOCKS = 11  # of the end of a log: whoever reads its last 10 MiB reads parts of so many
 
 
 def of_bytes(data: bytes | bytearray | memoryview) -> str:
@@ -56,3 +61,76 @@ class HashingWriter:
     def hexdigest(self) -> str:
         """Return the digest of everything written so far."""
         return self._digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class LogDigest:
+    """What the log of one host of one attempt was when the attempt had ended.
+
+    A log is compared block by block, so that its end can be checked without reading what is before it.
+
+    Attributes:
+        attempt: The attempt, from 0.
+        host: The host.
+        size_bytes: How long the log is.
+        sha256: Digest of the digests (32 bytes each) of all its blocks of 1 MiB, in order.
+        blocks: Digests of the last blocks, at most 11.
+    """
+
+    attempt: int
+    host: int
+    size_bytes: int
+    sha256: str
+    blocks: tuple[str, ...] = ()
+
+
+class LogHasher:
+    """Computes the digest of a log from its bytes, in order and in pieces of any length."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._whole, self._block = hashlib.sha256(), hashlib.sha256()
+        self._blocks = deque[bytes](maxlen=LOG_BLOCKS)
+
+    def update(self, data: bytes) -> None:
+        """Take in the next bytes."""
+        view = memoryview(data)
+        while view:
+            piece = view[: LOG_BLOCK_BYTES - self.size % LOG_BLOCK_BYTES]
+            self._block.update(piece)
+            self.size += len(piece)
+            view = view[len(piece) :]
+            if self.size % LOG_BLOCK_BYTES == 0:
+                self._close_block()
+
+    def copy(self) -> LogHasher:
+        """Return a second one that knows the same bytes."""
+        other = copy.copy(self)
+        vars(other).update(_whole=self._whole.copy(), _block=self._block.copy(), _blocks=self._blocks.copy())
+        return other
+
+    def digest(self, attempt: int, host: int) -> LogDigest:
+        """Return the digest of what was taken in so far."""
+        whole, blocks = self._whole.copy(), self._blocks.copy()
+        if self.size % LOG_BLOCK_BYTES:
+            whole.update(self._block.digest())
+            blocks.append(self._block.digest())
+        return LogDigest(attempt, host, self.size, whole.hexdigest(), tuple([each.hex() for each in blocks]))
+
+    def _close_block(self) -> None:
+        found = self._block.digest()
+        self._whole.update(found)
+        self._blocks.append(found)
+        self._block = hashlib.sha256()
+
+
+def of_log(path: str | os.PathLike[str], attempt: int, host: int) -> LogDigest:
+    """Return the digest of a log that is a file; one that is not there is an empty log."""
+    hasher = LogHasher()
+    try:
+        with open(path, "rb", buffering=0) as file:  # no text layer
+            while piece := file.read(_CHUNK):
+                hasher.update(piece)
+    except FileNotFoundError:
+        pass
+    return hasher.digest(attempt, host)

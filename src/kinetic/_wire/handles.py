@@ -88,7 +88,13 @@ SHARED = (
     *("func_name", "created_at"),
 )
 REQUIRED = (*SHARED, "job_id", "k8s_name", "display_name")
-_LOG = {"attempt": names.ATTEMPT, "host": fields.whole(0, 100_000), "size_bytes": fields.whole(0, fields.BYTES)}
+_LOG = {
+    "attempt": names.ATTEMPT,
+    "host": fields.whole(0, 100_000),
+    "size_bytes": fields.whole(0, fields.BYTES),
+    "sha256": fields.sha256,
+    "changed": fields.flag,
+}
 _TIME = fields.maybe(fields.number(0, fields.SECONDS))
 _PAST = {
     **HANDLE,
@@ -103,7 +109,7 @@ _PAST = {
     "attempts": fields.whole(0, names.MOST_ATTEMPTS),
     "artifacts_removed": fields.flag,
     "resource_removed": fields.flag,
-    "logs": fields.array_of(fields.some(_LOG, _LOG), 100_000),
+    "logs": fields.array_of(fields.some(_LOG, ("attempt", "host", "size_bytes")), 100_000),
 }
 
 

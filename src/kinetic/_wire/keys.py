@@ -6,7 +6,8 @@
 | {job_id}/order.json | client | the Order |
 | {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the Order |
 | {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
-| {job_id}/hosts/{attempt}/{host}/{word} | runner | in a slice of pods: that a host began, answers, or how it ended |
+| {job_id}/hosts/{attempt}/{host}.{word}.{seal} | runner | in a slice of pods: that a host began, or how it ended |
+| {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for rings |
 | {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
 | {job_id}/debug/{attempt}/begun | runner | empty: a debugger came to one host of a slice |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
@@ -105,9 +106,21 @@ def hosts(job_id: str, attempt_number: int) -> str:
     return f"{job_id}/hosts/{attempt_number}/"
 
 
-def host(job_id: str, attempt_number: int, index: int, word: str) -> str:
-    """Return the key of one word of one host: "begun", "here", or the status of its end."""
-    return f"{job_id}/hosts/{attempt_number}/{index}/{word}"
+def host(job_id: str, attempt_number: int, index: int) -> str:
+    """Return the stem of the words of one host: "begun", "here", or the status of its end; word and seal follow."""
+    return f"{job_id}/hosts/{attempt_number}/{index}"
+
+
+def parse_host(key: str) -> tuple[int, str] | None:
+    """Return host and word of the key of a host's word; None if it is none. The caller verifies its seal."""
+    index, _, rest = key.rpartition("/")[2].partition(".")
+    word, dot, _ = rest.rpartition(".")
+    return (int(index), word) if dot and is_number(index) else None
+
+
+def host_address(job_id: str, attempt_number: int) -> str:
+    """Return the key of the page that says where the first host of a slice listens."""
+    return f"{job_id}/hosts/{attempt_number}/0/address"
 
 
 def debug(job_id: str, attempt_number: int, host: int) -> str:

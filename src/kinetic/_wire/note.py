@@ -7,6 +7,8 @@ from typing import Any
 
 from kinetic._wire import fields, keys, names, pages
 
+LOGS = "logs"  # a detail: digests of the logs of an attempt that failed, where another one follows
+
 
 @dataclass(frozen=True)
 class Note:

@@ -46,6 +46,7 @@ class Outcome:
         key_id: Which key seals it.
         phases: Seconds that each phase of the runner took.
         files: Files that the job left in its working folder and that are not kept.
+        logs: Digests of the logs of the attempt that decided, as far as whoever created this had them.
     """
 
     job_id: str
@@ -64,6 +65,7 @@ class Outcome:
     key_id: str = ""
     phases: dict[str, float] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    logs: tuple[digests.LogDigest, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -140,6 +142,14 @@ _TEXTS = (
     *("type", "module", "message", "traceback", "repr", "value_type", "log", "signal", "not_delivered"),
     *("what", "why", "next", "code"),
 )
+_LOG = {
+    "attempt": names.ATTEMPT,
+    "host": fields.whole(0, 100_000),
+    "size_bytes": fields.whole(0, fields.BYTES),
+    "sha256": fields.sha256,
+    "blocks": fields.list_of(fields.sha256, digests.LOG_BLOCKS),
+}
+LOGS = fields.list_of(fields.part(digests.LogDigest, _LOG), 100_000)
 EMPTY_SHA256 = digests.of_bytes(b"")
 MOST_BYTES = 16 << 20  # of the page
 _READERS = {
@@ -159,4 +169,5 @@ _READERS = {
     "key_id": fields.text(fields.NAME),
     "phases": fields.map_of(fields.number(-fields.SECONDS, fields.SECONDS), 64),
     "files": fields.list_of(fields.text(fields.PATH), 1_000_000),
+    "logs": LOGS,
 }

@@ -91,6 +91,9 @@ def made_job(home: Path) -> Callable[..., str]:
         store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), {}, key))
         if log:
             store.put(keys.log_segment(job_id, 0, 0, 0), log.encode())
+            hasher = digests.LogHasher()
+            hasher.update(log.encode())
+            more = {"logs": (hasher.digest(0, 0),), **more}
         if status:
             body = pickle.dumps(value) if status == "succeeded" else b""
             verdict = Outcome(

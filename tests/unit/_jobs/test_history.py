@@ -15,7 +15,7 @@ from kinetic._jobs.status import Snapshot
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import handles, keys
+from kinetic._wire import digests, handles, keys
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import StoreError
@@ -149,12 +149,58 @@ def test_a_damaged_page_says_nothing_and_hides_no_other(page, store) -> None:
         finding.attach(other)
 
 
-def test_a_damaged_log_is_no_log(store) -> None:
+CHANGED = f"kinetic: the log of {JOB} was changed after the job ended: "
+
+
+@pytest.mark.parametrize(
+    ("attack", "shown"),
+    [(b"\x1f\x8b nonsense", ""), (gzip.compress(b"forged\n"), "forged\n"), (None, "")],
+    ids=["damaged", "exchanged", "deleted"],
+)
+def test_a_kept_log_that_somebody_changed_is_shown_with_a_line_that_says_so(attack, shown, store, capsys) -> None:
     segment(store, b"words\n")
     removing.after_collection(handle(store), SUCCEEDED, wait=0)
-    store.put(keys.history_log(JOB, 0, 0), b"\x1f\x8b nonsense")
+    capsys.readouterr()
+    store.delete(keys.history_log(JOB, 0, 0))
+    if attack is not None:
+        store.put(keys.history_log(JOB, 0, 0), attack)
 
-    assert finding.attach(JOB).logs() == ""
+    assert finding.attach(JOB).logs() == shown
+    said = capsys.readouterr().err
+    assert said.startswith(CHANGED)
+    assert said.count("\n") == 1
+
+
+def test_a_log_that_was_changed_before_it_was_collected_is_not_made_honest_by_collecting_it(store, capsys) -> None:
+    segment(store, b"words\n")
+    outcome = Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0, logs=(sealed_log(b"WORDS\n"),))
+
+    removing.after_collection(handle(store), looking.Look(JobStatus.SUCCEEDED, outcome), wait=0)
+
+    assert capsys.readouterr().err.startswith(CHANGED)
+    assert finding.attach(JOB).logs() == "words\n"
+    assert capsys.readouterr().err.startswith(CHANGED)
+
+
+@pytest.mark.parametrize("at", [0, (1 << 20) + 7, (11 << 20) + 5, (12 << 20) + 99])
+def test_of_a_long_log_the_end_that_is_kept_is_checked_without_reading_the_rest(at, store, capsys) -> None:
+    whole = bytearray(b"line of a long log\n" * ((12 << 20) // 19 + 9))
+    outcome = Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0, logs=(sealed_log(bytes(whole)),))
+    whole[at] ^= 1
+    for start in range(0, len(whole), 1 << 20):
+        segment(store, bytes(whole[start : start + (1 << 20)]), start=start)
+
+    page = removing.after_collection(handle(store), looking.Look(JobStatus.SUCCEEDED, outcome), wait=0)
+
+    was_kept = at >= len(whole) - (11 << 20)
+    assert page["logs"][0]["changed"] is was_kept
+    assert capsys.readouterr().err.startswith(CHANGED) is was_kept
+
+
+def sealed_log(data: bytes, attempt: int = 0) -> digests.LogDigest:
+    hasher = digests.LogHasher()
+    hasher.update(data)
+    return hasher.digest(attempt, 0)
 
 
 class Skewed(MemoryStore):

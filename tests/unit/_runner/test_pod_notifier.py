@@ -14,9 +14,9 @@ from kinetic._runner.pod import notifier
 from kinetic._runner.pod.lookout import Lookout
 from kinetic._runner.pod.notifier import Notifier
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys
+from kinetic._wire import keys, pages, seal
 
-JOB = "tpu-train-1"
+JOB, KEY = "tpu-train-1", b"k" * 32
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin(store: MemoryStore) -> Callable[[int], tuple[Notifier, threading.Semaphore]]:
     def begin_(host: int) -> tuple[Notifier, threading.Semaphore]:
         made, rung = Notifier(store, JOB, 0, host), threading.Semaphore(0)
-        made.publish()
-        made.start(rung.release)
+        made.publish(KEY)
+        made.start(rung.release, KEY)
         return made, rung
 
     return begin_
@@ -102,13 +102,33 @@ def test_a_leader_that_is_gone_rings_for_the_last_time(begin) -> None:
 
 @pytest.mark.parametrize("address", [b"", b"nonsense", b"127.0.0.1 0", b"127.0.0.1 many", b"\xff \xff", b"x" * 9999])
 def test_an_address_that_leads_nowhere_leaves_a_host_to_its_looks(store, begin, address: bytes) -> None:
-    store.put(keys.host(JOB, 0, 0, "address"), address)
+    store.put(keys.host_address(JOB, 0), address)
 
     made, rung = begin(1)
     made.tell()
 
     assert rung.acquire(timeout=10)  # it looks by itself: a leader that is gone may have left a verdict
     assert made._connections == set()
+
+
+@pytest.mark.parametrize("sealed_for", ["nobody", "another key", "another attempt"])
+def test_a_host_connects_to_no_address_that_the_key_of_the_job_did_not_seal(store, begin, sealed_for: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        page = {"schema": pages.SCHEMA, "host": "127.0.0.1", "port": trap.getsockname()[1]}
+        place, key = keys.host_address(JOB, 0), b"x" * 32 if sealed_for == "another key" else KEY
+        if sealed_for != "nobody":
+            at = keys.host_address(JOB, 1) if sealed_for == "another attempt" else place
+            page = seal.sealed(page, key, seal.bound("address", at))
+        store.put(place, pages.write(page))
+
+        made, rung = begin(1)
+        made.tell()
+
+        assert rung.acquire(timeout=10)
+        assert rung.acquire(timeout=10)  # it tried more than once
+        trap.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            trap.accept()
 
 
 def test_a_pod_without_an_address_listens_nowhere(store, begin, monkeypatch: pytest.MonkeyPatch) -> None:

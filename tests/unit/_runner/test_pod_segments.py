@@ -11,7 +11,7 @@ from kinetic._jobs import logs
 from kinetic._runner.pod.segments import SEGMENT_BYTES, Segments
 from kinetic._runner.pod.spool import Spool
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys
+from kinetic._wire import digests, keys
 from kinetic.errors import StoreUnreachableError
 
 
@@ -192,3 +192,67 @@ def test_a_spool_keeps_what_a_verdict_quotes(log: Log) -> None:
     log.spool.release(2 << 20)
 
     assert log.spool.read((2 << 20) - (64 << 10), 64 << 10) == b"x" * (64 << 10)
+
+
+# ------------------------------------------------------------------------------------------------------- digests
+
+
+def test_the_digest_is_that_of_what_the_store_has_though_the_disk_has_given_its_space_back(log: Log) -> None:
+    for number in range(3 * 16):
+        log.prints(bytes([65 + number % 26]) * (1 << 16))
+        log.passes(0.3)
+        log.segments.release(log.spool.size())
+    log.prints(b"the end\n")
+
+    found = log.segments.digest(0, 0)
+    while log.segments.waiting():
+        log.segments.ship()
+
+    assert os.stat(log.path).st_blocks * 512 < log.spool.size()
+    assert found == digest_of(log.stored())
+
+
+def test_what_is_printed_after_the_digest_was_taken_is_not_sent(log: Log) -> None:
+    log.prints(b"while the job ran\n")
+    found = log.segments.digest(0, 0)
+
+    log.prints(b"a warning of a library, afterwards\n")
+    while log.segments.waiting():
+        log.segments.ship()
+
+    assert log.stored() == b"while the job ran\n"
+    assert log.segments.digest(0, 0) == found == digest_of(log.stored())
+
+
+def test_the_digest_knows_the_line_about_what_is_missing(small: Log) -> None:
+    small.prints(b"x" * (SEGMENT_BYTES // 2))
+    small.passes(5)
+    small.broken = True
+    small.prints(b"y" * (6 * SEGMENT_BYTES))
+    with pytest.raises(StoreUnreachableError):
+        small.segments.ship()
+    small.broken = False
+
+    found = small.segments.digest(0, 0)
+    while small.segments.waiting():
+        small.segments.ship()
+
+    assert b"bytes of this log are missing" in small.stored()
+    assert found == digest_of(small.stored())
+
+
+def test_after_the_digest_was_taken_nothing_is_left_out_any_more(small: Log) -> None:
+    small.prints(b"x" * (4 * SEGMENT_BYTES))
+    found = small.segments.digest(0, 0)
+    small.prints(b"y" * (9 * SEGMENT_BYTES))
+
+    while small.segments.waiting():
+        small.segments.ship()
+
+    assert found == digest_of(small.stored())
+
+
+def digest_of(data: bytes) -> digests.LogDigest:
+    hasher = digests.LogHasher()
+    hasher.update(data)
+    return hasher.digest(0, 0)

@@ -58,7 +58,7 @@ def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(
     attempt(store, 0, failed=True)
 
     details = notes.read(store, JOB, 0, KEY).details
-    assert details == {"why": "taken", "failed": "ValueError: boom", "ended": 5.0}
+    assert details == {"why": "taken", "failed": "ValueError: boom", "ended": 5.0, "logs": []}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from kinetic._runner import judging, memory, patience, processes, sealing
 from kinetic._runner.work import Work
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store, put_file
-from kinetic._wire import keys, pages, seal
+from kinetic._wire import digests, keys, pages, seal
 from kinetic._wire.handles import HISTORY
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
@@ -192,7 +192,7 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         if verdict.cause == "lost":
             what = why or str(verdict.error["message"])
             verdict = replace(verdict, error={**verdict.error, "message": _with_last_words(what, said)})
-        verdict = replace(verdict, witness="observer", key_id=page.key_id)
+        verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
         step("observer:judged")
         key = launching.key_of(paths, row.job_id)
         sealing.seal(store, verdict, key, body=task.body, mark=page.mark)
@@ -291,6 +291,15 @@ def clear_scratch(tasks: Sequence[Work]) -> None:
     for task in tasks:
         for path in (task.body, task.meta):
             path.unlink(missing_ok=True)
+
+
+def log_digests(tasks: Sequence[Work]) -> tuple[digests.LogDigest, ...]:
+    """Return the digests of what the hosts of an attempt printed; none of its processes is left."""
+    found = []
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            found.append(digests.of_log(task.log, task.attempt, task.host))
+    return tuple(found)
 
 
 def ship_log(store: Store, task: Work) -> None:

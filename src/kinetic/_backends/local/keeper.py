@@ -202,11 +202,11 @@ class Keeper:
         if (
             page.retries
             and not self.ending
-            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, task, key))
+            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, tasks, key))
         ):
             self._requeue(tasks, counted=False)
             return None
-        verdict = replace(verdict, key_id=page.key_id)
+        verdict = replace(verdict, key_id=page.key_id, logs=burying.log_digests(tasks))
         step("keeper:judged")
 
         def seal(anew: bool) -> bool:
@@ -340,14 +340,20 @@ class Keeper:
         pulse.poke(self.paths.wake(self.name))
 
 
-def _is_tried_again(store: Any, page: launching.LaunchPage, verdict: Outcome, task: Work, key: bytes) -> bool:
-    """Say whether a job that failed is tried again; its Note and its log know of it before the next attempt begins."""
+def _is_tried_again(
+    store: Any, page: launching.LaunchPage, verdict: Outcome, tasks: Sequence[Work], key: bytes
+) -> bool:
+    """Say whether a job that failed is tried again; its log and its Note know of it before the next attempt begins."""
     words = retries.next_try(store, verdict, page.retries, key)
     if not words:
         return False
-    retries.write_down(store, verdict, key)
-    with contextlib.suppress(OSError), task.log.open("a") as log:
-        log.write(f"kinetic: {words}\n")
+    log = next(task.log for task in tasks if task.host == verdict.host)
+    line = f"kinetic: {words}\n"
+    with contextlib.suppress(OSError):
+        if not judging.last_lines(log).endswith(line.rstrip()):  # this is tried again when the store does not answer
+            with log.open("a") as file:
+                file.write(line)
+    retries.write_down(store, replace(verdict, logs=burying.log_digests(tasks)), key)
     return True
 
 

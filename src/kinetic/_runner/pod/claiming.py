@@ -47,6 +47,8 @@ def claim(store: Store, page: PodPage, place: Place, key: bytes) -> Note:
 
 def _claim_together(store: Store, page: PodPage, place: Place, key: bytes) -> Note:
     note = note_of(page, place, place.restarts or 0)
+    if place.restarts is None:  # as below; a longer log of that life would stand behind the end of ours
+        store.delete(keys.logs(page.job_id, note.attempt, place.host))
     if place.host == 0:
         if place.restarts is None:  # it may be the set's second life: what was told in the first must not count
             store.delete(keys.hosts(page.job_id, note.attempt))

@@ -8,21 +8,30 @@ network policy forbids it or a pod has no address, hosts look every few seconds,
 from __future__ import annotations
 
 import contextlib
+import functools
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
+from kinetic._wire import fields, keys, pages
 from kinetic.errors import KineticError
 
 _RING = b"."
 _CONNECT_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _IDLE_SECONDS = 60  # after which the kernel asks whether the other end is still there
-_LONGEST_ADDRESS = 100
+_FIELDS = {"host": fields.text(fields.NAME), "port": fields.whole(1, 65_535)}
+
+
+def _address(page: dict[str, Any], what: str) -> dict[str, Any]:
+    return fields.checked(_FIELDS, page, what, _FIELDS)
+
+
+_ADDRESS = pages.Kind("address", "the address of the first host", _address, 4096)
 
 
 class Notifier:
@@ -37,23 +46,28 @@ class Notifier:
 
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._is_leader = store, host == 0
-        self._key = keys.host(job_id, attempt, 0, "address")
+        self._place = keys.host_address(job_id, attempt)
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._listener = _listener() if self._is_leader else None
 
-    def publish(self) -> None:
-        """Write down where the leader listens; the others need not know."""
+    def publish(self, key: bytes) -> None:
+        """Write down where the leader listens, sealed with the job's key; the others need not know."""
         if self._listener is not None:
-            address, port = self._listener.getsockname()[:2]
+            host, port = self._listener.getsockname()[:2]
             with contextlib.suppress(KineticError):
-                self._store.put(self._key, f"{address} {port}".encode())
+                self._store.put(self._place, pages.sealed(_ADDRESS, {"host": host, "port": port}, self._place, key))
 
-    def start(self, ring: Callable[[], object]) -> None:
-        """Listen on a thread of its own; call back on each ring."""
+    def start(self, ring: Callable[[], object], key: bytes) -> None:
+        """Listen on a thread of its own; call back on each ring.
+
+        Args:
+            ring: What to call.
+            key: The job's key: a host connects to no address that it did not seal.
+        """
+        work = functools.partial(self._serve, ring) if self._is_leader else functools.partial(self._follow, ring, key)
         if not self._is_leader or self._listener is not None:
-            work = self._serve if self._is_leader else self._follow
-            threading.Thread(target=work, args=(ring,), name="kinetic-notifier", daemon=True).start()
+            threading.Thread(target=work, name="kinetic-notifier", daemon=True).start()
 
     def tell(self) -> None:
         """Ring whoever is connected: a host its leader, the leader all the others."""
@@ -86,12 +100,12 @@ class Notifier:
         self._add(connection)
         selector.register(connection, selectors.EVENT_READ, connection)
 
-    def _follow(self, ring: Callable[[], object]) -> None:
+    def _follow(self, ring: Callable[[], object], key: bytes) -> None:
         pause = _FIRST_PAUSE
         while True:
             with contextlib.suppress(KineticError, OSError, ValueError):
-                address, _, port = self._store.get(self._key, length=_LONGEST_ADDRESS).decode().partition(" ")
-                with socket.create_connection((address, int(port)), _CONNECT_SECONDS) as connection:
+                page = pages.open_page(_ADDRESS, self._store, self._place, key)
+                with socket.create_connection((page["host"], page["port"]), _CONNECT_SECONDS) as connection:
                     connection.settimeout(None)
                     self._add(connection)
                     pause = _FIRST_PAUSE

@@ -29,7 +29,7 @@ from kinetic._runner.pod.spool import Spool
 from kinetic._runner.pod.telling import last_words, say, through
 from kinetic._runner.work import ORDER, Work
 from kinetic._stores.opening import open_anew, open_store
-from kinetic._wire import distribution, keys, pages, podlog
+from kinetic._wire import digests, distribution, keys, pages, podlog
 from kinetic._wire import note as notes
 from kinetic._wire.handles import HISTORY
 from kinetic._wire.outcome import FAILED, Outcome
@@ -108,10 +108,10 @@ class Parent:
             self.note = claiming.claim(self.store, page, self.place, key)
             lacking = shortage.that_lasts(self.store, self.note, key)
             taken_away = self._taken_away(key)
-        say(podlog.claimed(podlog.Claim(page.job_id, self.note.attempt, host), page.hosts))
-        self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
-        if page.hosts > 1:
-            self._begin_together(page, host)
+            say(podlog.claimed(podlog.Claim(page.job_id, self.note.attempt, host), page.hosts))
+            self.peers = Peers(self.store, page.job_id, self.note.attempt, host)
+            if page.hosts > 1:
+                self._begin_together(page, host, key)
         if page.most_attempts is not None and taken_away >= page.most_attempts:
             return self._give_up(_failed("preempted", _taken_too_often(page.most_attempts), self))
         if lacking:
@@ -124,13 +124,13 @@ class Parent:
             path.unlink(missing_ok=True)
         return code
 
-    def _begin_together(self, page: PodPage, host: int) -> None:
+    def _begin_together(self, page: PodPage, host: int, key: bytes) -> None:
         from kinetic._runner.pod.notifier import Notifier  # 5 ms; most jobs have one host
 
         self.notifier = Notifier(self.store, page.job_id, self.note.attempt, host)
-        self.notifier.publish()
+        self.notifier.publish(key)
         self.peers.ring = self.notifier.tell
-        self.peers.begin()
+        self.peers.begin(key)
 
     def _dismiss(self) -> None:
         """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
@@ -156,7 +156,7 @@ class Parent:
         watched = keeping.start(task, libc)
         watched.grace, watched.spare_children = USER_SECONDS, True
         self.watching = True
-        self.key = preparing.key_of(self.page)
+        self.key = self.peers.key = preparing.key_of(self.page)
         self._begin_threads(task, spool)
         elsewhere = self._others_are_over if self.page.hosts > 1 else None
         return keeping.watch([watched], bell, wake=self._wake, stop=self._is_unwanted, elsewhere=elsewhere)[0]
@@ -174,7 +174,7 @@ class Parent:
         self.lookout = Lookout(self._look, self._waker, seconds)
         self.lookout.start()
         if self.notifier is not None:
-            self.notifier.start(self.lookout.ring)
+            self.notifier.start(self.lookout.ring, self.key)
 
     def _look(self) -> bool:
         """Look into the store, on the lookout's thread; say whether the worker shall end."""
@@ -328,6 +328,7 @@ class Parent:
         words = self._next_try(verdict)
         if words:
             os.write(2, f"kinetic: {words}\n".encode(errors="backslashreplace"))  # into the log; see _hear_ourselves
+        verdict = replace(verdict, logs=(*self.log_digests(), *verdict.logs))
         trouble = self.send_log()
         if not verdict.succeeded and self.patiently(self._is_replaced):  # what failed here may go well there
             return self.leave("another attempt has taken its place")
@@ -364,6 +365,10 @@ class Parent:
 
         self.patiently(ask)
         return found[0] if found else ""
+
+    def log_digests(self) -> tuple[digests.LogDigest, ...]:
+        """Return the digest of this host's log, which ends here: its worker is gone."""
+        return (self.printing.digest(self.note.attempt, self.place.host),)
 
     def send_log(self) -> str:
         """Bring the log into the store, as far as there is time; return why its end is not there, or ""."""

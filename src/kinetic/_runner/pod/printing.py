@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from kinetic._runner.pod.segments import Segments
 from kinetic._runner.pod.spool import Spool
-from kinetic._wire import podlog
+from kinetic._wire import digests, podlog
 
 _BLOCK = 1 << 16
 _LOOK_SECONDS = 0.1
@@ -29,6 +29,7 @@ class Copier(threading.Thread):
     def __init__(self, spool: Spool, descriptor: int = 1) -> None:
         super().__init__(name="kinetic-log-copier", daemon=True)
         self.position = 0
+        self.end: int | None = None
         self._spool, self._descriptor = spool, descriptor
         self._last = threading.Event()
         self._writer = podlog.Writer()
@@ -76,7 +77,8 @@ class Copier(threading.Thread):
             if says and self._writer.is_at_start:
                 self._speak()
             self._leave_out(self._spool.size() - MOST_BEHIND - self.position)
-            data = self._spool.read(self.position, _BLOCK)
+            left = _BLOCK if self.end is None else max(0, self.end - self.position)
+            data = self._spool.read(self.position, min(_BLOCK, left))
             if not data:
                 return
             if says and (end := data.find(b"\n") + 1):
@@ -115,8 +117,7 @@ class Shipper(threading.Thread):
         while not self._last.wait(_LOOK_SECONDS):
             if self._segments.is_due():
                 self._ship()
-            copied = max(self._copied(), self._spool.size() - MOST_BEHIND)
-            self._spool.release(min(self._segments.needed_from, copied))
+            self._segments.release(max(self._copied(), self._spool.size() - MOST_BEHIND))
         while self._segments.waiting() > 0:
             if not self._ship():
                 time.sleep(_AGAIN_SECONDS)
@@ -140,6 +141,7 @@ class Printing:
     """Both threads of one pod."""
 
     def __init__(self, spool: Spool, segments: Segments) -> None:
+        self._segments = segments
         self._copier = Copier(spool)
         self._shipper = Shipper(spool, segments, lambda: self._copier.position)
 
@@ -155,6 +157,12 @@ class Printing:
     def end_line(self) -> bytes:
         """Return what ends the last line of the log, after the end."""
         return self._copier.end_line()
+
+    def digest(self, attempt: int, host: int) -> digests.LogDigest:
+        """Return the digest of the log, which ends here; what anybody prints later is neither sent nor copied."""
+        found = self._segments.digest(attempt, host)
+        self._copier.end = self._segments.end
+        return found
 
     def finish(self, seconds: float) -> str:
         """Bring the rest of the log into the store; return "" or why the store does not have all of it."""

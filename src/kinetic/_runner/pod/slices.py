@@ -6,6 +6,7 @@ them fail; so a failure becomes the verdict only after a grace in which every ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kinetic._runner.pod.deciding import PREEMPTED
 from kinetic._runner.pod.lookout import begin
 from kinetic._runner.pod.telling import say
 from kinetic._runner.work import Work
-from kinetic._wire import podlog
+from kinetic._wire import digests, podlog
 from kinetic._wire.outcome import FAILED, Outcome
 from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
 
@@ -34,17 +35,18 @@ def lead(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str)
     if verdict.succeeded:
         parent.wait_for(lambda: peers.roll.all_ended(hosts) or _has_failed(parent) or parent.told_to_end, _FOREVER)
         if not _has_failed(parent):
-            return parent.deliver(verdict, task.body)
+            return parent.deliver(replace(verdict, logs=_logs(peers.told())), task.body)
     elif parent.is_settled:
         return parent.leave_to_the_verdict()
     trouble = _hear_all(parent)
     if trouble:
         return parent.leave(trouble)
     own = [] if verdict.succeeded or ending.stopped else [verdict]
-    failures = own + peers.failures(parent.key)
+    told = peers.told()
+    failures = own + [each for each in told if each.status == FAILED]
     if not failures:
         return parent.leave("a host failed, and what it told cannot be read")
-    cause = deciding.cause_of(failures)
+    cause = replace(deciding.cause_of(failures), logs=_logs(told))
     if cause.host == 0:
         return parent.deliver(cause, task.body)
     body = peers.fetch_body(cause, parent.place.base / "peer.body")
@@ -52,6 +54,11 @@ def lead(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: str)
     if body is None:
         cause = replace(cause, body_length=0, body_sha256="")
     return parent.deliver(cause, body)
+
+
+def _logs(told: Sequence[Outcome]) -> tuple[digests.LogDigest, ...]:
+    """Return the digests of the logs of the other hosts: each has sealed that of its own."""
+    return tuple(log for each in told for log in each.logs if log.host == each.host)
 
 
 def _has_failed(parent: Parent) -> bool:
@@ -84,10 +91,11 @@ def follow(parent: Parent, task: Work, verdict: Outcome, ending: Ending, why: st
         return parent.leave_to_the_verdict()
     if why:
         taken = replace(verdict, status=PREEMPTED, error={"message": why})
-        return parent.leave(why, lambda: parent.peers.tell(taken, parent.key))
+        return parent.leave(why, lambda: parent.peers.tell(taken))
+    verdict = replace(verdict, logs=parent.log_digests())
 
     def tell() -> bool:
-        parent.peers.tell(verdict, parent.key, None if verdict.succeeded else task.body)
+        parent.peers.tell(verdict, None if verdict.succeeded else task.body)
         return True
 
     if verdict.succeeded:  # the verdict may follow at once, and whoever sees it sees the logs of all hosts
