@@ -42,7 +42,7 @@ from kinetic._settings import keyring
 from kinetic._stores import addresses
 from kinetic._stores.objects import ObjectStore
 from kinetic._stores.retrying import Retry
-from kinetic._wire import debug, digests, fingerprint, keys
+from kinetic._wire import debug, digests, fingerprint, keys, seal
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.pod import PodPage
@@ -391,13 +391,15 @@ def forwarder(plane, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
     stage.launch(port=debug.PORT)
     stage.wait_until_it_stays()
-    key_id, _ = keyring.own_key(settings.ensure_home(os.environ))  # its token is made of it
+    key_id, own = keyring.own_key(settings.ensure_home(os.environ))  # its token is made of it
+    key = debug.page_key(debug.token(seal.job_key(own, JOB_ID, stage.store.url)))
     handle = JobHandle(
         JOB_ID, "gke", "", "", "", stage.client.namespace, "jobs", "kinetic-x", "", "cpu", "stay", "stay",
         "2026-11-21T14:30:00Z", store=stage.store.url, context="test", key_id=key_id,
     )  # fmt: skip
     for attempt in (0, 1):
-        stage.store.put(keys.debug(JOB_ID, attempt, 0), DebugPage(debug.PORT).to_bytes())
+        at = keys.debug(JOB_ID, attempt, 0)
+        stage.store.put(at, DebugPage(debug.PORT).sealed(at, key))
     port = forwarding.free_port()
     process = forwarding.start(handle, host=0, local_port=port)
     yield port

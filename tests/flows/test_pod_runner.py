@@ -1364,10 +1364,12 @@ def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slice
     pytest.importorskip("debugpy")
     slices.page = replace(slices.page, hosts=2)
     slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
-    (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(bytes(32))}))
-    slices.store.put(keys.debug_begun(JOB, 0), b"")
+    (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(KEY)}))
+    slices.store.put(debug.mark_begun(JOB, 0, debug.page_key(debug.token(KEY))), b"")
     leader = slices.start(JOB_COMPLETION_INDEX="0")
     until(lambda: slices.store.size(word_of(0, "begun")) is not None)
+    for forged in (debug.mark_begun(JOB, 0, b"x" * 32), f"{JOB}/debug/0/begun"):
+        slices.store.put(forged, b"")
 
     other = slices.start(JOB_COMPLETION_INDEX="1")
 

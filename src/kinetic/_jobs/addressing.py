@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kinetic._jobs import logs, places
-from kinetic._wire import keys
-from kinetic._wire.debug import MOST_BYTES, DebugPage
+from kinetic._wire import debug, keys, pages
 from kinetic.errors import IntegrityError, KeyMissingError
 
 if TYPE_CHECKING:
@@ -30,11 +29,12 @@ def addresses_of(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddress
         return found
     store = places.store_of(job)  # a cluster knows the pods, and the pods told the store
     attempt = logs.noted(store, job.job_id)
+    job_key = places.key_to_read(job)
+    key = None if job_key is None else debug.page_key(debug.token(job_key))
 
     def told(host: int) -> DebugAddress | None:
         try:
-            data = store.get(keys.debug(job.job_id, attempt, host), length=MOST_BYTES + 1)
-            page = DebugPage.from_bytes(data)
+            page = pages.open_page(debug.DEBUG, store, keys.debug(job.job_id, attempt, host), key)
         except (KeyMissingError, IntegrityError):
             return None
         if page.is_of_an_older_pod(found[host].machine):

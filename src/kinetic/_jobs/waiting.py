@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import logging
 
     from kinetic._backends.protocol import Backend
-    from kinetic._wire.handles import JobRecord
     from kinetic._wire.digests import LogDigest
+    from kinetic._wire.handles import JobRecord
 
 _LOG_SECONDS = 0.1  # a job flushes its output this often
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile

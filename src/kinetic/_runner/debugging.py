@@ -52,12 +52,13 @@ def wait(task: Work, order: Order, store: Store, function: Callable[..., Any]) -
     """
     _require(task)
     os.environ[_BREAKPOINT] = "debugpy.breakpoint"  # which does nothing while nobody is attached
-    port = _listen(task.is_in_a_pod, os.environ.pop(debug.TOKEN_VARIABLE, ""))
+    token = os.environ.pop(debug.TOKEN_VARIABLE, "")
+    port = _listen(task.is_in_a_pod, token)
     seconds = order.debug or 0.0
     roots = ((str(order.plan["root"]), str(task.folder)),) if order.tree and order.plan.get("root") else ()
     pod = os.uname().nodename if task.is_in_a_pod else ""
     page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots, pod=pod)
-    watch = _Watch(task, store, page)
+    watch = _Watch(task, store, page, debug.page_key(token))
     until = time.strftime("%H:%M:%S UTC", time.gmtime(page.until))
     which = f" --host {task.host}" if task.host else ""
     _say(f"waits for a debugger until {until} ({seconds:g} s); attach one: kinetic jobs debug {task.job_id}{which}")
@@ -87,10 +88,12 @@ class _Watch:
         task: This host's work.
         store: Where others see it.
         page: What is told first.
+        key: Seals what is told in the store.
     """
 
-    def __init__(self, task: Work, store: Store, page: DebugPage) -> None:
-        self._task, self._store, self._page = task, store, page
+    def __init__(self, task: Work, store: Store, page: DebugPage, key: bytes) -> None:
+        self._task, self._store, self._page, self._key = task, store, page, key
+        self._begun = debug.mark_begun(task.job_id, task.attempt, key)
         self._debugpy: Any = importlib.import_module(_DEBUGPY)
         self._is_told = False
         self._waits = True
@@ -110,7 +113,7 @@ class _Watch:
         attached = bool(self._debugpy.is_client_connected())
         if attached and self._task.hosts > 1:
             with contextlib.suppress(KineticError, OSError):
-                self._store.put(keys.debug_begun(self._task.job_id, self._task.attempt), b"", if_absent=True)
+                self._store.put(self._begun, b"", if_absent=True)
         self._look()
         return attached
 
@@ -128,8 +131,7 @@ class _Watch:
         if self._task.hosts > 1 and now - self._asked > _PEERS_SECONDS:
             self._asked = now
             with contextlib.suppress(KineticError, OSError):
-                begun = keys.debug_begun(self._task.job_id, self._task.attempt)
-                self.released = self._store.size(begun) is not None
+                self.released = self._store.size(self._begun) is not None
         return self.released
 
     def _look(self) -> None:
@@ -147,7 +149,7 @@ class _Watch:
             beside.replace(self._task.debug_page)
             if self._task.is_in_a_pod:
                 where = keys.debug(self._task.job_id, self._task.attempt, self._task.host)
-                self._store.put(where, page.to_bytes())
+                self._store.put(where, page.sealed(where, self._key))
             self._is_told = True
 
 

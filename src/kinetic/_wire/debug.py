@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from kinetic._wire import fields, pages
+from kinetic._wire import fields, keys, pages, seal
 
 PORT = 5678  # in a pod, and debugpy's own default; on a machine each server takes a free one
 EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
@@ -21,6 +22,16 @@ WAITING, ATTACHED, OVER = "waiting", "attached", "over"
 def token(job_key: bytes) -> str:
     """Return what a debugger must send first. It is derived from the job's key, and does not reveal it."""
     return hmac.digest(job_key, b"kinetic debug server", "sha256").hex()
+
+
+def page_key(token: str) -> bytes:
+    """Return the key that seals what a debug server says of itself; the worker, which has the token, says it."""
+    return hmac.digest(token.encode(), b"kinetic debug pages", "sha256")
+
+
+def mark_begun(job_id: str, attempt: int, key: bytes) -> str:
+    """Return the key whose presence says that a debugger came to a host of a slice, so the others need not wait."""
+    return seal.mark(keys.debug_begun(job_id, attempt), "begun", key)
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,12 @@ class DebugPage:
     pod: str = ""
 
     def to_bytes(self) -> bytes:
-        """Write the page."""
+        """Write the page for a folder that only our user may enter."""
         return pages.write({"schema": pages.SCHEMA, **asdict(self)})
+
+    def sealed(self, at: str, key: bytes) -> bytes:
+        """Write the page for its place in a store, sealed with ``page_key``."""
+        return pages.sealed(DEBUG, asdict(self), at, key)
 
     def is_of_an_older_pod(self, name: str) -> bool:
         """Say whether the pod of this name has taken the place of the one that wrote the page.
@@ -56,13 +71,12 @@ class DebugPage:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DebugPage:
-        """Read the page.
+        """Read the page from such a folder; from a store, ``pages.open_page`` does.
 
         Raises:
             IntegrityError: It is none, or of another version.
         """
-        what = "the page of a debug server"
-        return fields.build(cls, _READERS, pages.read(data, what, most_bytes=MOST_BYTES), what)
+        return _page(pages.read(data, DEBUG.what, most_bytes=MOST_BYTES), DEBUG.what)
 
 
 def _pair(value: object) -> tuple[str, ...]:
@@ -82,3 +96,10 @@ _READERS = {
     "roots": fields.list_of(_pair, 1000),
     "pod": fields.text(fields.NAME),
 }
+
+
+def _page(page: dict[str, Any], what: str) -> DebugPage:
+    return fields.build(DebugPage, _READERS, page, what)
+
+
+DEBUG = pages.Kind("debug", "the page of a debug server", _page, MOST_BYTES)

@@ -9,7 +9,7 @@
 | {job_id}/hosts/{attempt}/{host}.{word}.{seal} | runner | in a slice of pods: that a host began, or how it ended |
 | {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for rings |
 | {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
-| {job_id}/debug/{attempt}/begun | runner | empty: a debugger came to one host of a slice |
+| {job_id}/debug/{attempt}/slice.begun.{seal} | runner | empty: a debugger came to one host of a slice |
 | {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
@@ -129,8 +129,8 @@ def debug(job_id: str, attempt_number: int, host: int) -> str:
 
 
 def debug_begun(job_id: str, attempt_number: int) -> str:
-    """Return the key whose presence says that a debugger came to one host of a slice, so the others need not wait."""
-    return f"{job_id}/debug/{attempt_number}/begun"
+    """Return the stem of the key that says that a debugger came to one host of a slice; word and seal follow."""
+    return f"{job_id}/debug/{attempt_number}/slice"
 
 
 def logs(job_id: str, attempt_number: int, host: int) -> str:

@@ -15,7 +15,8 @@ from kinetic._backends.protocol import DebugAddress
 from kinetic._jobs import addressing, attaching, debugging, forwarding, places, waiting
 from kinetic._jobs.options import Options
 from kinetic._jobs.status import Snapshot
-from kinetic._wire import debug
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import debug, keys
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
 from kinetic.errors import (
@@ -111,6 +112,24 @@ def test_the_page_of_a_server_comes_back_and_half_of_it_is_none() -> None:
     assert DebugPage.from_bytes(page.to_bytes()) == page
     with pytest.raises(IntegrityError):
         DebugPage.from_bytes(page.to_bytes()[:20])
+
+
+@pytest.mark.parametrize("sealed_with", ["the job's token", "another token", "nothing", "the token, for another host"])
+def test_where_a_debug_server_is_says_only_a_page_that_the_job_sealed(sealed_with, monkeypatch) -> None:
+    store, job_key = MemoryStore("memory://debug"), b"k" * 32
+    job = SimpleNamespace(job_id="gpu-f-1")
+    found = {0: DebugAddress(0, machine="p")}
+    monkeypatch.setattr(places, "backend_of", lambda _: SimpleNamespace(debug_addresses=lambda *_, **__: found))
+    monkeypatch.setattr(places, "store_of", lambda _: store)
+    monkeypatch.setattr(places, "key_to_read", lambda _: job_key)
+    page, at = DebugPage(4444, "waiting", pod="p"), keys.debug("gpu-f-1", 0, 0)
+    key = debug.page_key(debug.token(b"x" * 32 if sealed_with == "another token" else job_key))
+    sealed_for = keys.debug("gpu-f-1", 0, 1) if sealed_with == "the token, for another host" else at
+    store.put(at, page.to_bytes() if sealed_with == "nothing" else page.sealed(sealed_for, key))
+
+    addresses = addressing.addresses_of(job, [0])
+
+    assert addresses == ({0: found[0]._replace(port=4444, state="waiting")} if sealed_with == "the job's token" else {})
 
 
 @pytest.mark.parametrize(

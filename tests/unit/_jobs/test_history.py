@@ -175,7 +175,7 @@ def test_a_log_that_was_changed_before_it_was_collected_is_not_made_honest_by_co
     segment(store, b"words\n")
     outcome = Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0, logs=(sealed_log(b"WORDS\n"),))
 
-    removing.after_collection(handle(store), looking.Look(JobStatus.SUCCEEDED, outcome), wait=0)
+    removing.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
 
     assert capsys.readouterr().err.startswith(CHANGED)
     assert finding.attach(JOB).logs() == "words\n"
@@ -190,7 +190,7 @@ def test_of_a_long_log_the_end_that_is_kept_is_checked_without_reading_the_rest(
     for start in range(0, len(whole), 1 << 20):
         segment(store, bytes(whole[start : start + (1 << 20)]), start=start)
 
-    page = removing.after_collection(handle(store), looking.Look(JobStatus.SUCCEEDED, outcome), wait=0)
+    page = removing.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
 
     was_kept = at >= len(whole) - (11 << 20)
     assert page["logs"][0]["changed"] is was_kept

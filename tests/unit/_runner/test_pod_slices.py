@@ -25,6 +25,9 @@ class Host:
         self.page = SimpleNamespace(grace_seconds=60.0)
         self.peers = SimpleNamespace(tell=lambda *_: self.did.append("told"))
 
+    def log_digests(self) -> tuple[()]:
+        return ()
+
     def send_log(self) -> str:
         self.did.append("log")
         return ""

@@ -118,6 +118,7 @@ READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
         _bytes(lambda data: trees.read_node(data, "")),
         json.loads(FOLDER),
     ),
+    "sealed debug": (_opened(debug.DEBUG, keys.debug(JOB, 0, 0)), _page(debug.DebugPage(5678))),
     "debug": (_bytes(debug.DebugPage.from_bytes), _page(debug.DebugPage(5678, roots=(("/a", "/b"),)))),
     "pod": (lambda page: pod.PodPage.from_argument(json.dumps(page)), _page(pod.PodPage(JOB, "0" * 64, "gs://b", "k"))),
     "launch": (

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kinetic._runner.pod.preparing import Place
 from kinetic._stores.protocol import Store
-from kinetic._wire import fingerprint, keys
+from kinetic._wire import debug, fingerprint, keys
 from kinetic._wire.note import Note
 from kinetic._wire.pod import PodPage
 from kinetic.errors import KineticError
@@ -52,7 +52,7 @@ def _claim_together(store: Store, page: PodPage, place: Place, key: bytes) -> No
     if place.host == 0:
         if place.restarts is None:  # it may be the set's second life: what was told in the first must not count
             store.delete(keys.hosts(page.job_id, note.attempt))
-            store.delete(keys.debug_begun(page.job_id, note.attempt))
+            store.delete(debug.mark_begun(page.job_id, note.attempt, debug.page_key(debug.token(key))))
         store.put(note.key, note.to_bytes(key), if_absent=True)
     return note
 
