@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._blobs.cache import Digests
 from kinetic._blobs.scan import File
 from kinetic._data import reading, telling, walking
 from kinetic._data.reading import Read
-from kinetic._data.remembering import Stamps, record_of
+from kinetic._data.remembering import digests_of, record_of
 from kinetic._wire import manifests
 
 _FEW_BYTES = 4 << 20  # less is read before threads have started
@@ -71,7 +72,7 @@ def look(root: str, cache: Path | None) -> Tree:
         DataChangedError: A file went away between walk and reading.
     """
     walked = walking.walk(root)
-    stamps = Stamps(cache, walked)
+    stamps = digests_of(cache, walked)
     files, digests = walked.files, stamps.whole()
     if digests is None:
         files, digests = _digested(walked, stamps)
@@ -79,7 +80,7 @@ def look(root: str, cache: Path | None) -> Tree:
     return Tree(root, walked.is_dir, files, walked.folders, walked.left_out, digests, found)
 
 
-def _digested(walked: walking.Walked, stamps: Stamps) -> tuple[list[File], bytes]:
+def _digested(walked: walking.Walked, stamps: Digests) -> tuple[list[File], bytes]:
     """Digest what is not known, and remember what can be trusted."""
     known = stamps.each()
     files, records = list(walked.files), list(stamps.records)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kinetic._blobs.cache import is_settled
 from kinetic._blobs.scan import File, file_of, stamp_of
 from kinetic._data.walking import unreadable
 from kinetic._wire import manifests
@@ -19,10 +20,6 @@ _PIECE = 256 << 10  # stays in a core's cache, and one buffer saves the system f
 _TOLD_BYTES = 4 << 20
 _ATTEMPTS = 3
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a FIFO must not hold us
-# A file that changed this shortly before it was read may change again without another time stamp. Linux stamps every
-# 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
-_RACY_NS = 20_000_000
-_RACY_COARSE_NS = 2_000_000_000
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: somebody else failed
@@ -79,7 +76,7 @@ class Reader:
             if still := stamp_of(about) == file.stamp:
                 break
             file = file_of(file.relative, file.path, about)
-        return Read(digest, file, still and _is_settled(about, read_at))
+        return Read(digest, file, still and is_settled(about, read_at))
 
     def pause(self) -> None:
         """Tell what is not told yet, and hear whether to go on."""
@@ -146,9 +143,3 @@ def _open(file: File) -> int:
 def _check_is_file(file: File, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
         raise changed(file, "it is no longer a file")
-
-
-def _is_settled(about: os.stat_result, read_at: int) -> bool:
-    latest = max(about.st_mtime_ns, about.st_ctime_ns)
-    coarse = latest % 1_000_000_000 == 0
-    return latest < read_at - (_RACY_COARSE_NS if coarse else _RACY_NS)

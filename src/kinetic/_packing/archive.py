@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kinetic._blobs.scan import File, LeftOut, Scan
 from kinetic._packing import ignore, reading, remarks, walking
-from kinetic._packing.glance import Glance, Seen
-from kinetic._packing.remembering import Memory, StoreMemory
+from kinetic._packing.remembering import Memory, StoreMemory, looks_of
 from kinetic._packing.root import Plan
 from kinetic._packing.sending import Sender
 from kinetic._stores.protocol import Store
@@ -70,13 +69,15 @@ def ship(
     walked = walking.walk(root, rules, exclude=[*map(os.fspath, exclude), *ignore.private_places(environ)])
     notes += ignore.meant_more(rules, walked.paths())
     there = {entry.key: entry.size for entry in store.entries("packs/")}
-    glance = Glance(os.fspath(cache), root, store.url, walked)
-    if seen := glance.recognise(there):
-        return Shipped(*seen, 0, plan.notes + notes + remarks.about(walked, environ))
-    shipment = _Shipment(walked, store, Memory(os.fspath(cache), root), os.fspath(cache), there)
-    tree, packs = shipment.run()
-    if shipment.is_settled():
-        glance.remember(Seen(tree, packs, *shipment.measures()), shipment.sizes)
+    stamps = [file.stamp for folder in walked.folders for file in folder.files]
+    memory = Memory(os.fspath(cache), root, stamps)
+    known = _still_there(memory.store(store.url), there)
+    looks = looks_of(walked)
+    if known.looks == looks:
+        measures = known.files, known.bytes
+        return Shipped(known.tree, known.tree_packs, *measures, 0, plan.notes + notes + remarks.about(walked, environ))
+    shipment = _Shipment(walked, store, memory, known, os.fspath(cache), there)
+    tree, packs = shipment.run(looks)
     notes = plan.notes + notes + remarks.about(walked, environ, unsteady=shipment.unsteady)
     return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
 
@@ -84,39 +85,46 @@ def ship(
 class _Shipment:
     """One project on its way into one store."""
 
-    def __init__(self, walked: Scan, store: Store, memory: Memory, cache: str, there: Mapping[str, int]) -> None:
+    def __init__(
+        self, walked: Scan, store: Store, memory: Memory, known: StoreMemory, cache: str, there: Mapping[str, int]
+    ) -> None:
         self._walked = walked
         self._store = store
         self._memory = memory
+        self._known = known
         self._cache = cache
         self._there = there
-        self._known = _still_there(memory.store(store.url), there)
         self._contents: dict[str, _Content] = {}
         self.unsteady: list[str] = []
-        self.sizes: dict[str, int] = dict(self._known.packs)
         self.sent_bytes = 0
 
-    def run(self) -> tuple[str, tuple[str, ...]]:
-        """Return the tree's digest and its packs; read and send what must be."""
+    def run(self, looks: str) -> tuple[str, tuple[str, ...]]:
+        """Return the tree's digest and its packs; read and send what must be, and remember how the project looked."""
         for file in self._files():
             if digest := self._memory.digests.get(file.stamp):
-                self._contents[file.relative] = digest, file.size
-        if len(self._contents) == self._walked.files and self._known.tree:
-            tree = _fold(self._walked, self._contents, lambda _digest, _data: None)
-            if tree == self._known.tree:
-                return tree, self._known.tree_packs
-        return self._send()
+                self._contents[file.relative] = digest.hex(), file.size
+        indexes: dict[str, bytes] = {}
+        sizes = self._known.packs
+        tree, packs = self._known.tree, self._known.tree_packs
+        if not (tree and len(self._contents) == self._walked.files and tree == _fold(self._walked, self._contents)):
+            tree, packs, sizes, indexes = self._send()
+        about = StoreMemory(sizes, tree, packs, looks if self._is_settled() else "", *self.measures())
+        if about != self._known:
+            self._memory.write(self._store.url, about, indexes)
+        if indexes or tree != self._known.tree or self._memory.is_worth_keeping():
+            self._memory.write_digests()
+        return tree, packs
 
-    def is_settled(self) -> bool:
-        """Say whether every file's stamp can be trusted: none was edited just now, none could not be read."""
-        trusted = self._memory.trusts
-        return not self.unsteady and len(self._contents) == self._walked.files and all(map(trusted, self._stamps()))
+    def _is_settled(self) -> bool:
+        """Return whether every file's stamp can be trusted: none was edited just now, none could not be read."""
+        return not self.unsteady and len(self._contents) == self._walked.files and self._memory.trusts_all()
 
     def measures(self) -> tuple[int, int]:
         """Return how many files the tree holds, and how many bytes."""
         return len(self._contents), sum(size for _, size in self._contents.values())
 
-    def _send(self) -> tuple[str, tuple[str, ...]]:
+    def _send(self) -> tuple[str, tuple[str, ...], dict[str, int], dict[str, bytes]]:
+        """Return the tree and its packs, with their sizes, and the indexes of the new ones."""
         held = _held(self._memory, self._known)
         if spread := _too_spread(self._known):
             held = {digest: pack for digest, pack in held.items() if pack not in spread}
@@ -133,8 +141,8 @@ class _Shipment:
         self.sent_bytes = sender.sent_bytes
         digests = [*(bytes.fromhex(digest) for digest, _ in self._contents.values()), *nodes]
         packs = tuple(dict.fromkeys(sender.held[digest] for digest in digests))
-        self._remember(tree, packs, sender)
-        return tree, packs
+        sizes = {pack: sender.sizes.get(pack) or self._known.packs[pack] for pack in packs}
+        return tree, packs, sizes, sender.indexes
 
     def _bring(self, file: File, sender: Sender) -> None:
         """Make sure that the content of a file lies in a pack, and note its digest."""
@@ -150,25 +158,20 @@ class _Shipment:
             return
         sender.add(read)
         self._contents[file.relative] = read.digest.hex(), read.size
-        if read.stamp:
-            self._memory.learn(read.stamp, read.changed, read.read_at, read.size, read.digest.hex())
-        else:
+        if read.stamp and read.settled:
+            self._memory.learn(read.stamp, read.size, read.digest)
+        elif not read.stamp:
             self.unsteady.append(file.relative)
-
-    def _remember(self, tree: str, packs: tuple[str, ...], sender: Sender) -> None:
-        self.sizes = {pack: sender.sizes.get(pack) or self._known.packs[pack] for pack in packs}
-        if not (sender.indexes or tree != self._known.tree or self._memory.is_worth_keeping()):
-            return
-        self._memory.write(self._store.url, StoreMemory(self.sizes, tree, packs), self._stamps(), sender.indexes)
-
-    def _stamps(self) -> list[str]:
-        return [file.stamp for file in self._files()]
 
     def _files(self) -> Iterator[File]:
         return (file for folder in self._walked.folders for file in folder.files)
 
 
-def _fold(walked: Scan, contents: Mapping[str, _Content], found: Callable[[bytes, bytes], object]) -> str:
+def _fold(
+    walked: Scan,
+    contents: Mapping[str, _Content],
+    found: Callable[[bytes, bytes], object] = lambda _digest, _data: None,
+) -> str:
     """Compute the nodes from the deepest folders up, show each to ``found``, and return the top one's digest."""
     nodes: dict[str, _Content] = {}
     for folder in reversed(walked.folders):
@@ -191,9 +194,7 @@ def _fold(walked: Scan, contents: Mapping[str, _Content], found: Callable[[bytes
 def _still_there(known: StoreMemory, there: Mapping[str, int]) -> StoreMemory:
     """Forget packs that the store does not hold any more, or holds with another size."""
     packs = {pack: size for pack, size in known.packs.items() if there.get(trees.pack_key(pack)) == size}
-    if packs.keys() >= set(known.tree_packs):
-        return StoreMemory(packs, known.tree, known.tree_packs)
-    return StoreMemory(packs)
+    return replace(known, packs=packs) if packs.keys() >= set(known.tree_packs) else StoreMemory(packs)
 
 
 def _held(memory: Memory, known: StoreMemory) -> dict[bytes, str]:

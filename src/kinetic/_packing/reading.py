@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kinetic._blobs.cache import is_settled
 from kinetic._blobs.scan import stamp_of
 from kinetic._packing.packs import PackWriter
 
@@ -27,16 +28,14 @@ class Read(NamedTuple):
         data: These bytes, or None when they went into the pack already.
         size: How many.
         stamp: The file's stamp, before and after reading; "" when the file did not hold still.
-        changed: The later of its times, nanoseconds.
-        read_at: The clock when reading began, nanoseconds.
+        settled: It had held still for so long that an equal stamp will mean equal content.
     """
 
     digest: bytes
     data: bytes | None
     size: int
     stamp: str
-    changed: int
-    read_at: int
+    settled: bool
 
 
 def read(path: str, writer: PackWriter, is_held: Callable[[bytes], bool]) -> Read:
@@ -61,13 +60,13 @@ def _read_once(path: str, writer: PackWriter, is_held: Callable[[bytes], bool], 
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise OSError(errno.EINVAL, "it is no longer a file", path)
-        changed = max(before.st_mtime_ns, before.st_ctime_ns)
+        settled = is_settled(before, read_at)
         if before.st_size > WHOLE:
             digest, size, stamp = _stream(descriptor, before, writer, is_held, last=last)
-            return Read(digest, None, size, stamp, changed, read_at)
+            return Read(digest, None, size, stamp, settled)
         data = _up_to(descriptor, before.st_size)
         stamp = _stamp_if_still(descriptor, before, len(data))
-        return Read(hashlib.sha256(data).digest(), data, len(data), stamp, changed, read_at)
+        return Read(hashlib.sha256(data).digest(), data, len(data), stamp, settled)
     finally:
         os.close(descriptor)
 

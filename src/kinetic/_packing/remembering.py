@@ -1,91 +1,111 @@
 """What the last ship knew: digests of unchanged files, and which packs of which store hold what.
 
-A cache and nothing more: whatever is missing, foreign or damaged in it is found out again. One page per project,
-and beside it the index of each pack, under the digest that is its name.
+One page and one file of digests for each project, and beside them the index of each pack, under the digest that is its
+name. The digests are read only where something changed: the page says how the project looked when it last went to a
+store.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kinetic._blobs import cache as caches
+from kinetic._blobs.scan import Scan
 from kinetic._wire import folders, trees
 
-VERSION = 1
-# A file that changed this shortly before it was read may change again without another time stamp. Linux stamps every
-# 1 to 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
-_RACY_NS = 20_000_000
-_RACY_COARSE_NS = 2_000_000_000
 _UNUSED_SECONDS = 90 * 24 * 3600
 
 
 @dataclass
 class StoreMemory:
-    """What one store holds of a project: the packs with their sizes, and the tree that went there last."""
+    """What one store holds of a project: the packs with their sizes, and the tree that went there last.
+
+    Attributes:
+        packs: Their sizes by their ids.
+        tree: The digest of the tree's top node, or "".
+        tree_packs: The packs that hold it.
+        looks: How the project looked, if every stamp could be trusted, else "".
+        files: How many files the tree holds.
+        bytes: What they hold.
+    """
 
     packs: dict[str, int] = field(default_factory=dict)
     tree: str = ""
     tree_packs: tuple[str, ...] = ()
+    looks: str = ""
+    files: int = 0
+    bytes: int = 0
 
 
 class Memory:
-    """The memory of one project in one cache folder; it is read at once and written when asked."""
+    """The memory of one project in one cache folder.
 
-    def __init__(self, cache: str, root: str) -> None:
-        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+    Args:
+        cache: The folder.
+        root: The project's.
+        stamps: Those of all files that are there now.
+    """
+
+    def __init__(self, cache: str, root: str, stamps: Sequence[str]) -> None:
         self._folder = cache
-        self._path = f"{cache}/{name}.json"
+        self._path = f"{cache}/{caches.name_of(root)}"
         self._root = root
-        self._learned: dict[str, str] = {}
+        self._stamps = stamps
+        self._learned: dict[str, bytes] = {}
         self._learned_bytes = 0
-        page = self._load()
-        self.digests: dict[str, str] = page.get("digests", {})
-        self._stores: dict[str, dict[str, Any]] = page.get("stores", {})
+        self._stores = self._load()
 
     def store(self, url: str) -> StoreMemory:
         """Return what is known of a store."""
-        about = self._stores.get(url, {})
-        return StoreMemory(dict(about.get("packs", {})), about.get("tree", ""), tuple(about.get("tree_packs", ())))
+        about = self._stores.get(url)
+        return StoreMemory() if about is None else StoreMemory(**{**about, "tree_packs": tuple(about["tree_packs"])})
 
-    def learn(self, stamp: str, changed: int, read_at: int, size: int, digest: str) -> None:
-        """Remember the digest of a file, unless it changed too shortly before it was read (both in nanoseconds)."""
-        coarse = changed % 1_000_000_000 == 0
-        if changed < read_at - (_RACY_COARSE_NS if coarse else _RACY_NS):
-            self._learned[stamp] = digest
-            self._learned_bytes += size
+    @functools.cached_property
+    def digests(self) -> dict[str, bytes]:
+        """The digests of files by their stamps."""
+        return self._file.each()
 
-    def trusts(self, stamp: str) -> bool:
-        """Say whether the digest behind a stamp is known, so that an equal stamp means equal content."""
-        return stamp in self._learned or stamp in self.digests
+    @functools.cached_property
+    def _file(self) -> caches.Digests:
+        return caches.Digests(f"{self._path}.stamps", self._root, self._stamps)
+
+    def learn(self, stamp: str, size: int, digest: bytes) -> None:
+        """Remember the digest of a file that was settled when it was read."""
+        self._learned[stamp] = digest
+        self._learned_bytes += size
+
+    def trusts_all(self) -> bool:
+        """Return whether every digest behind a stamp is known, so that equal stamps mean equal content."""
+        return all(stamp in self._learned or stamp in self.digests for stamp in self._stamps)
 
     def is_worth_keeping(self) -> bool:
-        """Say whether reading again what was learned would cost more than writing it down."""
+        """Return whether reading again what was learned would cost more than writing it down."""
         return len(self._learned) > 200 or self._learned_bytes > 4 << 20
 
-    def write(self, url: str, about: StoreMemory, stamps: Iterable[str], indexes: Mapping[str, bytes]) -> None:
-        """Write everything down; a cache that cannot be written is no error.
-
-        Args:
-            url: The store that was shipped to.
-            about: What is known of it now.
-            stamps: The files that are there now; others are forgotten.
-            indexes: The index of each new pack.
-        """
+    def write(self, url: str, about: StoreMemory, indexes: Mapping[str, bytes]) -> None:
+        """Write the page, and the index of each new pack; a cache that cannot be written is no error."""
         before = self._stores.get(url, {}).get("packs", {})
-        digests = {stamp: digest for stamp in stamps if (digest := self._learned.get(stamp) or self.digests.get(stamp))}
-        self._stores[url] = {"packs": about.packs, "tree": about.tree, "tree_packs": about.tree_packs}
-        page = {"kinetic-cache": VERSION, "root": self._root, "stores": self._stores, "digests": digests}
+        self._stores[url] = asdict(about)
         with contextlib.suppress(OSError):
             for pack, index in indexes.items():
                 folders.write_whole(f"{self._folder}/packs/{pack}", index)
-            folders.write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
+        caches.write_page(f"{self._path}.json", {"root": self._root, "stores": self._stores})
+        with contextlib.suppress(OSError):
             self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
+
+    def write_digests(self) -> None:
+        """Write down the digests of files that are there now; others are forgotten."""
+        known = {
+            stamp: digest for stamp in self._stamps if (digest := self._learned.get(stamp, self.digests.get(stamp)))
+        }
+        self._file.write([*known], [*known.values()])
 
     def index(self, pack: str) -> list[trees.Blob] | None:
         """Return what a pack holds, or None when its index is not here or is damaged."""
@@ -103,27 +123,34 @@ class Memory:
                 os.unlink(f"{self._folder}/packs/{pack}")
         oldest = time.time() - _UNUSED_SECONDS
         for folder in (self._folder, f"{self._folder}/packs"):
-            with os.scandir(folder) as entries:
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest:
                         os.unlink(entry.path)
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> dict[str, dict[str, Any]]:
+        page = caches.read_page(f"{self._path}.json")
         try:
-            with open(self._path, "rb") as file:
-                page = json.loads(file.read())
-            if page["kinetic-cache"] == VERSION and page["root"] == self._root and _is_sound(page):
-                return dict(page)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            stores: dict[str, dict[str, Any]] = page["stores"]
+            if page["root"] == self._root and all(map(_is_sound, stores.values())):
+                return stores
+        except (KeyError, TypeError, AttributeError):
             pass
         return {}
 
 
-def _is_sound(page: dict[str, Any]) -> bool:
-    digests, stores = page["digests"], page["stores"]
-    if not (isinstance(digests, dict) and isinstance(stores, dict)):
-        return False
-    return set(map(len, digests.values())) <= {64} and all(
-        isinstance(about["packs"], dict) and isinstance(about["tree"], str) and isinstance(about["tree_packs"], list)
-        for about in stores.values()
-    )
+def _is_sound(about: dict[str, Any]) -> bool:
+    kinds = {"packs": dict, "tree": str, "tree_packs": list, "looks": str, "files": int, "bytes": int}
+    return about.keys() == kinds.keys() and all(isinstance(about[name], kind) for name, kind in kinds.items())
+
+
+def looks_of(found: Scan) -> str:
+    """Return the digest of every folder's path and every file's path and stamp.
+
+    Where it is what it was when a tree was sent, neither the digests of all files nor the tree have to be computed.
+    """
+    lines = []
+    for folder in found.folders:
+        lines.append(folder.relative)
+        lines += [f"{file.relative}\t{file.stamp}" for file in folder.files]
+    return hashlib.sha256(os.fsencode("\0".join(lines))).hexdigest()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._data import reading, sending
+from kinetic._blobs import cache as caches
+from kinetic._data import sending
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
@@ -84,8 +85,8 @@ def little(monkeypatch) -> None:
 @pytest.fixture
 def calm(monkeypatch) -> None:
     """Trust files however new they are, which one would otherwise have to wait for."""
-    monkeypatch.setattr(reading, "_RACY_NS", -(10**18))
-    monkeypatch.setattr(reading, "_RACY_COARSE_NS", -(10**18))
+    monkeypatch.setattr(caches, "_RACY_NS", -(10**18))
+    monkeypatch.setattr(caches, "_RACY_COARSE_NS", -(10**18))
 
 
 @pytest.fixture

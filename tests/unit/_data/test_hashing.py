@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._data import Data, hashing, reading, remembering
+from kinetic._data import Data, hashing, reading
 from kinetic.errors import DataChangedError, DataError, DataMissingError
 
 AS_ROOT = os.geteuid() == 0
@@ -325,24 +325,6 @@ def test_a_file_that_changed_a_moment_ago_is_read_again(root, read):
     assert {"a", "sub/b"} <= set(taken(read))
 
 
-def test_a_time_in_whole_seconds_is_trusted_only_after_two(tmp_path):
-    now = time.time_ns()
-    second = 1_000_000_000
-    about = os.stat_result((0o100600, 1, 1, 1, 0, 0, 0, 0, 0, 0), {})
-
-    def settled(at: int) -> bool:
-        class About:
-            st_mtime_ns = st_ctime_ns = at
-
-        return reading._is_settled(About(), now)
-
-    assert about.st_size == 0
-    assert not settled((now // second - 1) * second)
-    assert settled((now // second - 3) * second)
-    assert settled(now - 30_000_000 | 1)
-    assert not settled(now - 10_000_000 | 1)
-
-
 def test_a_file_and_a_folder_of_one_name_are_not_confused(tmp_path, fill, calm):
     (tmp_path / "a").write_bytes(b"1")
     as_file = Data(tmp_path / "a").content_hash()
@@ -361,9 +343,9 @@ def test_a_file_and_a_folder_of_one_name_are_not_confused(tmp_path, fill, calm):
         lambda page: b"null\n" + page,
         lambda page: page[: len(page) // 2],
         lambda page: page[:-1] + bytes([page[-1] ^ 1]),
-        lambda page: page.replace(b'"kinetic-data": 1', b'"kinetic-data": 9'),
+        lambda page: page.replace(b'"kinetic-cache": 1', b'"kinetic-cache": 9'),
         lambda page: page.replace(b'"root": "', b'"root": "00'),
-        lambda page: page.replace(b'"looks": ', b'"looks": "x", "y": '),
+        lambda page: page.replace(b'"records": ', b'"records": "x", "y": '),
         lambda page: b"\xff" * 100,
         lambda page: b"[" * 100_000,
     ],
@@ -391,7 +373,7 @@ def test_a_full_disk_leaves_no_half_written_memory(root, cache, calm, monkeypatc
     def full(*_words):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(remembering.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
 
     Data(root).content_hash()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
+from kinetic._blobs import cache as caches
 from kinetic._packing import archive, packs, reading, remembering, walking
 from kinetic._packing.archive import ship
 from kinetic._packing.root import Plan
@@ -49,7 +50,7 @@ def send(project, store, tmp_path):
 @pytest.fixture
 def calm(monkeypatch):
     """Trust files however new they are: for tests about what is remembered, which would otherwise have to wait."""
-    monkeypatch.setattr(remembering, "_RACY_NS", 0)
+    monkeypatch.setattr(caches, "_RACY_NS", 0)
     monkeypatch.setattr(remembering.Memory, "is_worth_keeping", lambda self: bool(self._learned))
 
 
@@ -355,19 +356,6 @@ def test_a_same_size_edit_that_keeps_its_time_is_seen(send, project):
     os.utime(project / "a.py", ns=(old.st_atime_ns, old.st_mtime_ns))
 
     assert send().tree != before.tree
-
-
-def test_a_file_stamped_in_whole_seconds_is_trusted_only_when_it_is_older_than_the_stamp_can_tell(tmp_path):
-    memory = remembering.Memory(str(tmp_path), "/project")
-    second = 1_000_000_000
-
-    memory.learn("coarse-new", 100 * second, 101 * second, 1, "d")
-    memory.learn("coarse-old", 100 * second, 103 * second, 1, "d")
-    memory.learn("fine-new", 100 * second + 1, 100 * second + 2, 1, "d")
-    memory.learn("fine-old", 100 * second + 1, 101 * second, 1, "d")
-    memory.learn("from-the-future", 200 * second + 1, 100 * second, 1, "d")
-
-    assert sorted(memory._learned) == ["coarse-old", "fine-old"]
 
 
 def test_a_file_that_never_holds_still_ships_as_it_was_with_a_note(send, project, store, tmp_path, monkeypatch):
