@@ -23,8 +23,6 @@ KNOWN = (
     {"kinetic._runner.pod.parent", "kinetic._runner.pod.slices"},
     {"kinetic._settings.cluster", "kinetic._settings.cluster_values", "kinetic._settings.profiles"},
     {"kinetic._jobs.defaults", "kinetic._jobs.options", "kinetic._jobs.typed"},
-    {f"kinetic._batches.{name}" for name in "collecting ending finding grid handle interrupting naming".split()}
-    | {f"kinetic._batches.{name}" for name in "resuming view waiting".split()},
 )
 
 

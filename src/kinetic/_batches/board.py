@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic._batches import children
 from kinetic._batches.turns import Turns
 from kinetic._jobs import places, tombstones
-from kinetic._jobs.status import observe
+from kinetic._jobs.status import Snapshot, observe_many
 from kinetic._wire import keys, names, seal
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import IntegrityError
@@ -26,9 +26,9 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Sighting
-    from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
     from kinetic._wire.group import Group
+    from kinetic._wire.handles import JobRecord
 
 REMOVED = "removed"
 _STATUS = {
@@ -123,19 +123,19 @@ class Board:
         sighting = self._seen.get(self._id(index, self.attempts[index]))
         return sighting.started if sighting is not None and sighting.status is JobStatus.RUNNING else None
 
-    def handle(self, index: int) -> JobHandle | None:
-        """Return the handle of an input's latest attempt, or None while there is none."""
+    def record(self, index: int) -> JobRecord | None:
+        """Return the record of an input's latest attempt, or None while there is none."""
         attempt = self.attempts[index]
         if attempt < 0:
             return None
-        return children.handle_of(self.group, index, attempt, self._elsewhere.get(index, self._machine))
+        return children.record_of(self.group, index, attempt, self._elsewhere.get(index, self._machine))
 
     def may_launch(self, index: int) -> bool:
         """Say whether one more attempt at an input is allowed: nobody stopped it, and it has not had all of them."""
         allowed = max(1 + self.group.settings.retries, self.turns.allowed(index))
         return not self.turns.stops(index) and self.attempts[index] + 1 < allowed
 
-    def counts(self, index: int) -> bool:
+    def is_final(self, index: int) -> bool:
         """Say whether an input's latest attempt has ended and no further one will follow it."""
         end = self.end(index)
         return end is not None and (end.word != outcomes.FAILED or not self.may_launch(index))
@@ -285,11 +285,13 @@ class Board:
             self.ended.append(index)
 
     def _look_for_the_lost(self) -> None:
-        """Look one by one at children that the backend does not see alive, and that have no mark."""
+        """Look at children that the backend does not see alive, and that have no mark."""
         now = time.monotonic()
         due = [(due_at, index) for index in self._unseen() if now >= (due_at := self._due_at(index))]
-        for _, index in sorted(due)[:_LOST_AT_ONCE]:
-            self._look_at(index, now)
+        indexes = [index for _, index in sorted(due)[:_LOST_AT_ONCE]]
+        jobs = [job for index in indexes if (job := self.record(index)) is not None]  # each of them: they are active
+        for index, job, seen in zip(indexes, jobs, observe_many(jobs, thorough=True), strict=True):
+            self._judge(index, job, seen, now)
 
     def _due_at(self, index: int) -> float:
         """Return when a child is to be looked at by itself again; one that never was, first of all."""
@@ -326,22 +328,21 @@ class Board:
             else:
                 self._lost.pop(index, None)
 
-    def _look_at(self, index: int, now: float) -> None:
-        attempt, handle = self.attempts[index], self.handle(index)
-        assert handle is not None  # noqa: S101 - it is active
-        try:
-            seen = observe(handle)
-        except IntegrityError:  # its Outcome was tampered with: one child must not hide the others
+    def _judge(self, index: int, job: JobRecord, seen: Snapshot, now: float) -> None:
+        attempt = self.attempts[index]
+        if isinstance(seen.error, IntegrityError):  # its Outcome was tampered with: one child must not hide the others
             self._end(index, attempt, outcomes.FAILED, time.time())
             return
+        if seen.error is not None:
+            raise seen.error
         self._lost[index] = now, seen.status
-        if seen.outcome is not None and self.store.size(keys.result(handle.job_id)) is not None:
+        if seen.outcome is not None and self.store.size(keys.result(job.job_id)) is not None:
             stem = keys.mark(self.group.group_id, index, attempt)
-            self.store.put(seal.mark(stem, seen.outcome.status, places.key_to_seal(handle)), b"")
+            self.store.put(seal.mark(stem, seen.outcome.status, places.key_to_seal(job)), b"")
             self._end(index, attempt, seen.outcome.status, seen.outcome.ended or time.time())
         elif seen.status is JobStatus.FAILED:
             self._end(index, attempt, outcomes.FAILED, time.time())
-        elif seen.status is JobStatus.NOT_FOUND and tombstones.seen(self.store, handle.job_id):
+        elif seen.status is JobStatus.NOT_FOUND and tombstones.seen(self.store, job.job_id):
             self._end(index, attempt, REMOVED, time.time())
         elif seen.status is JobStatus.NOT_FOUND:  # a driver is about to launch it, or died just before
             self._lost[index] = now, JobStatus.PENDING

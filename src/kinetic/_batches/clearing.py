@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kinetic._jobs import history, places, removing, tombstones
 from kinetic._jobs.status import observe
 from kinetic._stores import transfer
-from kinetic._wire import keys, seal
+from kinetic._wire import handles, keys, seal
 from kinetic._wire.steps import step
 
 if TYPE_CHECKING:
@@ -17,44 +17,45 @@ if TYPE_CHECKING:
     from kinetic._batches.loose import Loose
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
+    from kinetic._wire.handles import JobRecord
 
 
-def after_collection(handles: Sequence[JobHandle], board: Board | Loose) -> None:
+def after_collection(collected: Sequence[JobHandle], board: Board | Loose) -> None:
     """Remove the resources and artifacts of children that succeeded and were collected; outputs always stay.
 
     Logs and pages go into the history first, and the marks: if we die in between, these children count as collected,
     and none of them is run again.
     """
-    if not handles:
+    if not collected:
         return
     store = board.store
-    run(store, [partial(_keep, handle, board) for handle in handles])
+    run(store, [partial(_keep, handle, board) for handle in collected])
     step("client:children-marked")
-    board.backend.remove([handle.job_id for handle in handles])
-    run(store, [partial(store.delete, keys.job(handle.job_id)) for handle in handles])
+    board.backend.remove([handle.job_id for handle in collected])
+    run(store, [partial(store.delete, keys.job(handle.job_id)) for handle in collected])
 
 
 def _keep(handle: JobHandle, board: Board | Loose) -> None:
     """Write a collected child's log and page into the history, and set the mark that says it is removed."""
-    seen = handle._ended or observe(handle)  # noqa: SLF001 - whoever collected it has seen how it ended
-    handle._past = removing.collected_page(handle, seen)  # noqa: SLF001
+    seen = handle._ended or observe(handle)
+    handle._past = removing.collected_page(handle, seen)
     _mark(handle, board)
 
 
-def bury(handle: JobHandle, board: Board | Loose, status: str, *, resource: bool, artifacts: bool) -> None:
+def bury(job: JobRecord, board: Board | Loose, status: str, *, resource: bool, artifacts: bool) -> None:
     """Write a child's tombstone, and say in its batch's own listing that it was removed."""
-    fields = {**handle.to_dict(), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
+    fields = {**handles.plain(job), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
     fields |= {"artifacts_removed": artifacts, "resource_removed": resource}
-    tombstones.write(board.store, fields, places.key_to_seal(handle))
+    tombstones.write(board.store, fields, places.key_to_seal(job))
     if artifacts:
-        history.forget(board.store, handle.job_id)
-    _mark(handle, board)
+        history.forget(board.store, job.job_id)
+    _mark(job, board)
 
 
-def _mark(handle: JobHandle, board: Board | Loose) -> None:
-    if mark := removing.mark_of(handle):
-        board.store.put(seal.mark(mark, "removed", places.key_to_seal(handle)), b"")
-        board.note_end(handle.group_index or 0, handle.group_attempt or 0, "removed")
+def _mark(job: JobRecord, board: Board | Loose) -> None:
+    if mark := removing.mark_of(job):
+        board.store.put(seal.mark(mark, "removed", places.key_to_seal(job)), b"")
+        board.note_end(job.group_index or 0, job.group_attempt or 0, "removed")
 
 
 def run(store: Store, tasks: Sequence[Callable[[], object]]) -> None:

@@ -16,38 +16,38 @@ from kinetic._wire.outcome import Outcome
 
 if TYPE_CHECKING:
     from kinetic._batches.board import Board
-    from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
+    from kinetic._wire.handles import JobRecord
 
 _WAIT_SECONDS = 10.0  # 5 s until a process that ignores SIGTERM is killed, and as much again
 
 
-def close(handle: JobHandle, store: Store) -> None:
+def close(job: JobRecord, store: Store) -> None:
     """Create the verdict of an attempt that has none and is to be followed by another one."""
-    if store.size(keys.result(handle.job_id)) is not None:
+    if store.size(keys.result(job.job_id)) is not None:
         return
     why = "its process was lost; another attempt took its place"
-    seal_verdict(handle, store, outcomes.FAILED, "lost", {"message": why})
+    seal_verdict(job, store, outcomes.FAILED, "lost", {"message": why})
 
 
 def cancel(indexes: Iterable[int], board: Board) -> None:
     """Cancel the latest attempts at inputs: first all verdicts, then all processes; their artifacts stay."""
-    handles = [handle for index in indexes if (handle := board.handle(index)) is not None]
-    run(board.store, [partial(_cancel, handle, board) for handle in handles])
-    jobs = [handle.job_id for handle in handles]
-    if jobs and board.backend.stop(jobs, wait=_WAIT_SECONDS):
-        board.backend.remove(jobs)  # nothing of what they need stays: captured values, keys, folders
+    jobs = [job for index in indexes if (job := board.record(index)) is not None]
+    run(board.store, [partial(_cancel, job, board) for job in jobs])
+    names = [job.job_id for job in jobs]
+    if names and board.backend.stop(names, wait=_WAIT_SECONDS):
+        board.backend.remove(names)  # nothing of what they need stays: captured values, keys, folders
 
 
-def _cancel(handle: JobHandle, board: Board) -> None:
-    if seal_verdict(handle, board.store, outcomes.CANCELLED, "cancelled", {}) and handle.group_index is not None:
-        board.note_end(handle.group_index, handle.group_attempt or 0, outcomes.CANCELLED)
+def _cancel(job: JobRecord, board: Board) -> None:
+    if seal_verdict(job, board.store, outcomes.CANCELLED, "cancelled", {}) and job.group_index is not None:
+        board.note_end(job.group_index, job.group_attempt or 0, outcomes.CANCELLED)
 
 
-def seal_verdict(handle: JobHandle, store: Store, status: str, cause: str, error: dict[str, str]) -> bool:
+def seal_verdict(job: JobRecord, store: Store, status: str, cause: str, error: dict[str, str]) -> bool:
     """Create the Outcome of a child; False when it has another one already."""
     verdict = Outcome(
-        job_id=handle.job_id,
+        job_id=job.job_id,
         status=status,
         attempt=-1,
         cause=cause,
@@ -55,6 +55,6 @@ def seal_verdict(handle: JobHandle, store: Store, status: str, cause: str, error
         error=dict(error),
         ended=time.time(),
         witness="client",
-        key_id=handle.key_id or "",
+        key_id=job.key_id or "",
     )
-    return sealing.seal(store, verdict, places.key_to_seal(handle), mark=removing.mark_of(handle))
+    return sealing.seal(store, verdict, places.key_to_seal(job), mark=removing.mark_of(job))

@@ -11,17 +11,15 @@ from kinetic._wire import outcome as outcomes
 from kinetic.errors import BatchError, JobCancelledError, KineticError
 
 if TYPE_CHECKING:
+    from kinetic._batches.batch import Batch
     from kinetic._batches.board import Board
-    from kinetic._batches.handle import BatchHandle
     from kinetic._batches.loose import Loose
     from kinetic._jobs.handle import JobHandle
 
 
-def results(
-    batch: BatchHandle, *, timeout: float | None, ordered: bool, cleanup: bool, return_exceptions: bool
-) -> list[Any]:
+def results(batch: Batch, *, timeout: float | None, ordered: bool, cleanup: bool, return_exceptions: bool) -> list[Any]:
     """Return the values of a batch; see ``BatchHandle.results``."""
-    board = batch._seeing()  # noqa: SLF001 - one room
+    board = batch._seeing()
     values: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
     with LettingGo(batch), view.of(batch) as shown:
@@ -30,7 +28,7 @@ def results(
     ended = [*values, *failed]
     by_themselves = [index for index in sorted(failed) if naming.failed_by_itself(batch, index, failed[index])]
     failures = [job for index in by_themselves if (job := batch.jobs[index]) is not None]
-    batch._cached_failures = failures  # noqa: SLF001
+    batch._cached_failures = failures
     failed |= _never_submitted(batch, {*values, *failed})
     if cleanup:
         _clear(batch, board, sorted(values))
@@ -42,7 +40,7 @@ def results(
 
 
 def _collect(
-    batch: BatchHandle, board: Board | Loose, index: int, values: dict[int, Any], failed: dict[int, BaseException]
+    batch: Batch, board: Board | Loose, index: int, values: dict[int, Any], failed: dict[int, BaseException]
 ) -> None:
     """Take one child's value or exception; an exception is never raised here, whatever class it has."""
     job, end = batch.jobs[index], board.end(index)
@@ -65,10 +63,10 @@ def _by_end(board: Board | Loose, ended: list[int]) -> list[int]:
     return sorted(ended, key=lambda index: ((board.end(index) or (0, 0.0))[1], seen.get(index, len(seen))))
 
 
-def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseException]:
+def _never_submitted(batch: Batch, known: set[int]) -> dict[int, BaseException]:
     """Return the exceptions that stand for inputs without a job: where the submission broke off, what ended it."""
-    errors: dict[int, BaseException] = dict(batch.submission_failures)
-    stopped = batch._seeing().stopped  # noqa: SLF001 - one room
+    errors: dict[int, BaseException] = dict(batch._refused())
+    stopped = batch._seeing().stopped
     lost = None if stopped else waiting.loss_of(batch)
     why = "the batch was stopped" if stopped else "the process that submitted the batch was gone"
     for index in range(len(batch.jobs)):
@@ -81,7 +79,7 @@ def _never_submitted(batch: BatchHandle, known: set[int]) -> dict[int, BaseExcep
     return errors
 
 
-def _clear(batch: BatchHandle, board: Board | Loose, collected: list[int]) -> None:
+def _clear(batch: Batch, board: Board | Loose, collected: list[int]) -> None:
     """Remove children whose value is in memory; problems are a warning, never an error."""
     handles = [job for index in collected if (job := batch.jobs[index]) is not None]
     try:
@@ -93,10 +91,10 @@ def _clear(batch: BatchHandle, board: Board | Loose, collected: list[int]) -> No
 
 
 def _error(
-    batch: BatchHandle, values: dict[int, Any], failed: dict[int, BaseException], failures: list[JobHandle]
+    batch: Batch, values: dict[int, Any], failed: dict[int, BaseException], failures: list[JobHandle]
 ) -> BatchError:
     """Say how many failed, and name the first of them; the first of all is the cause."""
-    refused = batch.submission_failures
+    refused = batch._refused()
     partial = [values.get(index, refused.get(index)) for index in range(len(batch.jobs))]
     error = BatchError(batch.group_id, failures, partial)
     error.args = (naming.message(batch, failed),)

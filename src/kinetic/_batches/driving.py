@@ -141,7 +141,7 @@ class Driver:
 
     def _close(self, index: int) -> None:
         """See to it that a failed attempt can never succeed any more, and free what it held; its artifacts stay."""
-        handle = self._board.handle(index)
+        handle = self._board.record(index)
         if handle is not None:
             closing.close(handle, self._launcher.store)
             backend = self._launcher.backend

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,15 +9,14 @@ from typing import TYPE_CHECKING
 from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._batches import resuming
-from kinetic._batches.board import Board
+from kinetic._batches.batch import Poll, equip, load, read_manifest
 from kinetic._batches.handle import BatchHandle, of_group
-from kinetic._batches.waiting import Poll
-from kinetic._jobs import places, trust
+from kinetic._jobs import trust
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys, names
-from kinetic._wire.group import MANIFEST, Group, Table, read_table
-from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
+from kinetic._wire.group import Group
+from kinetic.errors import BatchNotFoundError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
@@ -58,11 +56,11 @@ def attach_batch(
     store = store_of(project, cluster)
     group = load(store, group_id)
     batch = handle_of(group, store, Poll(poll_interval, poll_timeout, attached=True))
-    batch._refreshed()  # noqa: SLF001
+    batch._refreshed()
     if resume:
         resuming.resume(batch, group)
         return batch
-    missing = sum(job is None for job in batch.jobs) - len(batch.submission_failures)
+    missing = sum(job is None for job in batch.jobs) - len(batch._refused())
     if missing > 0:
         output.warn(f"{missing} of {len(batch.jobs)} inputs of {group_id} were not submitted so far")
     return batch
@@ -71,55 +69,9 @@ def attach_batch(
 def handle_of(group: Group, store: Store, poll: Poll | None = None) -> BatchHandle:
     """Build a handle that only watches; it has not looked yet."""
     batch = of_group(group)
-    _equip(batch, group, store)
-    batch._poll = poll or Poll(attached=True)  # noqa: SLF001 - one room
+    equip(batch, group, store)
+    batch._poll = poll or Poll(attached=True)
     return batch
-
-
-def find_again(batch: BatchHandle, store: str) -> None:
-    """Give a handle that was unpickled its batch; one that was removed meanwhile has only its jobs."""
-    opened = open_store(store)
-    with contextlib.suppress(BatchNotFoundError):
-        _equip(batch, load(opened, batch.group_id), opened)
-        batch._poll = Poll(attached=True)  # noqa: SLF001
-
-
-def _equip(batch: BatchHandle, group: Group, store: Store) -> None:
-    """Give a handle what shows how its children stand, and what their inputs were."""
-    batch._board = Board(group, store, places.backend_for(group.handle))  # noqa: SLF001
-    table = _table(group, store)
-    batch._table = table  # noqa: SLF001
-    if table is not None and not batch._submission_errors:  # noqa: SLF001
-        refused = {index: item.error for index, item in enumerate(table.inputs) if item.arguments is None}
-        batch._submission_errors = {index: OptionError(text) for index, text in refused.items()}  # noqa: SLF001
-
-
-def load(store: Store, group_id: str) -> Group:
-    """Read and verify the manifest of a batch.
-
-    Raises:
-        BatchNotFoundError: There is none.
-        KineticError: It is damaged, or cannot be verified here.
-    """
-    group = _read(store, group_id)
-    if isinstance(group, trust.Untrusted):
-        raise group.error()
-    return group
-
-
-def _read(store: Store, group_id: str) -> Group | trust.Untrusted:
-    """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
-    try:
-        group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
-    except KeyMissingError:
-        raise BatchNotFoundError(
-            f"no batch {group_id} was found",
-            why=f"looked in {store.url}; a batch that was cleaned up cannot be attached any more",
-            next="kinetic batch list",
-        ) from None
-    if not isinstance(group, trust.Untrusted) and group.group_id != group_id:
-        raise IntegrityError(f"the manifest of {group_id} is about {group.group_id}")
-    return group
 
 
 def find(word: str, store: Store) -> Group:
@@ -146,7 +98,7 @@ def groups(store: Store | None = None) -> Iterator[Group]:
     untrusted: list[trust.Untrusted] = []
     for name in filter(names.is_group_id, store.folders(keys.GROUPS)):
         try:
-            found = _read(store, name)
+            found = read_manifest(store, name)
             if isinstance(found, trust.Untrusted):
                 untrusted.append(found)
             else:
@@ -157,12 +109,6 @@ def groups(store: Store | None = None) -> Iterator[Group]:
             output.warn(f"{name} is not listed: {error.what}")
     for line in trust.told(untrusted, "batch"):
         output.warn(line)
-
-
-def _table(group: Group, store: Store) -> Table | None:
-    with contextlib.suppress(KineticError):
-        return read_table(store, group)
-    return None
 
 
 def store_of(project: str | None, cluster: str | None) -> Store:

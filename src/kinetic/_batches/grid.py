@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kinetic._batches import naming, tally
 
 if TYPE_CHECKING:
-    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.batch import Batch
 
 _COLOURS = {
     tally.SUCCEEDED: "#34a853",
@@ -30,7 +30,7 @@ _FAILED = 5  # that are named below the grid
 _SQUARE = "display:inline-block;width:12px;height:12px;margin:1px;background:"
 
 
-def html_of(batch: BatchHandle) -> str:
+def html_of(batch: Batch) -> str:
     """Return the grid as HTML; never raises: a card must not break a notebook."""
     try:
         return f"<div>{''.join(_parts(batch))}</div>"
@@ -39,8 +39,8 @@ def html_of(batch: BatchHandle) -> str:
         return f"<div><b>kinetic batch</b> <code>{group_id}</code>: {html.escape(type(error).__name__)}</div>"
 
 
-def _parts(batch: BatchHandle) -> Iterator[str]:
-    board, refused = batch._refreshed(), batch.submission_failures  # noqa: SLF001 - one room
+def _parts(batch: Batch) -> Iterator[str]:
+    board, refused = batch._refreshed(), batch._refused()
     states = [tally.state_of(board, index, refused) for index in range(len(board.attempts))]
     title = html.escape(f"{batch.group_id} {batch.name or ''}".strip())
     yield f"<div><b>kinetic batch</b> <code>{title}</code></div>"
@@ -53,7 +53,7 @@ def _parts(batch: BatchHandle) -> Iterator[str]:
     yield from (f"<pre>{html.escape(naming.line(batch, index, ''))}</pre>" for index in failed)
 
 
-def _square(batch: BatchHandle, states: list[str], first: int, many: int) -> str:
+def _square(batch: Batch, states: list[str], first: int, many: int) -> str:
     """Return one square; the mouse on it shows what it stands for."""
     own = states[first : first + many]
     state = next((rank for rank in _RANKS if rank in own), own[0])

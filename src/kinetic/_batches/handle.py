@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kinetic._batches import collecting, ending, tally, view, waiting
+from kinetic._batches.batch import Batch
 from kinetic._batches.interrupting import LettingGo
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import tracebacks
@@ -17,9 +17,7 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from kinetic._batches.board import Board
-    from kinetic._batches.loose import Loose
-    from kinetic._wire.group import Group, Table
+    from kinetic._wire.group import Group
 
     R = TypeVar("R", default=Any)  # as in JobHandle
 else:
@@ -30,7 +28,7 @@ else:
 
 @tracebacks.doors
 @dataclass
-class BatchHandle(Generic[R]):
+class BatchHandle(Batch[R]):
     """A collection of submitted jobs: observe it, collect from it, end it.
 
     Made by ``run_async_map`` or by ``attach_batch``. Everything can be called from several threads.
@@ -41,22 +39,6 @@ class BatchHandle(Generic[R]):
         tags: The user's own words.
         jobs: For each input the handle of its latest attempt; None while it was not submitted.
     """
-
-    group_id: str
-    name: str | None
-    tags: dict[str, str]
-    jobs: list[JobHandle[R] | None]
-    _bucket_name: str = ""
-    _project: str = ""
-    _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
-    _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
-    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
-    _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
-    _cached_failures: list[JobHandle[R]] | None = field(default=None, repr=False, compare=False)
-    _board: Board | Loose | None = field(default=None, repr=False, compare=False)
-    _table: Table | None = field(default=None, repr=False, compare=False)
-    _poll: waiting.Poll = field(default_factory=waiting.Poll, repr=False, compare=False)
-    _store: str = field(default="", init=False, repr=False, compare=False)
 
     def statuses(self) -> list[tuple[int, JobStatus]]:
         """Return (index, status) of each submitted job, in the order of the inputs."""
@@ -75,7 +57,7 @@ class BatchHandle(Generic[R]):
             Counts of the states that occur, e.g. {"succeeded": 8, "failed": 1, "running": 1}. Further ones are
             "cancelled", "removed" (by hand), "waiting", "to be tried again", "refused" and "not submitted".
         """
-        counts = tally.counted(self._refreshed(), self.submission_failures)
+        counts = tally.counted(self._refreshed(), self._refused())
         return {state: counts[state] for state in tally.STATES if counts[state]}
 
     def wait(self, *, timeout: float | None = None) -> None:
@@ -163,8 +145,7 @@ class BatchHandle(Generic[R]):
     @property
     def submission_failures(self) -> dict[int, Exception]:
         """Why inputs could not be submitted, by index; their places in ``jobs`` are None. A copy."""
-        with self._lock:
-            return dict(self._submission_errors)
+        return self._refused()
 
     def cancel(self) -> None:
         """Cancel every job that has not ended, submit nothing more, and try nothing again; artifacts stay."""
@@ -189,50 +170,6 @@ class BatchHandle(Generic[R]):
 
         resuming.retry_failed(self)
         return self
-
-    def _refreshed(self) -> Board | Loose:
-        """Look at everything now, and bring ``jobs`` up to date."""
-        board = self._seeing()
-        board.refresh(whole=True)
-        self._take_over_jobs()
-        return board
-
-    def _seeing(self) -> Board | Loose:
-        """Return what shows how the children stand; made here for a handle that somebody built by hand."""
-        with self._lock:
-            if self._board is None and self._store:
-                from kinetic._batches import finding
-
-                finding.find_again(self, self._store)
-            if self._board is None:
-                from kinetic._batches.loose import Loose
-
-                self._board = Loose(self.jobs)
-                self._submission_complete.set()
-            return self._board
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle what is known, and where the batch lies; where it is opened, it only watches."""
-        names = ("group_id", "name", "tags", "jobs", "_bucket_name", "_project", "_submission_errors")
-        store = self._board.store.url if self._table is not None and self._board is not None else self._store
-        return {name: getattr(self, name) for name in names} | {"_store": store}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become what was pickled; the batch is looked for when it is needed."""
-        self.__init__(state["group_id"], state["name"], state["tags"], state["jobs"])  # type: ignore[misc] # a dataclass
-        self.__dict__.update(state)
-
-    def _take_over_jobs(self, indexes: Iterable[int] | None = None) -> None:
-        """Put handles into ``jobs`` for what the board has seen submitted, of all inputs or of some.
-
-        One that is there keeps its value.
-        """
-        board = self._seeing()
-        with self._lock:
-            for index in range(len(board.attempts)) if indexes is None else indexes:
-                job, attempt = self.jobs[index], board.attempts[index]
-                if attempt >= 0 and (job is None or (job.group_attempt or 0) != attempt):
-                    self.jobs[index] = board.handle(index)
 
     def __repr__(self) -> str:
         """Return three lines: which batch, how it stood when this process looked last, and how to look now."""

@@ -9,7 +9,7 @@ from kinetic import _output as output
 from kinetic._output import live, tracebacks
 
 if TYPE_CHECKING:
-    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.batch import Batch
 
 
 class LettingGo:
@@ -18,7 +18,7 @@ class LettingGo:
     It leaves as an ordinary KeyboardInterrupt; where nobody catches it, nothing more is printed.
     """
 
-    def __init__(self, batch: BatchHandle) -> None:
+    def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
     def __enter__(self) -> None:
@@ -30,13 +30,13 @@ class LettingGo:
             raise tracebacks.interrupt(words) from None
 
 
-def _tell(batch: BatchHandle) -> str:
+def _tell(batch: Batch) -> str:
     """Print what goes on, and return the most important of it in one line."""
     from kinetic._batches.board import Board
 
     live.leave_line()
     group_id = batch.group_id
-    if not isinstance(batch._seeing(), Board):  # noqa: SLF001 - one room; put together by hand: no command knows it
+    if not isinstance(batch._seeing(), Board):  # put together by hand: no command knows it
         output.say("detached: the jobs keep running")
         output.say("follow:   kinetic jobs list")
         return "the jobs keep running; cancel them with this handle's cancel()"
@@ -49,6 +49,6 @@ def _tell(batch: BatchHandle) -> str:
     return f"{group_id} keeps running; cancel it with: kinetic batch cancel {group_id}"
 
 
-def _is_submitting(batch: BatchHandle) -> bool:
+def _is_submitting(batch: Batch) -> bool:
     """Say whether this very process still submits inputs; a batch that was attached only watches."""
-    return not batch._poll.attached and not batch._submission_complete.is_set()  # noqa: SLF001 - one room
+    return not batch._poll.attached and not batch._submission_complete.is_set()

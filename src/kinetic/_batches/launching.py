@@ -14,16 +14,16 @@ from kinetic._backends.protocol import Launch
 from kinetic._batches import children
 from kinetic._batches.clearing import run
 from kinetic._jobs import places, record
-from kinetic._wire import keys, seal
+from kinetic._wire import handles, keys, seal
 from kinetic._wire.steps import step
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend
     from kinetic._backends.wishes import PodWishes
     from kinetic._hardware.placement import Placement
-    from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
     from kinetic._wire.group import Group, Table
+    from kinetic._wire.handles import JobRecord
     from kinetic._wire.order import Order
 
 AT_ONCE = 200  # children to one call of the backend: each is locked by a descriptor while it is being submitted
@@ -53,41 +53,41 @@ class Launcher:
     key: bytes = field(repr=False)
     kept: Mapping[str, Any] = field(repr=False)
 
-    def launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobHandle]:
+    def launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobRecord]:
         """Launch attempts at inputs, given as (index, attempt); what was launched before is success."""
-        launched: list[JobHandle] = []
+        launched: list[JobRecord] = []
         for start in range(0, len(wanted), AT_ONCE):
             launched += self._launch(wanted[start : start + AT_ONCE])
         return launched
 
-    def _launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobHandle]:
+    def _launch(self, wanted: Sequence[tuple[int, int]]) -> list[JobRecord]:
         here = places.machine_of(self.backend)
-        handles = [children.handle_of(self.group, index, attempt, here) for index, attempt in wanted]
-        run(self.store, [partial(self._write, handle) for handle in handles])
-        self.backend.launch([self._one(handle) for handle in handles])
+        jobs = [children.record_of(self.group, index, attempt, here) for index, attempt in wanted]
+        run(self.store, [partial(self._write, job) for job in jobs])
+        self.backend.launch([self._one(job) for job in jobs])
         step("driver:launched")
-        return handles
+        return jobs
 
-    def _write(self, handle: JobHandle) -> None:
+    def _write(self, job: JobRecord) -> None:
         """Make a child known: by its key in the batch's listing, and by its record under its own id."""
-        assert handle.group_index is not None  # noqa: S101 - it is a child
-        stem = keys.child(self.group.group_id, handle.group_index, handle.group_attempt or 0)
-        self.store.put(seal.mark(stem, handle.host or "", self._key_of(self.group.group_id)), b"")
+        assert job.group_index is not None  # noqa: S101 - it is a child
+        stem = keys.child(self.group.group_id, job.group_index, job.group_attempt or 0)
+        self.store.put(seal.mark(stem, job.host or "", self._key_of(self.group.group_id)), b"")
         step("driver:child-written")
         more = {**self.group.more, "machine": os.uname().nodename}
-        page = record.to_bytes(handle.to_dict(), more, self._key_of(handle.job_id))
-        self.store.put(keys.record(handle.job_id), page)
+        page = record.to_bytes(handles.plain(job), more, self._key_of(job.job_id))
+        self.store.put(keys.record(job.job_id), page)
         step("driver:record-written")
 
-    def _one(self, handle: JobHandle) -> Launch:
-        assert handle.group_index is not None  # noqa: S101 - it is a child
-        child = self.table.child(self.group, handle.group_index, handle.group_attempt or 0)
+    def _one(self, job: JobRecord) -> Launch:
+        assert job.group_index is not None  # noqa: S101 - it is a child
+        child = self.table.child(self.group, job.group_index, job.group_attempt or 0)
         return Launch(
             order=self.order.of_child(child),
             order_sha256=self.group.order_sha256,
             store_url=self.store.url,
             placement=self.placement,
-            key=self._key_of(handle.job_id),
+            key=self._key_of(job.job_id),
             key_id=self.group.key_id,
             captured=self.kept["captured"],
             group=self.group.group_id,

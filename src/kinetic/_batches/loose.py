@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
+    from kinetic._wire.handles import JobRecord
 
 _PAUSE_SECONDS = 0.05
 _WORDS = {JobStatus.SUCCEEDED: outcomes.SUCCEEDED, JobStatus.FAILED: outcomes.FAILED}
@@ -67,7 +68,7 @@ class Loose:
         """Say no: nothing follows."""
         return False
 
-    def counts(self, index: int) -> bool:
+    def is_final(self, index: int) -> bool:
         """Say whether a job has ended: nothing follows it."""
         return index in self._found
 
@@ -75,7 +76,7 @@ class Loose:
         """Return nothing: whoever has a handle has a job."""
         return []
 
-    def handle(self, index: int) -> JobHandle | None:
+    def record(self, index: int) -> JobRecord | None:
         """Return the handle that was given."""
         return self._jobs[index]
 

@@ -59,9 +59,9 @@ def _lease(launcher: Launcher) -> Lease:
 def _handle(prepared: Prepared) -> BatchHandle:
     launcher, group = prepared.launcher, prepared.launcher.group
     batch = of_group(group)
-    batch._submission_errors = dict(prepared.errors)  # noqa: SLF001 - one room
-    batch._board = Board(group, launcher.store, launcher.backend)  # noqa: SLF001
-    batch._table = launcher.table  # noqa: SLF001
+    batch._submission_errors = dict(prepared.errors)
+    batch._board = Board(group, launcher.store, launcher.backend)
+    batch._table = launcher.table
     return batch
 
 

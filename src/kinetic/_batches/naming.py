@@ -11,7 +11,7 @@ from kinetic._wire import outcome as outcomes
 from kinetic.errors import JobCancelledError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.batch import Batch
 
 _MANY = 5
 _LONGEST = 200  # characters of an exception's first line
@@ -21,7 +21,7 @@ _COLLECTED, _REMOVED = "collected before", "removed before"
 _OTHERS = (_COLLECTED, _REMOVED, _CANCELLED, _REFUSED, _MISSING)
 
 
-def line(batch: BatchHandle, index: int, said: str) -> str:
+def line(batch: Batch, index: int, said: str) -> str:
     """Name one failed input in a line, and its log in another.
 
     Args:
@@ -34,7 +34,7 @@ def line(batch: BatchHandle, index: int, said: str) -> str:
     return f"[{index}] {shown(batch, index)}{': ' if said else ''}{said}{log}"
 
 
-def lines(batch: BatchHandle, failed: Mapping[int, BaseException]) -> list[str]:
+def lines(batch: Batch, failed: Mapping[int, BaseException]) -> list[str]:
     """Name the first few of the failed inputs, those that failed by themselves first, and say how many more there are.
 
     What was cancelled because something else failed explains nothing, so it is named only where there is room.
@@ -47,7 +47,7 @@ def lines(batch: BatchHandle, failed: Mapping[int, BaseException]) -> list[str]:
     return named
 
 
-def message(batch: BatchHandle, failed: Mapping[int, BaseException]) -> str:
+def message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
     """Say how many failed, were cancelled, were never submitted, and name the first of them: what a traceback shows."""
     counts = Counter(_kind(batch, index, error) for index, error in failed.items())
     others = "".join(f", {counts[kind]} {kind}" for kind in _OTHERS if counts[kind])
@@ -55,20 +55,20 @@ def message(batch: BatchHandle, failed: Mapping[int, BaseException]) -> str:
     return "\n".join([head, *lines(batch, failed)])
 
 
-def failed_by_itself(batch: BatchHandle, index: int, error: BaseException) -> bool:
+def failed_by_itself(batch: Batch, index: int, error: BaseException) -> bool:
     """Say whether a job failed: it was not cancelled, nor collected or removed before."""
     return batch.jobs[index] is not None and _kind(batch, index, error) == _FAILED
 
 
-def in_order(batch: BatchHandle, failed: Mapping[int, BaseException]) -> list[int]:
+def in_order(batch: Batch, failed: Mapping[int, BaseException]) -> list[int]:
     """Return the failed inputs: those that failed by themselves, those that were refused, then the rest."""
     ranks = {_FAILED: 0, _REFUSED: 1}
     return sorted(failed, key=lambda index: (ranks.get(_kind(batch, index, failed[index]), 2), index))
 
 
-def shown(batch: BatchHandle, index: int) -> str:
+def shown(batch: Batch, index: int) -> str:
     """Return an input as a short text; on one line, and with nothing in it that moves a terminal's cursor."""
-    table = batch._table  # noqa: SLF001 - one room
+    table = batch._table
     return f"input {plain(table.inputs[index].shown)}" if table is not None else "this input"
 
 
@@ -82,13 +82,13 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _kind(batch: BatchHandle, index: int, error: BaseException) -> str:
+def _kind(batch: Batch, index: int, error: BaseException) -> str:
     cancelled = isinstance(error, JobCancelledError)
     if batch.jobs[index] is None:
-        return _REFUSED if index in batch.submission_failures and not cancelled else _MISSING
+        return _REFUSED if index in batch._refused() and not cancelled else _MISSING
     if cancelled or not isinstance(error, ResultMissingError):
         return _CANCELLED if cancelled else _FAILED
-    end = batch._seeing().end(index)  # noqa: SLF001 - one room
+    end = batch._seeing().end(index)
     if end is None or end.word == outcomes.FAILED:
         return _FAILED
     return _COLLECTED if error.code == "collected" or end.word == outcomes.SUCCEEDED else _REMOVED

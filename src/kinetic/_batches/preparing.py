@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
-from kinetic._batches import children
 from kinetic._batches import inputs as inputs_
 from kinetic._batches.launching import Launcher, secrets_of
-from kinetic._jobs import debugging, places, referring, shipping
+from kinetic._jobs import debugging, referring, shipping
 from kinetic._jobs import ground as grounds
 from kinetic._packing import call as calls
 from kinetic._packing.inputs import InputPacker
@@ -185,7 +184,7 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
         total_expected=len(wish.inputs),
         submit_fn_name=wish.name,
         slug=hardware.slug(shipment.options.accelerator),
-        handle=_handle(wish, shipment),
+        handle=shipment.shared_fields(wish.name),
         more={"spot": ground.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()},
         settings=_settings(wish, shipment),
         order_sha256=digests.of_bytes(order.to_bytes()),
@@ -241,28 +240,6 @@ def _settings(wish: Wish, shipment: Shipment) -> Settings:
     if wish.retries_given:
         return wish.settings
     return replace(wish.settings, retries=shipment.options.retries or 0)
-
-
-def _handle(wish: Wish, shipment: Shipment) -> dict[str, Any]:
-    """Return what the handles of all children have in common."""
-    ground, target, options = shipment.ground, shipment.ground.target, shipment.options
-    return {
-        "backend": target.backend.value,
-        "project": target.project.value,
-        "cluster_name": target.cluster.value,
-        "zone": target.zone.value,
-        "namespace": target.namespace.value,
-        "bucket_name": target.bucket_name,
-        "image_uri": shipment.pod.image if shipment.pod is not None else options.container_image or "",
-        "accelerator": str(options.accelerator),
-        "func_name": wish.name,
-        "created_at": names.utc(time.time()),
-        "store": ground.store.url,
-        "context": target.context.value or None,
-        "host": places.machine_of(ground.backend) or None,
-        "key_id": ground.key_id,
-        children.LONGEST_NAME: children.longest_name(ground.backend, ground.placement.hosts),
-    }
 
 
 def _outputs(shipment: Shipment) -> str:

@@ -26,7 +26,7 @@ from kinetic.errors import BackendError, CredentialsError, KineticError, OptionE
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.batch import Batch
     from kinetic._batches.lease import Lease
     from kinetic._wire.group import Group
     from kinetic._wire.order import Order
@@ -36,7 +36,7 @@ _SOON_SECONDS = 5.0
 
 
 def start(
-    batch: BatchHandle, launcher: Launcher, held: Lease | None, *, here: bool, only: Collection[int] | None = None
+    batch: Batch, launcher: Launcher, held: Lease | None, *, here: bool, only: Collection[int] | None = None
 ) -> None:
     """Drive a batch, in the caller's thread or in one of its own, which keeps the interpreter until it is done.
 
@@ -49,25 +49,25 @@ def start(
         here: Drive in the caller's thread; what goes wrong is raised there.
         only: Launch nothing for any other input.
     """
-    batch._submission_complete.clear()  # noqa: SLF001 - one room
-    batch._submission_error = None  # noqa: SLF001
-    batch._poll.attached = False  # noqa: SLF001
+    batch._submission_complete.clear()
+    batch._submission_error = None
+    batch._poll.attached = False
 
     def drive() -> None:
         try:
             is_done = _drive(batch, launcher, held, only)
         except BaseException as error:
             error.add_note(how_to_go_on(batch.group_id))
-            batch._submission_error = error  # noqa: SLF001
-            batch._submission_complete.set()  # noqa: SLF001
+            batch._submission_error = error
+            batch._submission_complete.set()
             if here:
                 raise
             if not threading.main_thread().is_alive():  # nobody will read it from the handle any more
                 output.warn(f"{batch.group_id} was not submitted to its end: {error}\n{how_to_go_on(batch.group_id)}")
         else:
-            batch._poll.attached = not is_done  # noqa: SLF001
+            batch._poll.attached = not is_done
             if is_done:
-                batch._submission_complete.set()  # noqa: SLF001
+                batch._submission_complete.set()
             else:
                 _tell_who_drives(batch)
 
@@ -79,14 +79,14 @@ def start(
     drive()
 
 
-def _drive(batch: BatchHandle, launcher: Launcher, held: Lease | None, only: Collection[int] | None) -> bool:
+def _drive(batch: Batch, launcher: Launcher, held: Lease | None, only: Collection[int] | None) -> bool:
     """Drive a batch to its end; False when another process drives it."""
-    board = batch._seeing()  # noqa: SLF001 - one room
+    board = batch._seeing()
     assert isinstance(board, Board)  # noqa: S101 - it has a manifest
     held = held or lease.take_patiently(board.store, batch.group_id, board.key)
     if held is None:
         return False
-    driver = Driver(launcher, board, held, lambda index: batch._take_over_jobs((index,)), only)  # noqa: SLF001
+    driver = Driver(launcher, board, held, lambda index: batch._take_over_jobs((index,)), only)
     try:
         driver.run()
     finally:
@@ -99,7 +99,7 @@ def how_to_go_on(group_id: str) -> str:
     return f"kinetic batch resume {group_id}     goes on with what was not submitted"
 
 
-def resume(batch: BatchHandle, group: Group, *, here: bool = False) -> bool:
+def resume(batch: Batch, group: Group, *, here: bool = False) -> bool:
     """Take over the driving of a batch whose driver is gone.
 
     Args:
@@ -115,7 +115,7 @@ def resume(batch: BatchHandle, group: Group, *, here: bool = False) -> bool:
         CredentialsError: The values of its captured variables, or its key, are not on this machine.
         OptionError: It was cancelled, or another Python made its pickles.
     """
-    board = batch._seeing()  # noqa: SLF001 - one room
+    board = batch._seeing()
     assert isinstance(board, Board)  # noqa: S101 - it has a manifest
     board.refresh(whole=True)
     if board.stopped:
@@ -141,14 +141,14 @@ def resume(batch: BatchHandle, group: Group, *, here: bool = False) -> bool:
     return True
 
 
-def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
+def retry_failed(batch: Batch, *, here: bool = False) -> None:
     """Allow every failed input one more attempt, durably, and drive the batch until they have had it.
 
     Args:
         batch: Its handle.
         here: Drive in the caller's thread, and return when that is done.
     """
-    board = batch._refreshed()  # noqa: SLF001 - one room
+    board = batch._refreshed()
     if not isinstance(board, Board):
         raise OptionError("these jobs belong to no batch", next="run_async_map makes one")
     failed = [index for index in range(len(batch.jobs)) if _has_failed(board, index)]
@@ -171,7 +171,7 @@ def retry_failed(batch: BatchHandle, *, here: bool = False) -> None:
     except BaseException:
         held.release()
         raise
-    batch._cached_failures = None  # noqa: SLF001
+    batch._cached_failures = None
     start(batch, launcher, held, here=here, only=frozenset(failed))
 
 
@@ -250,13 +250,13 @@ def _has_failed(board: Board, index: int) -> bool:
     return end is not None and end.word == outcomes.FAILED
 
 
-def _tell_who_drives(batch: BatchHandle) -> None:
+def _tell_who_drives(batch: Batch) -> None:
     output.say(f"{batch.group_id} is driven by another process: {_who(batch)}; this one only watches")
 
 
-def _who(batch: BatchHandle) -> str:
+def _who(batch: Batch) -> str:
     with contextlib.suppress(KineticError):
-        board = batch._seeing()  # noqa: SLF001 - one room
+        board = batch._seeing()
         found = lease.holder(board.store, batch.group_id, board.key) if isinstance(board, Board) else None
         if found is not None:
             return f"process {found.pid} on {found.machine}"

@@ -38,7 +38,7 @@ def state_of(board: Board | Loose, index: int, refused: Collection[int] = ()) ->
     end = board.end(index)
     if end is None:
         return RUNNING if board.status(index) is JobStatus.RUNNING else WAITING
-    return AGAIN if end.word == outcomes.FAILED and not board.counts(index) else end.word
+    return AGAIN if end.word == outcomes.FAILED and not board.is_final(index) else end.word
 
 
 def counted(board: Board | Loose, refused: Collection[int] = ()) -> Counter[str]:

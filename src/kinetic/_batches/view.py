@@ -26,8 +26,8 @@ from kinetic._wire import outcome as outcomes
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
+    from kinetic._batches.batch import Batch
     from kinetic._batches.board import Board
-    from kinetic._batches.handle import BatchHandle
     from kinetic._batches.loose import Loose
 
 REDRAW_SECONDS = 0.2
@@ -50,7 +50,7 @@ class View:
         mine: Whether it may show anything at all: of several threads that wait, one does.
     """
 
-    def __init__(self, batch: BatchHandle, clock: Clock = time.monotonic, *, mine: bool = True) -> None:
+    def __init__(self, batch: Batch, clock: Clock = time.monotonic, *, mine: bool = True) -> None:
         self._batch = batch
         self._clock = clock
         self._silent = not mine or not lines.wanted(lines.INFO)
@@ -112,9 +112,9 @@ class View:
             self._read += 1
         for index in sorted(self._held):
             end = board.end(index)
-            if end is None or board.counts(index):
+            if end is None or board.is_final(index):
                 self._held.discard(index)
-            if end is not None and board.counts(index):
+            if end is not None and board.is_final(index):
                 self._over += 1
                 if end.word == outcomes.FAILED:
                     self._failed.append(index)
@@ -129,7 +129,7 @@ class View:
                 output.say(f"further failures are only counted: kinetic batch status {self._batch.group_id} --failed")
 
     def _counts(self, board: Board | Loose) -> Counter[str]:
-        return tally.counted(board, self._batch.submission_failures)
+        return tally.counted(board, self._batch._refused())
 
     def _picture(self, board: Board | Loose, counts: Counter[str], now: float) -> list[str]:
         """Return the lines of the terminal: a headline, and one for each state that there is."""
@@ -166,7 +166,7 @@ class View:
 
 
 @contextmanager
-def of(batch: BatchHandle, clock: Clock = time.monotonic, *, summary: bool = True) -> Iterator[View]:
+def of(batch: Batch, clock: Clock = time.monotonic, *, summary: bool = True) -> Iterator[View]:
     """Show how a batch goes while the block waits for it; the block calls ``look`` as often as it likes.
 
     Args:
@@ -181,7 +181,7 @@ def of(batch: BatchHandle, clock: Clock = time.monotonic, *, summary: bool = Tru
             yield view
             whole = summary
         finally:
-            view.end(batch._seeing(), whole=whole)  # noqa: SLF001 - one room
+            view.end(batch._seeing(), whole=whole)
     finally:
         if mine:
             _one_at_a_time.release()
@@ -197,7 +197,7 @@ def _ended(counts: Counter[str]) -> str:
 
 def _reason(board: Board | Loose, index: int) -> str:
     """Say how a child failed, in its own words, without opening its exception."""
-    handle = board.handle(index)
+    handle = board.record(index)
     with contextlib.suppress(KineticError, OSError):
         if handle is not None:
             return plain(observe(handle).reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
@@ -12,8 +11,8 @@ from kinetic._batches import lease
 from kinetic.errors import JobTimeoutError, LaunchError
 
 if TYPE_CHECKING:
+    from kinetic._batches.batch import Batch
     from kinetic._batches.board import Board
-    from kinetic._batches.handle import BatchHandle
     from kinetic._batches.loose import Loose
     from kinetic._batches.view import View
 
@@ -22,25 +21,8 @@ _HERE_SECONDS = 2.0  # between two questions whether a driver on this machine li
 _TAKE_OVER_SECONDS = 1.0  # between the end of a driver and the lease of the next one
 
 
-@dataclass
-class Poll:
-    """How a reattached batch looks for inputs that another process still submits.
-
-    Attributes:
-        interval: Seconds between two looks at who submits.
-        limit: Seconds after which it makes do with what was submitted; None never does.
-        attached: Whether this handle does not submit anything itself.
-        needs_driver: Whether it makes do with what was submitted as soon as nobody drives the batch any more.
-    """
-
-    interval: float = 10.0
-    limit: float | None = None
-    attached: bool = False
-    needs_driver: bool = False
-
-
 def completions(
-    batch: BatchHandle, timeout: float | None, view: View | None = None, *, make_do: bool = False
+    batch: Batch, timeout: float | None, view: View | None = None, *, make_do: bool = False
 ) -> Iterator[int]:
     """Yield the index of each input whose job has ended for good, in that order.
 
@@ -56,7 +38,7 @@ def completions(
         LaunchError: The process that submitted is gone, and inputs are left.
     """
     limit = None if timeout is None else time.monotonic() + timeout
-    board, others = batch._seeing(), _Others(batch, make_do=make_do)  # noqa: SLF001 - one room
+    board, others = batch._seeing(), _Others(batch, make_do=make_do)
     read, held, told = 0, set[int](), set[int]()
     while True:
         over = _is_over(batch, board, others)
@@ -65,7 +47,7 @@ def completions(
             read += 1
         ready = _counted(board, held, over=over)
         held.difference_update(ready)
-        batch._take_over_jobs(ready)  # noqa: SLF001
+        batch._take_over_jobs(ready)
         for index in ready:
             if index in told:  # it was tried again after all, and is told once
                 continue
@@ -85,9 +67,9 @@ def completions(
         board.wait(_LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS), read=read)
 
 
-def tell_of_submission_failures(batch: BatchHandle) -> None:
+def tell_of_submission_failures(batch: Batch) -> None:
     """Say how many inputs could not be submitted, if any."""
-    errors = batch.submission_failures
+    errors = batch._refused()
     if errors:
         index, error = min(errors.items())
         output.warn(f"{len(errors)} of {len(batch.jobs)} inputs could not be submitted; input {index}: {error}")
@@ -97,17 +79,17 @@ def _counted(board: Board | Loose, held: set[int], *, over: bool) -> list[int]:
     """Return those that count by now, in the order in which they ended; those that are tried again leave the list."""
     for index in [index for index in held if board.end(index) is None]:
         held.discard(index)
-    ready = [index for index in held if over or board.counts(index)]
+    ready = [index for index in held if over or board.is_final(index)]
     return sorted(ready, key=lambda index: (board.end(index) or (0, 0.0))[1])
 
 
-def _is_over(batch: BatchHandle, board: Board | Loose, others: _Others) -> bool:
+def _is_over(batch: Batch, board: Board | Loose, others: _Others) -> bool:
     """Look, and say whether nothing runs any more and nothing more will."""
-    complete = batch._submission_complete.is_set()  # noqa: SLF001 - before the look: what it launched last is seen
+    complete = batch._submission_complete.is_set()
     board.refresh()
     if not _only_unlaunched(board):
         return False
-    if not batch._poll.attached:  # noqa: SLF001
+    if not batch._poll.attached:
         return complete
     if (board.stopped and not board.active) or not others.may_submit(board):
         board.refresh(whole=True)  # a driver may have launched something just before it left
@@ -120,17 +102,17 @@ def _only_unlaunched(board: Board | Loose) -> bool:
     return len(board.active) <= len(board.unlaunched)
 
 
-def loss_of(batch: BatchHandle) -> BaseException | None:
+def loss_of(batch: Batch) -> BaseException | None:
     """Return why nobody submits the rest of a batch any more; None while somebody does, or nothing is left."""
-    return _Others(batch).loss(batch._seeing(), at_once=True)  # noqa: SLF001 - one room
+    return _Others(batch).loss(batch._seeing(), at_once=True)
 
 
 class _Others:
     """Who submits what is left of a batch: this process, another one, or nobody any more."""
 
-    def __init__(self, batch: BatchHandle, *, make_do: bool = False) -> None:
+    def __init__(self, batch: Batch, *, make_do: bool = False) -> None:
         self._batch = batch
-        self._poll = batch._poll  # noqa: SLF001 - one room
+        self._poll = batch._poll
         self._makes_do = make_do or self._poll.needs_driver
         self._since = time.monotonic()
         self._asked = self._gone_since = float("-inf")
@@ -139,7 +121,7 @@ class _Others:
     def may_submit(self, board: Board | Loose) -> bool:
         """Say whether something may come; ask for the driver only now and then."""
         missing = self._missing(board)
-        again = [index for index in range(len(board.attempts)) if board.end(index) and not board.counts(index)]
+        again = [index for index in range(len(board.attempts)) if board.end(index) and not board.is_final(index)]
         if not missing and not again:
             return False
         if self._poll.limit is not None and time.monotonic() - self._since > self._poll.limit:
@@ -158,7 +140,7 @@ class _Others:
             board: Shows how the children stand.
             at_once: Do not look twice: somebody may be taking over in this very moment.
         """
-        error = self._batch._submission_error  # noqa: SLF001 - one room
+        error = self._batch._submission_error
         if error is not None:
             return _with_what_runs(error, self._batch, board)
         if not self._poll.attached or not (missing := self._missing(board)) or not self._driver_is_gone(board):
@@ -178,7 +160,7 @@ class _Others:
 
     def _missing(self, board: Board | Loose) -> list[int]:
         """Name the inputs that are still to be submitted."""
-        errors = self._batch.submission_failures
+        errors = self._batch._refused()
         unsubmitted = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in errors]
         return [*board.unlaunched, *(index for index in unsubmitted if board.may_launch(index))]
 
@@ -205,14 +187,14 @@ class _Others:
         )
 
 
-def _with_what_runs(error: BaseException, batch: BatchHandle, board: Board | Loose) -> BaseException:
+def _with_what_runs(error: BaseException, batch: Batch, board: Board | Loose) -> BaseException:
     """Add what still runs to the error that ended a submission, in the place of what was added before."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(f"{batch.group_id}: ")]
     error.__notes__ = [*notes, f"{batch.group_id}: {_what_runs(batch, board)}"]
     return error
 
 
-def _what_runs(batch: BatchHandle, board: Board | Loose) -> str:
+def _what_runs(batch: Batch, board: Board | Loose) -> str:
     active = len(board.active) - len(board.unlaunched)
     if active <= 0:
         return "none of its jobs is running"
@@ -220,7 +202,7 @@ def _what_runs(batch: BatchHandle, board: Board | Loose) -> str:
     return f"{jobs} running: kinetic batch status {batch.group_id}"
 
 
-def _too_late(batch: BatchHandle, timeout: float, active: int) -> JobTimeoutError:
+def _too_late(batch: Batch, timeout: float, active: int) -> JobTimeoutError:
     return JobTimeoutError(
         f"{batch.group_id} has not ended within {timeout:g} s",
         why=f"{active} of its {len(batch.jobs)} jobs have not, and go on",

@@ -98,8 +98,8 @@ def standing_of(batch: Batch) -> Standing:
     missing = [index for index, attempt in enumerate(board.attempts) if attempt < 0 and index not in refused]
     open_ = counts[tally.AGAIN] + sum(board.may_launch(index) for index in missing)
     # A driver that dies at the wrong moment has named one and not launched it; on other machines they may just wait.
-    handles = filter(None, map(board.handle, board.unseen()))
-    open_ += sum(handle.host == places.machine() for handle in handles)
+    jobs = filter(None, map(board.record, board.unseen()))
+    open_ += sum(job.host == places.machine() for job in jobs)
     driver = lease.holder(board.store, batch.group.group_id, places.group_key(batch.group))
     return Standing(counts, driver, board.stopped, open_)
 

@@ -97,7 +97,7 @@ def groups_of(pages: Sequence[Page], stores: Mapping[str, str]) -> dict[str, Gro
     wanted = {page["group_id"]: stores.get(page["job_id"]) for page in pages if page["group_id"]}
     if not wanted:
         return {}
-    from kinetic._batches import finding
+    from kinetic._batches import batch
     from kinetic._stores import open_store
     from kinetic.errors import KineticError
 
@@ -105,7 +105,7 @@ def groups_of(pages: Sequence[Page], stores: Mapping[str, str]) -> dict[str, Gro
     for group_id, store in wanted.items():
         with contextlib.suppress(KineticError):  # cleaned up meanwhile, or damaged: its jobs are shown all the same
             if store:
-                found[group_id] = finding.load(open_store(store), group_id)
+                found[group_id] = batch.load(open_store(store), group_id)
     return found
 
 

@@ -348,3 +348,12 @@ class JobHandle(JobRecord, Generic[R]):
             for name, text in rows.items()
         )
         return f"<div><b>kinetic job</b> <code>{html.escape(self.job_id)}</code><table>{cells}</table></div>"
+
+
+def handle_of(job: JobRecord) -> JobHandle:
+    """Return the handle of a job; a handle is returned as it is."""
+    if isinstance(job, JobHandle):
+        return job
+    handle: JobHandle = JobHandle(**handles.known(vars(job)))
+    handle._past = job._past  # noqa: SLF001 - a field that no page has
+    return handle

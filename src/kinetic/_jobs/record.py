@@ -1,14 +1,17 @@
-"""The Record of a job: the handle as it lies in the store, with what a human asks about later, sealed."""
+"""The record of a job: made in one place, for single jobs and children of batches; sealed, and read back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import trust
-from kinetic._wire import fields, keys, pages
-from kinetic._wire.handles import HANDLE, REQUIRED
+from kinetic._wire import fields, handles, keys, names, pages
+from kinetic._wire.handles import HANDLE, REQUIRED, JobRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kinetic._backends.protocol import Backend
     from kinetic._jobs.trust import Untrusted
     from kinetic._stores.protocol import Store
 
@@ -19,6 +22,30 @@ _READERS = {
     "python": fields.text(),
     "order_sha256": fields.text(64),
 }
+
+
+LONGEST_NAME = "longest_name"  # beside the fields that all jobs of a submission share
+
+
+def longest_name(backend: Backend, hosts: int) -> int:
+    """Return how long the name of a job's object may be where it runs, so that a record needs no cluster to know it."""
+    return len(backend.name_of("x" * names.MOST_OF_AN_OBJECT, hosts))
+
+
+def make(shared: Mapping[str, Any], job_id: str, **own: Any) -> JobRecord:
+    """Make the record of one job.
+
+    Args:
+        shared: What the records of all jobs of its submission have in common; ``LONGEST_NAME`` beside it.
+        job_id: The job.
+        **own: Its other fields.
+    """
+    derived = {
+        "job_id": job_id,
+        "k8s_name": names.object_name(job_id, int(shared.get(LONGEST_NAME) or names.MOST_OF_AN_OBJECT)),
+        "display_name": f"kinetic-{shared['func_name']}-{job_id}",
+    }
+    return JobRecord(**handles.known({**shared, **derived, **own}))
 
 
 def to_bytes(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> bytes:

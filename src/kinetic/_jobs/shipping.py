@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting, places, referring, resources
+from kinetic._jobs import defaults, interpreting, places, record, referring, resources
 from kinetic._jobs import ground as grounds
 from kinetic._jobs.resources import Resources
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
 from kinetic._settings.variables import read
-from kinetic._wire import fingerprint, outputs
+from kinetic._wire import fingerprint, names, outputs
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -63,6 +63,27 @@ class Shipment(NamedTuple):
         """Bring data to where the jobs can get it; see ``referring.ship``."""
         return referring.ship(found, volumes, self.ground.store, cache(), is_here=self.ground.backend.is_here)
 
+    def shared_fields(self, function: str) -> dict[str, Any]:
+        """Return what the records of all jobs of this submission have in common; see ``record.make``."""
+        ground, target = self.ground, self.ground.target
+        return {
+            "backend": target.backend.value,
+            "project": target.project.value,
+            "cluster_name": target.cluster.value,
+            "zone": target.zone.value,
+            "namespace": target.namespace.value,
+            "bucket_name": target.bucket_name,
+            "image_uri": self.pod.image if self.pod is not None else self.options.container_image or "",
+            "accelerator": str(self.options.accelerator),
+            "func_name": function,
+            "created_at": names.utc(time.time()),
+            "store": ground.store.url,
+            "context": target.context.value or None,
+            "host": places.machine_of(ground.backend) or None,
+            "key_id": ground.key_id,
+            record.LONGEST_NAME: record.longest_name(ground.backend, ground.placement.hosts),
+        }
+
 
 def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Shipment:
     """Find the project of a function, fill in its options, and make its environment ready."""
@@ -75,8 +96,8 @@ def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Sh
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     if missing := environment.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
-        names = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
-        output.warn_once(f"capture_env_vars: {names}, so the job will not have {what}")
+        unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
+        output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
     interpreter = interpreting.interpreter_for(function, plan, ground)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
     pod = None

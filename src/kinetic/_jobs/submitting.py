@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._backends.protocol import Launch
-from kinetic._jobs import debugging, places, record, referring, shipping
-from kinetic._jobs.handle import JobHandle
+from kinetic._jobs import debugging, record, referring, shipping
+from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._packing import call as calls
-from kinetic._wire import debug, digests, fingerprint, keys, names, outputs, seal
+from kinetic._wire import debug, digests, fingerprint, handles, keys, names, outputs, seal
 from kinetic._wire.order import Order
 from kinetic._wire.steps import step
 from kinetic.errors import KineticError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from kinetic._jobs.options import Options
     from kinetic._jobs.shipping import Shipment
     from kinetic._packing.call import Call
+    from kinetic._wire.handles import JobRecord
 
 _UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
 
@@ -57,14 +57,14 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
             step("client:data-sent")
         step("client:packed")
         with output.phase("uploading"):
-            handle = _write(order, call, shipment)
+            job = _write(order, call, shipment)
         _launch(order, shipment)
         step("client:launched")
     except BaseException:
         _undo(ground, job_id)
         raise
     shipping.tell(tuple(shipment.captured.notes))
-    return handle
+    return handle_of(job)
 
 
 def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring.Found]:
@@ -108,31 +108,12 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
     return order, found
 
 
-def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
+def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     """Write order and record: from here on the job can be found."""
     options, ground = shipment.options, shipment.ground
-    target, job_id = ground.target, order.job_id
-    handle = JobHandle(
-        job_id=job_id,
-        backend=target.backend.value,
-        project=target.project.value,
-        cluster_name=target.cluster.value,
-        zone=target.zone.value,
-        namespace=target.namespace.value,
-        bucket_name=target.bucket_name,
-        k8s_name=ground.backend.name_of(job_id, ground.placement.hosts),
-        image_uri=shipment.pod.image if shipment.pod is not None else options.container_image or "",
-        accelerator=options.accelerator,
-        func_name=call.name,
-        display_name=f"kinetic-{call.name}-{job_id}",
-        created_at=names.utc(time.time()),
-        debug=options.debug,
-        store=ground.store.url,
-        context=target.context.value or None,
-        host=places.machine() if ground.backend.is_here else None,
-        key_id=ground.key_id,
-        output_dir=order.output_dir,
-    )
+    job_id = order.job_id
+    shared = shipment.shared_fields(call.name)
+    job = record.make(shared, job_id, debug=options.debug, output_dir=order.output_dir)
     written = order.to_bytes()
     more = {
         "spot": ground.placement.spot,
@@ -143,9 +124,9 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobHandle:
     job_key = seal.job_key(ground.key, job_id, ground.store.url)
     ground.store.put(keys.order(job_id), written)
     step("client:order-written")
-    ground.store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), more, job_key))
+    ground.store.put(keys.record(job_id), record.to_bytes(handles.plain(job), more, job_key))
     step("client:record-written")
-    return handle
+    return job
 
 
 def _launch(order: Order, shipment: Shipment) -> None:

@@ -144,9 +144,9 @@ def test_each_child_stands_as_its_row_or_its_mark_says(ground):
     assert statuses(found) == [SUCCEEDED, FAILED, NOT_FOUND, RUNNING, PENDING, None]
     assert found.active == {3, 4}
     assert sorted(found.ended) == [0, 1, 2]
-    assert [found.counts(index) for index in range(6)] == [True, True, True, False, False, False]
-    assert found.handle(5) is None
-    assert found.handle(0).group_index == 0
+    assert [found.is_final(index) for index in range(6)] == [True, True, True, False, False, False]
+    assert found.record(5) is None
+    assert found.record(0).group_index == 0
 
 
 @pytest.mark.parametrize("count", [10, 1500])
@@ -236,7 +236,7 @@ def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground
 
     assert statuses(found)[0] is NOT_FOUND
     assert found.end(0).word == "removed"
-    assert found.counts(0)
+    assert found.is_final(0)
 
 
 def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(ground):
@@ -247,7 +247,7 @@ def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(
 
     found = batch.look()
 
-    assert (found.status(0), found.end(0).word, found.counts(0)) == (NOT_FOUND, "succeeded", True)
+    assert (found.status(0), found.end(0).word, found.is_final(0)) == (NOT_FOUND, "succeeded", True)
 
 
 def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_follow(ground):
@@ -255,16 +255,16 @@ def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_f
     batch.submit(0)
     batch.mark(0, "failed")
     board = batch.look()
-    before = board.counts(0)
+    before = board.is_final(0)
     batch.submit(0, 1)
     board.refresh(whole=True)
-    during = board.status(0), board.counts(0)
+    during = board.status(0), board.is_final(0)
     batch.mark(0, "failed", attempt=1)
     board.refresh(whole=True)
 
     assert before is False
     assert during == (PENDING, False)
-    assert (board.status(0), board.counts(0), board.ended) == (FAILED, True, [0, 0])
+    assert (board.status(0), board.is_final(0), board.ended) == (FAILED, True, [0, 0])
 
 
 def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
@@ -275,11 +275,11 @@ def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
     board = batch.look()
 
     board.stop("fail-fast")
-    stopped = [board.counts(index) for index in range(2)]
+    stopped = [board.is_final(index) for index in range(2)]
     board.want_again([1])
 
     assert stopped == [True, True]
-    assert [board.counts(index) for index in range(2)] == [True, False]
+    assert [board.is_final(index) for index in range(2)] == [True, False]
     assert [batch.look().may_launch(index) for index in range(3)] == [False, True, False]
 
 
@@ -302,7 +302,7 @@ def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkey
     def no_answer(*_):
         raise StoreUnreachableError("503")
 
-    monkeypatch.setattr("kinetic._batches.board.observe", no_answer)
+    monkeypatch.setattr("kinetic._jobs.reading.verdict_of", no_answer)
     board = batch.board()
     with pytest.raises(StoreUnreachableError):
         board.refresh(whole=True)
@@ -322,8 +322,8 @@ def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never
     found = batch.look()
 
     assert statuses(found) == [PENDING, RUNNING, SUCCEEDED, RUNNING, None]
-    assert found.handle(1).host == "there"
-    assert found.handle(3).host == "here"
+    assert found.record(1).host == "there"
+    assert found.record(3).host == "here"
     assert 0 in found.unseen()
     assert 1 not in found.unseen()  # it has begun there
 

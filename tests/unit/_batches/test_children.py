@@ -1,4 +1,4 @@
-"""Children of a batch: what their handles say is derived, and true where they run."""
+"""Children of a batch: what their records say is derived, and true where they run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from kinetic._backends.kube import names
 from kinetic._batches import children
+from kinetic._jobs import record
 from kinetic._wire.group import Group, Settings
 
 FIELDS = {
@@ -49,14 +50,14 @@ def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: st
     hosts, name_of = KINDS[kind]
     backend = SimpleNamespace(name_of=name_of)
 
-    group = group_of(**{children.LONGEST_NAME: children.longest_name(backend, hosts)})
-    handle = children.handle_of(group, 2, 1)
+    group = group_of(**{record.LONGEST_NAME: record.longest_name(backend, hosts)})
+    handle = children.record_of(group, 2, 1)
 
     assert len(handle.job_id) > 55
     assert handle.k8s_name == name_of(handle.job_id, hosts)
 
 
 def test_a_batch_of_an_older_kinetic_has_names_that_fit() -> None:
-    handle = children.handle_of(group_of(), 0, 0)
+    handle = children.record_of(group_of(), 0, 0)
 
     assert handle.k8s_name == names.single(handle.job_id)

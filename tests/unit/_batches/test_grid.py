@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from kinetic._batches import grid, tally
 from kinetic._batches.board import End
 from kinetic._batches.handle import BatchHandle
 from kinetic._wire.group import Input, Table
+from kinetic._wire.handles import REQUIRED, JobRecord
 from kinetic.job_status import JobStatus
 
 EVIL = '<script>alert(\'"&")</script>'
@@ -28,7 +28,7 @@ class Board:
         word = tally.FAILED if state == tally.AGAIN else state
         return End(word, 0.0) if state in tally.OVER | {tally.AGAIN} else None
 
-    def counts(self, index: int) -> bool:
+    def is_final(self, index: int) -> bool:
         return self._states[index] != tally.AGAIN
 
     def status(self, index: int) -> JobStatus:
@@ -36,8 +36,8 @@ class Board:
 
     def refresh(self, *, whole: bool = False) -> None: ...
 
-    def handle(self, index: int) -> SimpleNamespace:
-        return SimpleNamespace(job_id=f"cpu-f-{index}", group_attempt=0)
+    def record(self, index: int) -> JobRecord:
+        return JobRecord(**dict.fromkeys(REQUIRED, "") | {"job_id": f"cpu-f-{index}", "group_attempt": 0})
 
 
 def batch_of(states: list[str], *, shown: str = "x=1", name: str | None = None) -> BatchHandle:

@@ -58,14 +58,14 @@ class Board:
     def end(self, index: int) -> End | None:
         return self._ends.get((index, self.attempts[index]))
 
-    def counts(self, index: int) -> bool:
+    def is_final(self, index: int) -> bool:
         end = self.end(index)
         return end is not None and (end.word != "failed" or self.attempts[index] >= self._retries)
 
     def status(self, index: int) -> JobStatus:
         return JobStatus.RUNNING if index in self.running else JobStatus.PENDING
 
-    def handle(self, index: int) -> None:
+    def record(self, index: int) -> None:
         return None
 
 
@@ -74,7 +74,7 @@ def batch_of(board: Board, name: str | None = None) -> SimpleNamespace:
     jobs = [SimpleNamespace(job_id=f"cpu-f-{index}") for index in range(total)]
     table = Table(tuple(Input(f"x={index}") for index in range(total)))
     return SimpleNamespace(
-        group_id="grp-0a1b2c3d", name=name, jobs=jobs, submission_failures={}, _table=table, _seeing=lambda: board
+        group_id="grp-0a1b2c3d", name=name, jobs=jobs, _refused=dict, _table=table, _seeing=lambda: board
     )
 
 

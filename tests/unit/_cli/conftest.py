@@ -19,7 +19,7 @@ from kinetic._jobs import places, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, keys, names, seal
+from kinetic._wire import digests, handles, keys, names, seal
 from kinetic._wire.group import Group, Input, Settings, Table
 from kinetic._wire.order import Artifact
 from kinetic._wire.outcome import Outcome
@@ -88,7 +88,7 @@ def made_job(home: Path) -> Callable[..., str]:
             host=places.machine(),
             key_id=key_id,
         )
-        store.put(keys.record(job_id), record.to_bytes(handle.to_dict(), {}, key))
+        store.put(keys.record(job_id), record.to_bytes(handles.plain(handle), {}, key))
         if log:
             store.put(keys.log_segment(job_id, 0, 0, 0), log.encode())
             hasher = digests.LogHasher()
@@ -168,11 +168,11 @@ def made_batch(home: Path) -> Callable[..., str]:
 
 def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
     """Put one child of a batch into the store, with its log, its verdict and its mark."""
-    handle = children.handle_of(group, index, 0)
+    handle = children.record_of(group, index, 0)
     key = seal.job_key(own, handle.job_id, store.url)
     group_key = seal.job_key(own, group.group_id, store.url)
     store.put(seal.mark(keys.child(group.group_id, index, 0), "", group_key), b"")
-    store.put(keys.record(handle.job_id), record.to_bytes(handle.to_dict(), {}, key))
+    store.put(keys.record(handle.job_id), record.to_bytes(handles.plain(handle), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""
     verdict = Outcome(
