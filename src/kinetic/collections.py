@@ -44,4 +44,5 @@ def map(function: Callable[..., Any], inputs: Iterable[Any], **options: Any) -> 
     mode = options.pop("input_mode", "auto")
     inputs_.check_mode(mode)
     remote, calls = recording.record(function, inputs_.collected(inputs), mode)
-    return remote.run_async_map(calls, **options)
+    batch: BatchHandle[Any] = remote.run_async_map(calls, **options)
+    return batch

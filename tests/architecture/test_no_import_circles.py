@@ -17,7 +17,6 @@ SOURCE = Path(__file__).parents[2] / "src"
 KNOWN = (
     {"kinetic._wire.pages", "kinetic._wire.seal"},
     {"kinetic._data.hashing", "kinetic._data.telling"},
-    {"kinetic._remote.callable", "kinetic._remote.recording"},
     {"kinetic._runner.afresh", "kinetic._runner.keeping"},
     {"kinetic._cli.clearing", "kinetic._cli.commands.ending"},
     {"kinetic._runner.pod.parent", "kinetic._runner.pod.slices"},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kinetic._batches.board import REMOVED, End
-from kinetic._jobs import history, places
+from kinetic._jobs import places, tombstones
 from kinetic._jobs.status import observe_many
 from kinetic._wire import outcome as outcomes
 from kinetic.job_status import JobStatus
@@ -114,6 +114,6 @@ def _word_of(seen: Snapshot) -> str:
     if seen.status in _WORDS:
         return _WORDS[seen.status]
     told = str((seen.past or {}).get("status", "")).lower()
-    if history.is_collected(seen.past) and told in _WORDS.values():
+    if tombstones.is_collected(seen.past) and told in _WORDS.values():
         return told
     return outcomes.CANCELLED if seen.past is None else REMOVED

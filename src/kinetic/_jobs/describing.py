@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._jobs import history, logs, places, record
+from kinetic._jobs import logs, places, record, tombstones
 from kinetic._wire import handles, keys, names
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import KineticError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def page_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Put what was seen of a job into JSON values."""
-    if seen.past is not None and history.is_collected(seen.past):
+    if seen.past is not None and tombstones.is_collected(seen.past):
         return past({**handles.plain(job), **seen.past})
     times = seen.outcome or seen.sighting
     started, ended = (times.started, times.ended) if times else (None, None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _settings as settings
 from kinetic._backends import registry
-from kinetic._jobs import history, index, places, record, retention, tombstones, trust
+from kinetic._jobs import index, places, record, retention, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import past_of
 from kinetic._jobs.trust import Untrusted
@@ -239,7 +239,7 @@ def _try_to_load(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     """Return the handle of a collected job from its page of the history; None of a page that is of no such job."""
-    if page is None or not history.is_collected(page) or not isinstance(page.get("job_id"), str):
+    if page is None or not tombstones.is_collected(page) or not isinstance(page.get("job_id"), str):
         return None
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from kinetic._jobs import collecting, history, logs, places, removing, waiting
+from kinetic._jobs import collecting, logs, places, removing, tombstones, waiting
 from kinetic._jobs.status import Snapshot, observe, observe_many
 from kinetic._output import tracebacks
 from kinetic._wire import handles
@@ -294,7 +294,7 @@ class JobHandle(JobRecord, Generic[R]):
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
-        if history.is_collected(seen.past):
+        if tombstones.is_collected(seen.past):
             return self._spent(seen.past or {})
         why = {
             JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kinetic._jobs import logs, places, tombstones
 from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
@@ -61,15 +61,10 @@ def _is_being_deleted(store: Store, job_id: str) -> bool:
     return bool((tombstones.seen(store, job_id) or {}).get("artifacts_removed"))
 
 
-def is_collected(page: Mapping[str, Any] | None) -> bool:
-    """Return whether a page is of a job that was collected: then its log is kept, and it can be attached."""
-    return page is not None and bool(page.get("collected"))
-
-
 def forget(store: Store, job_id: str) -> None:
     """Delete the logs of a collected job; of its page, what is left of every removed job stays."""
     page = tombstones.seen(store, job_id)
-    if page is None or not is_collected(page):
+    if page is None or not tombstones.is_collected(page):
         return
     for found in logs.kept_in(page):
         store.delete(keys.history_log(job_id, found["attempt"], found["host"]))

@@ -110,7 +110,7 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     if tombstones.write(store, fields, places.key_to_seal(job)):
         return fields
     before = tombstones.seen(store, job.job_id)
-    if before is not None and history.is_collected(before):  # by another process, which saw more of it
+    if before is not None and tombstones.is_collected(before):  # by another process, which saw more of it
         return before
     tombstones.write(store, fields, places.key_to_seal(job), again=True)  # it was cleaned up in part before
     return fields
@@ -169,7 +169,7 @@ def why_not_cancelled(job: JobRecord) -> str:
         seen = observe(job)
     except IntegrityError as error:
         return f"{job.job_id} has ended, and {error.what}; kinetic jobs cleanup {job.job_id} removes it"
-    if history.is_collected(seen.past):
+    if tombstones.is_collected(seen.past):
         ended = f"{job.job_id} had ended before it could be cancelled"
         return f"{ended}: it was {(seen.past or {}).get('status')}, and was collected afterwards"
     if seen.status is not JobStatus.NOT_FOUND:

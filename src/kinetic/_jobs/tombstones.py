@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kinetic._jobs import index, trust
@@ -50,6 +50,11 @@ def seen(store: Store, job_id: str) -> dict[str, Any] | None:
         if not isinstance(page, trust.Untrusted) and page["job_id"] == job_id:
             return page
     return None
+
+
+def is_collected(page: Mapping[str, Any] | None) -> bool:
+    """Return whether a page is of a job that was collected: then its log is kept, and it can be attached."""
+    return page is not None and bool(page.get("collected"))
 
 
 def entries(store: Store) -> Iterator[Entry]:

@@ -10,22 +10,27 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from kinetic.errors import CallableError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._batches.inputs import Arguments
-    from kinetic._remote.callable import RemoteCallable
 
 _SUBMITTING = frozenset({"run_async", "submit"})
 _calls: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)
 
 
+class Remote(Protocol):
+    """What submits: a RemoteCallable, as far as recording knows it."""
+
+    def is_alike(self, other: Any) -> bool: ...
+
+
 class Call(NamedTuple):
     """A job that would have been submitted."""
 
-    remote: RemoteCallable[..., Any]
+    remote: Remote
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -41,7 +46,7 @@ class _NotYet:
         )
 
 
-def take(remote: RemoteCallable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def take(remote: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Write a call down and return what stands for its handle; None where nothing is recorded."""
     calls = _calls.get()
     if calls is None:
@@ -64,9 +69,7 @@ def refuse_to_block(name: str) -> None:
         )
 
 
-def record(
-    function: Callable[..., Any], inputs: Sequence[Any], mode: str
-) -> tuple[RemoteCallable[..., Any], list[Arguments]]:
+def record(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
     """Call a function for each input, and return whose batch that is, and the arguments of each job.
 
     Args:
@@ -83,7 +86,7 @@ def record(
     if not _may_submit(function):
         raise _undecorated(function)
     found: list[Arguments] = []
-    first: RemoteCallable[..., Any] | None = None
+    first: Remote | None = None
     for index, item in enumerate(inputs):
         arguments = inputs_.arguments_of(item, mode)
         with _recorded() as calls:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from servers.sealed import put_history
 
-from kinetic._jobs import finding, history, logs, places, removing, tombstones
+from kinetic._jobs import finding, logs, places, removing, tombstones
 from kinetic._jobs.status import Snapshot
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
@@ -132,7 +132,7 @@ def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
     removing.after_collection(job, Snapshot(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
 
     assert finding.attach(JOB).logs() == "words\n"
-    assert history.is_collected(tombstones.seen(store, JOB))
+    assert tombstones.is_collected(tombstones.seen(store, JOB))
 
 
 @pytest.mark.parametrize(
