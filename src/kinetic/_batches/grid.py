@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kinetic._batches import naming, tally
+from kinetic._batches.board import REMOVED
 
 if TYPE_CHECKING:
     from kinetic._batches.batch import Batch
@@ -21,7 +22,7 @@ _COLOURS = {
     tally.WAITING: "#c9c9c9",
     tally.MISSING: "#eeeeee",
     tally.CANCELLED: "#9aa0a6",
-    tally.REMOVED: "#dadce0",
+    REMOVED: "#dadce0",
 }
 # Which colour a square of several inputs has: the first of these that one of them is in.
 _RANKS = (tally.FAILED, tally.REFUSED, tally.AGAIN, tally.RUNNING, tally.CANCELLED, tally.WAITING, tally.MISSING)

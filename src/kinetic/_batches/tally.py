@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from kinetic._batches.board import REMOVED
 from kinetic._wire import outcome as outcomes
 from kinetic.job_status import JobStatus
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 RUNNING, WAITING, AGAIN = "running", "waiting", "to be tried again"
 MISSING, REFUSED = "not submitted", "refused"
-SUCCEEDED, FAILED, CANCELLED, REMOVED = "succeeded", "failed", "cancelled", "removed"
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 # The order in which they are told: how it goes first, then what is still to come.
 STATES = (SUCCEEDED, FAILED, CANCELLED, REMOVED, RUNNING, AGAIN, WAITING, REFUSED, MISSING)
 OVER = frozenset({SUCCEEDED, FAILED, CANCELLED, REMOVED, REFUSED})

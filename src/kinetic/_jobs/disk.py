@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kinetic._jobs import index, reading, retention
+from kinetic._jobs import index, reading
+from kinetic._maintenance import garbage_collection, rules
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, keys
 from kinetic.errors import KineticError
 
-OLD_SECONDS = 30 * retention.DAY  # a result that waits longer is told about
+OLD_SECONDS = 30 * rules.DAY  # a result that waits longer is told about
 _SCRATCH = ".tmp"
 _READ_EACH_TIME = frozenset({_SCRATCH, "packs", "data", "outputs"})  # of a store: written to, or used again
 _SCHEMA = 1
@@ -32,31 +33,7 @@ _WORTH_WRITING = 100  # folders of which nothing was known; to read fewer costs 
 # A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
 # 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
 _RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
-
-# Name, what one of them is, and why they are here: until when.
-ROWS = (
-    ("results", "values that nobody has collected: until result() or kinetic jobs cleanup"),
-    ("failures", "how jobs failed or were cancelled: until kinetic jobs cleanup"),
-    ("jobs", "records, orders and arguments: as long as their job; large arguments: 7 days after its end"),
-    ("logs", "what jobs printed that nobody collected: as long as their job"),
-    ("packs", "the files of projects: 7 days after the last job that needs them"),
-    ("data", "what jobs were sent to read: 60 days after it was sent or looked for last"),
-    ("fetched data", "what jobs on this machine have read, for the next one: 30 days after its last use"),
-    ("batches", "manifests, inputs and marks of batches: until kinetic batch cleanup"),
-    ("outputs", "what jobs wrote into KINETIC_OUTPUT_DIR: yours, never removed"),
-    ("history", "logs and records of collected jobs, and what became of removed ones: 30 days"),
-    ("working folders", "the projects of running jobs, and of failed ones for 24 hours"),
-    ("runner code", "kinetic's own code for its jobs: 30 days after the last that needs it"),
-    ("environments", "isolated environments: 30 days after their last use"),
-    ("caches", "digests of files, so that nothing is sent twice: 90 days after their last use"),
-    ("queue", "the queue, its locks and its keepers' logs"),
-    ("keys and settings", "keys that seal results, profiles: until you remove them"),
-    ("being written", "half-written files: a day"),
-    ("other", "not kinetic's, or of a later version"),
-)
-
-
-_NAMES = {name for name, _ in ROWS}
+_NAMES = {rule.name for rule in rules.RULES}
 
 
 @dataclass
@@ -96,7 +73,7 @@ class Found(NamedTuple):
 
     Attributes:
         places: The folders that were looked through.
-        holdings: One for each kind, in the order of ``ROWS``.
+        holdings: One for each kind, in the order of ``rules.RULES``.
         waiting: Results that nobody has collected, oldest first.
     """
 
@@ -177,7 +154,7 @@ class _Look:
         self._places = _apart([home, runtime, *([self._root] if self._root is not None else [])])
         named = ((self._root, "store"), (runtime, "run"), (home, "home"))
         self._roots = [(os.fspath(folder), name) for folder, name in named if folder]
-        self._holdings = {name: Holding(name, why) for name, why in ROWS}
+        self._holdings = {rule.name: Holding(rule.name, rule.why) for rule in rules.RULES}
         self._waiting: list[Waiting] = []
         self._linked: set[tuple[int, int]] = set()  # files with several names that were counted
         self._counted: set[tuple[int, int]] = set()  # files of folders that were not read: one may have a new name
@@ -347,8 +324,8 @@ def _kind(file: _File) -> tuple[str, str]:
     if place == "run":
         return _kind_in_runtime(parts)
     top = parts[0]
-    if retention.ENVIRONMENTS in parts[:2]:
-        return "environments", "/".join(parts[: parts.index(retention.ENVIRONMENTS) + 2])
+    if garbage_collection.ENVIRONMENTS in parts[:2]:
+        return "environments", "/".join(parts[: parts.index(garbage_collection.ENVIRONMENTS) + 2])
     if top in {"cache", "index"}:
         return "caches", "/".join(parts)
     if top == "notices":  # what was said once today: empty files
@@ -389,6 +366,6 @@ def _kind_in_runtime(parts: tuple[str, ...]) -> tuple[str, str]:
         return "batches", parts[1].partition(".")[0]
     if top == "runners":
         return "runner code", parts[1] if len(parts) > 1 else top
-    if top == retention.ENVIRONMENTS:
+    if top == garbage_collection.ENVIRONMENTS:
         return "environments", "/".join(parts[:2])
     return "queue", "/".join(parts)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _settings as settings
 from kinetic._backends import registry
-from kinetic._jobs import index, places, record, retention, tombstones, trust
+from kinetic._jobs import index, places, record, tombstones, trust
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.status import past_of
 from kinetic._jobs.trust import Untrusted
+from kinetic._maintenance import garbage_collection
 from kinetic._output import tracebacks
 from kinetic._output.gate import plain
 from kinetic._stores import open_store, transfer
@@ -178,7 +179,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
     there = {seen.name for seen in backend.find()}
     with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
         backend.sweep(own.local.scratch() if own.local is not None else None, tombstones.seen)
-    retention.sweep_if_due(own, places.home(), places.runtime())
+    garbage_collection.collect_if_due(own, places.home(), places.runtime())
     if not registry.is_here(target.backend.value):
         there |= _on_the_cluster(target)
     yield from _records((store, _unremoved(store, there)) for store in _stores(target))

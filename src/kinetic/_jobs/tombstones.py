@@ -16,9 +16,7 @@ from kinetic._jobs import index, trust
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import keys, names, pages
 from kinetic._wire.handles import HISTORY
-from kinetic.errors import IntegrityError, KeyMissingError, KineticError
-
-KEEP_SECONDS = 30 * 24 * 3600.0
+from kinetic.errors import IntegrityError, KeyMissingError
 
 
 def write(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
@@ -84,24 +82,3 @@ def listed(store: Store) -> Iterator[dict[str, Any]]:
 def named(store: Store) -> set[str]:
     """Return every job that a store or its history names."""
     return {*store.folders(""), *ids(store)}
-
-
-def sweep(store: Store) -> None:
-    """Delete what is older than 30 days by the store's own clock: pages, and the logs beside them.
-
-    The age is told by an object that is written now, never by the newest page: one from a wrong clock must not take the
-    others with it. A page whose job still has artifacts stays: without it, a job that was cancelled would look like one
-    that was not.
-    """
-    found = [entry for entry in store.entries(keys.HISTORY) if entry.key != keys.HISTORY_CLOCK]
-    if not found:
-        return
-    store.put(keys.HISTORY_CLOCK, b"")
-    clock = store.entry(keys.HISTORY_CLOCK)
-    store.delete(keys.HISTORY_CLOCK)
-    limit = clock.modified - KEEP_SECONDS if clock is not None else 0.0
-    for entry in found:
-        job_id = keys.job_of_history(entry.key)
-        with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
-            if entry.modified < limit and not (job_id and store.size(keys.record(job_id)) is not None):
-                store.delete(entry.key)

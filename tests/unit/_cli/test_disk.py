@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kinetic._jobs import disk, places
+from kinetic._maintenance import rules
 from kinetic._stores.files import FileStore
 
 DAY = 24 * 3600.0
@@ -290,7 +291,7 @@ def test_as_json_everything_is_there(kinetic, made_job, home) -> None:
     page = json.loads(told.stdout)
     assert page["places"] == [str(home)]
     assert page["removed"] is None
-    assert {holding["what"] for holding in page["holdings"]} == {name for name, _ in disk.ROWS}
+    assert {holding["what"] for holding in page["holdings"]} == {rule.name for rule in rules.RULES}
     assert [(result["job_id"], result["overdue"]) for result in page["waiting_results"]] == [(job_id, True)]
 
 

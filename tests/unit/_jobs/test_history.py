@@ -12,6 +12,7 @@ from servers.sealed import put_history
 
 from kinetic._jobs import finding, logs, places, removing, tombstones
 from kinetic._jobs.status import Snapshot
+from kinetic._maintenance import garbage_collection
 from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
@@ -229,7 +230,7 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
         store.put(keys.history_log(job, 0, 0), b"x")
         store.ages |= {keys.tombstone(job): age, keys.history_log(job, 0, 0): age}
 
-    tombstones.sweep(store)
+    garbage_collection._collect_history(store)
 
     assert tombstones.ids(store) == {"young", "kept", "future"}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == {

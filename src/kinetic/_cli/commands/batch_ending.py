@@ -26,6 +26,7 @@ def cancel(batch: Batch, as_json: bool) -> None:
     Example: kinetic batch cancel @last
     """
     from kinetic._batches import tally
+    from kinetic._batches.board import REMOVED
 
     batch.handle._refreshed()  # noqa: SLF001 - the terminal's side of the same thing
     before = batches.standing_of(batch)
@@ -35,7 +36,7 @@ def cancel(batch: Batch, as_json: bool) -> None:
     if as_json:
         tables.document(batch=batches.page_of(batch, after), cancelled=ended)
     jobs = "1 job was" if ended == 1 else f"{ended} jobs were"
-    others = tally.told(after.counts, of=(tally.SUCCEEDED, tally.FAILED, tally.REMOVED, tally.MISSING))
+    others = tally.told(after.counts, of=(tally.SUCCEEDED, tally.FAILED, REMOVED, tally.MISSING))
     click.echo(f"{group_id} is cancelled: {jobs} ended by it{f'; besides, {others}' if others else ''}", err=True)
 
 

@@ -126,12 +126,13 @@ def _found(batch: Batch) -> Iterator[Found]:
 def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
     """Say why a job gives no value: it failed, was cancelled, or its value was fetched before."""
     from kinetic._batches import tally
+    from kinetic._batches.board import REMOVED
     from kinetic._jobs import tombstones
     from kinetic.errors import ResultMissingError
 
     board = batch.handle._seeing()  # noqa: SLF001 - the terminal's side of the same thing
     state = tally.state_of(board, index)
-    if seen.outcome is None and state in {tally.SUCCEEDED, tally.REMOVED}:
+    if seen.outcome is None and state in {tally.SUCCEEDED, REMOVED}:
         if tombstones.is_collected(seen.past):
             logs = f"kinetic jobs logs {job.job_id}"
             return ResultMissingError("its result was collected before; its log is kept", next=logs)

@@ -193,12 +193,13 @@ def _cells(batch: Batch, row: Row) -> list[str]:
 def _reason(row: Row) -> str:
     """Say how a job failed or what it waits for; of one that was collected nothing else is left."""
     from kinetic._batches import tally
+    from kinetic._batches.board import REMOVED
 
     if row.seen is None:
         return row.refused
     if row.state == tally.SUCCEEDED:
         return "collected" if row.seen.status.value == "NOT_FOUND" else ""
-    if row.state in {tally.REMOVED, tally.CANCELLED}:
+    if row.state in {REMOVED, tally.CANCELLED}:
         return ""
     return tables.plain(row.seen.reason)
 

@@ -13,7 +13,7 @@ from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
     from kinetic._jobs.disk import Found, Holding, Waiting
-    from kinetic._jobs.retention import Swept
+    from kinetic._maintenance.garbage_collection import Removed
 
 COLUMNS = (
     Column("WHAT"),
@@ -38,11 +38,12 @@ def disk(clean: bool, as_json: bool) -> None:
     Example: kinetic disk --clean
     """
     from kinetic._jobs import disk as disk_
-    from kinetic._jobs import places, retention
+    from kinetic._jobs import places
+    from kinetic._maintenance import garbage_collection
 
     home, runtime = places.home(), places.runtime()
     store = places.local_store()
-    swept = retention.sweep(store, home, runtime) if clean else None
+    swept = garbage_collection.collect(store, home, runtime) if clean else None
     found, now = disk_.look(home, runtime, store), time.time()
     if as_json:
         tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
@@ -89,7 +90,7 @@ def _page(found: Found, now: float) -> dict[str, Any]:
     }
 
 
-def _told(swept: Swept) -> str:
+def _told(swept: Removed) -> str:
     if not any(swept):
         return "nothing was there that nobody needs"
     kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}

@@ -10,14 +10,15 @@ import pytest
 
 from kinetic._backends.local import life
 from kinetic._backends.local.paths import Paths
-from kinetic._jobs import finding, places, retention
+from kinetic._jobs import finding, places
+from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, pages
 from kinetic._wire.order import Artifact, Order
 
 DAY = 24 * 3600.0
 NOW = time.time()
-NOTHING = retention.Swept()
+NOTHING = garbage_collection.Removed()
 
 
 @pytest.fixture
@@ -58,8 +59,8 @@ def order(store: FileStore, job_id: str, *packs: str) -> None:
     store.put(keys.order(job_id), Order(job_id, "train", nothing, nothing, packs=packs).to_bytes())
 
 
-def sweep(store, home, runtime) -> retention.Swept:
-    return retention.sweep(store, home, runtime, now=NOW)
+def sweep(store, home, runtime) -> garbage_collection.Removed:
+    return garbage_collection.collect(store, home, runtime, now=NOW)
 
 
 # -------------------------------------------------------------------------------------------------------------- packs
@@ -71,7 +72,7 @@ def test_a_pack_that_no_order_names_goes_after_seven_days(store, home, runtime) 
     swept = sweep(store, home, runtime)
 
     assert (old.exists(), young.exists()) == (False, True)
-    assert swept == retention.Swept(packs=1, size_bytes=100)
+    assert swept == garbage_collection.Removed(packs=1, size_bytes=100)
 
 
 def test_a_pack_that_an_order_names_stays_however_old(store, home, runtime) -> None:
@@ -86,8 +87,10 @@ def test_a_pack_that_is_needed_is_not_even_hidden_for_a_moment(store, home, runt
     pack(store, "kept", 400)
     pack(store, "spare", 400)
     order(store, "cpu-train-1", "kept")
-    real, hidden = retention._hide, []
-    monkeypatch.setattr(retention, "_hide", lambda store_, entry: (hidden.append(entry.key), real(store_, entry))[1])
+    real, hidden = garbage_collection._hide, []
+    monkeypatch.setattr(
+        garbage_collection, "_hide", lambda store_, entry: (hidden.append(entry.key), real(store_, entry))[1]
+    )
 
     sweep(store, home, runtime)
 
@@ -128,7 +131,7 @@ def test_while_somebody_submits_no_pack_goes_or_is_hidden(store, home, runtime, 
     held = life.take(Paths(runtime).submitting("cpu-train-1"))
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(retention, "_hide", lambda *_: pytest.fail("a pack was hidden"))
+            patched.setattr(garbage_collection, "_hide", lambda *_: pytest.fail("a pack was hidden"))
             assert sweep(store, home, runtime) == NOTHING
     finally:
         held.release(remove=True)
@@ -156,7 +159,7 @@ def test_while_another_machine_that_shares_the_home_submits_no_pack_goes(store, 
 def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home, runtime, monkeypatch) -> None:
     needed, spare = pack(store, "needed", 400), pack(store, "spare", 400)
     before = needed.stat().st_mtime
-    real, seen, held = retention._hide, [], []
+    real, seen, held = garbage_collection._hide, [], []
 
     def hide(store_, entry):
         seen.append(sorted(entry.key for entry in store.entries("packs/")))
@@ -168,7 +171,7 @@ def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home
             held.append(life.take(Paths(runtime).submitting("cpu-train-1")))
         return aside
 
-    monkeypatch.setattr(retention, "_hide", hide)
+    monkeypatch.setattr(garbage_collection, "_hide", hide)
 
     swept = sweep(store, home, runtime)
 
@@ -182,7 +185,7 @@ def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home
 def test_when_asking_again_fails_every_pack_comes_back(store, home, runtime, monkeypatch) -> None:
     spare = pack(store, "spare", 400)
     answers = iter([frozenset()])
-    monkeypatch.setattr(retention, "named_packs", lambda _: next(answers))  # the second time it raises
+    monkeypatch.setattr(garbage_collection, "named_packs", lambda _: next(answers))  # the second time it raises
 
     with pytest.raises(StopIteration):
         sweep(store, home, runtime)
@@ -212,7 +215,7 @@ def test_what_a_job_was_sent_goes_seven_days_after_it_ended_and_its_result_stays
 
     assert [(store.root / key).exists() for key in sent] == [not goes] * 2
     assert [(store.root / key).exists() for key in kept] == [True] * 3
-    assert swept == (retention.Swept(payloads=2, size_bytes=100) if goes else NOTHING)
+    assert swept == (garbage_collection.Removed(payloads=2, size_bytes=100) if goes else NOTHING)
 
 
 def test_what_a_job_was_sent_stays_while_it_has_no_verdict(store, home, runtime) -> None:
@@ -235,7 +238,7 @@ def test_data_goes_sixty_days_after_it_was_sent_or_touched_last(days, goes, stor
     swept = sweep(store, home, runtime)
 
     assert [store.size(key) is None for key in (blob, manifest)] == [goes, goes]
-    assert swept == (retention.Swept(data=2, size_bytes=20) if goes else NOTHING)
+    assert swept == (garbage_collection.Removed(data=2, size_bytes=20) if goes else NOTHING)
 
 
 def test_data_that_a_client_makes_young_after_we_listed_it_stays(store, home, runtime) -> None:
@@ -267,7 +270,7 @@ def test_a_page_of_the_cache_goes_when_nobody_has_used_it_for_ninety_days(store,
 
     swept = sweep(store, home, runtime)
 
-    assert swept == retention.Swept(pages=3, size_bytes=15)
+    assert swept == garbage_collection.Removed(pages=3, size_bytes=15)
     assert sorted(page.name for page in (home / "cache").glob("*.json")) == ["c.json", "d.json"]
 
 
@@ -301,22 +304,22 @@ def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
 
 def test_it_happens_at_most_once_a_day(store, home, runtime) -> None:
     first = pack(store, "first", 400)
-    retention.sweep_if_due(store, home, runtime, now=NOW)
+    garbage_collection.collect_if_due(store, home, runtime, now=NOW)
     assert not first.exists()
 
     second = pack(store, "second", 400)
-    retention.sweep_if_due(store, home, runtime, now=NOW + 0.9 * DAY)
+    garbage_collection.collect_if_due(store, home, runtime, now=NOW + 0.9 * DAY)
     assert second.exists()
 
-    retention.sweep_if_due(store, home, runtime, now=NOW + 1.1 * DAY)
+    garbage_collection.collect_if_due(store, home, runtime, now=NOW + 1.1 * DAY)
     assert not second.exists()
 
 
 def test_a_clock_that_was_set_back_does_not_stop_it_for_ever(store, home, runtime) -> None:
-    retention.sweep_if_due(store, home, runtime, now=NOW + 1000 * DAY)
+    garbage_collection.collect_if_due(store, home, runtime, now=NOW + 1000 * DAY)
     spare = pack(store, "spare", 400)
 
-    retention.sweep_if_due(store, home, runtime, now=NOW)
+    garbage_collection.collect_if_due(store, home, runtime, now=NOW)
 
     assert not spare.exists()
 
@@ -335,7 +338,7 @@ def test_a_sweep_that_fails_does_not_break_the_listing(store, home, monkeypatch)
         raise OSError("the disk is gone")
 
     places.runtime().mkdir(parents=True)
-    monkeypatch.setattr(retention, "sweep", fail)
+    monkeypatch.setattr(garbage_collection, "collect", fail)
 
     assert finding.list_jobs() == []
 
@@ -343,7 +346,7 @@ def test_a_sweep_that_fails_does_not_break_the_listing(store, home, monkeypatch)
 def test_without_a_runtime_folder_nothing_is_made_and_nothing_goes(store, home) -> None:
     spare = pack(store, "spare", 400)
 
-    retention.sweep_if_due(store, home, home / "run" / "nowhere", now=NOW)
+    garbage_collection.collect_if_due(store, home, home / "run" / "nowhere", now=NOW)
 
     assert spare.exists()
     assert not (home / "run").exists()

@@ -1,16 +1,4 @@
-"""Retention: what the home keeps without anybody needing it goes, at most once a day, by whoever lists jobs.
-
-| what | goes when |
-|---|---|
-| a pack (files of a project) | 7 days after it was written, once no order in the store names it |
-| what a job was sent (function and arguments, where they are large) | 7 days after it ended |
-| data that jobs were sent, in a store in a folder | 60 days after it was sent or looked for last |
-| a page of the cache | 90 days after it was used last |
-| an isolated environment | 30 days after it was used last |
-| the history of a collected job, with its log, and what remains of a removed one | after 30 days; see ``tombstones`` |
-
-Never outputs. Never a result that nobody collected, nor what its job's order names: those go by ``kinetic jobs
-cleanup`` only. What belongs to running jobs is swept by the backend; see ``_backends/local/sweeping``.
+"""Garbage collection: what nobody needs any more is removed by the rules, at most once a day, by whoever lists jobs.
 
 A pack may be needed by a job that is being submitted at this moment: its client has seen the pack in a listing, and its
 order is not written yet. So packs are first taken out of the listing, then everybody is asked once more, then they go.
@@ -29,23 +17,18 @@ from typing import NamedTuple
 
 from kinetic._backends.local import life
 from kinetic._backends.local.paths import Paths
-from kinetic._jobs import tombstones
+from kinetic._maintenance import rules
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import descriptors, keys, pages
 from kinetic.errors import KeyMissingError, KineticError
 
-DAY = 24 * 3600.0
-PACK_SECONDS = 7 * DAY
-PAYLOAD_SECONDS = 7 * DAY
-CACHE_SECONDS = 90 * DAY
-DATA_SECONDS = 60 * DAY  # what is shipped again is touched every week; a manifest relies on blobs of 14 days at most
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
 _NOT_JOBS = frozenset({"history", "packs", "outputs", "data"})
 
 
-class Swept(NamedTuple):
-    """What went.
+class Removed(NamedTuple):
+    """What was removed.
 
     Attributes:
         packs: How many packs.
@@ -64,15 +47,15 @@ class Swept(NamedTuple):
     data: int = 0
 
 
-def sweep_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
-    """Sweep unless somebody on this machine did so within a day; whatever goes wrong waits for the next time."""
+def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
+    """Collect unless somebody on this machine did so within a day; whatever goes wrong waits for the next time."""
     now = time.time() if now is None else now
     if _is_due(runtime / MARK, now):
         with contextlib.suppress(KineticError, OSError):
-            sweep(store, home, runtime, now=now)
+            collect(store, home, runtime, now=now)
 
 
-def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> Swept:
+def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> Removed:
     """Remove what nobody needs any more.
 
     Args:
@@ -82,15 +65,15 @@ def sweep(store: Store, home: Path, runtime: Path, *, now: float | None = None) 
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    packs, freed = _sweep_packs(store.local, home, runtime, now) if store.local is not None else (0, 0)
-    data, data_bytes = _sweep_data(store.local, now) if store.local is not None else (0, 0)
-    payloads, payload_bytes = _sweep_payloads(store, now)
-    pages_, page_bytes = _sweep_cache(home / "cache", now)
-    environments, environment_bytes = _sweep_environments((home, home / "cache", runtime), now)
+    packs, freed = _collect_packs(store.local, home, runtime, now) if store.local is not None else (0, 0)
+    data, data_bytes = _collect_data(store.local, now) if store.local is not None else (0, 0)
+    payloads, payload_bytes = _collect_payloads(store, now)
+    pages_, page_bytes = _collect_cache(home / "cache", now)
+    environments, environment_bytes = _collect_environments((home, home / "cache", runtime), now)
     store.sweep()
-    tombstones.sweep(store)
+    _collect_history(store)
     freed += payload_bytes + page_bytes + environment_bytes + data_bytes
-    return Swept(packs, pages_, environments, freed, payloads, data)
+    return Removed(packs, pages_, environments, freed, payloads, data)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
@@ -116,12 +99,12 @@ def _orders(store: Store) -> Iterator[str]:
             yield from (entry.key for entry in store.entries(f"{name}/") if entry.key.endswith("/order.json"))
 
 
-def _sweep_packs(store: LocalStore, home: Path, runtime: Path, now: float) -> tuple[int, int]:
+def _collect_packs(store: LocalStore, home: Path, runtime: Path, now: float) -> tuple[int, int]:
     """Remove packs that no order names; return how many and what they held."""
     needed = None if _is_anybody_submitting(home, runtime, now) else named_packs(store)
     if needed is None:
         return 0, 0
-    old = [entry for entry in store.entries(keys.PACKS) if now - entry.modified > PACK_SECONDS]
+    old = [entry for entry in store.entries(keys.PACKS) if now - entry.modified > rules.seconds("packs")]
     spare = [entry for entry in old if entry.key.removeprefix(keys.PACKS) not in needed]
     return _drop(store, spare, home, runtime, now) if spare else (0, 0)
 
@@ -164,10 +147,10 @@ def _is_anybody_submitting(home: Path, runtime: Path, now: float) -> bool:
         return True
     others = (other for other in _listed(home / "run") if other != runtime)
     marks = (Paths(other).submitting(folder.name) for other in others for folder in _listed(other / "jobs"))
-    return any(0 <= now - _modified(mark, 0.0) < DAY for mark in marks)
+    return any(0 <= now - _modified(mark, 0.0) < rules.DAY for mark in marks)
 
 
-def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
+def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
     """Remove what jobs that ended long ago were sent: a verdict is final, so nobody will run them again."""
     gone, freed = 0, 0
     for job_id in store.folders(""):
@@ -175,7 +158,7 @@ def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
             continue
         entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
         verdict = entries.get(keys.result(job_id))
-        if verdict is None or now - verdict.modified <= PAYLOAD_SECONDS:
+        if verdict is None or now - verdict.modified <= rules.seconds("jobs"):
             continue
         for key in (keys.function(job_id), keys.arguments(job_id)):
             if key in entries:
@@ -184,31 +167,52 @@ def _sweep_payloads(store: Store, now: float) -> tuple[int, int]:
     return gone, freed
 
 
-def _sweep_data(store: LocalStore, now: float) -> tuple[int, int]:
+def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
     """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
     gone, freed = 0, 0
     for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):
-        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > DATA_SECONDS]:
+        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > rules.seconds("data")]:
             latest = store.entry(entry.key)  # a client may have made it young since we listed it
-            if latest is not None and now - latest.modified > DATA_SECONDS:
+            if latest is not None and now - latest.modified > rules.seconds("data"):
                 store.delete(entry.key)
                 gone, freed = gone + 1, freed + entry.size
     return gone, freed
 
 
-def _sweep_cache(cache: Path, now: float) -> tuple[int, int]:
+def _collect_history(store: Store) -> None:
+    """Delete what is too old by the store's own clock: pages, and the logs beside them.
+
+    The age is told by an object that is written now, never by the newest page: one from a wrong clock must not take the
+    others with it. A page whose job still has artifacts stays: without it, a job that was cancelled would look like one
+    that was not.
+    """
+    found = [entry for entry in store.entries(keys.HISTORY) if entry.key != keys.HISTORY_CLOCK]
+    if not found:
+        return
+    store.put(keys.HISTORY_CLOCK, b"")
+    clock = store.entry(keys.HISTORY_CLOCK)
+    store.delete(keys.HISTORY_CLOCK)
+    limit = clock.modified - rules.seconds("history") if clock is not None else 0.0
+    for entry in found:
+        job_id = keys.job_of_history(entry.key)
+        with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
+            if entry.modified < limit and not (job_id and store.size(keys.record(job_id)) is not None):
+                store.delete(entry.key)
+
+
+def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
     for path, about in descriptors.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in {"", "packs", "data"} and stat.S_ISREG(about.st_mode)
-        if is_page and now - max(about.st_atime, about.st_mtime) > CACHE_SECONDS:
+        if is_page and now - max(about.st_atime, about.st_mtime) > rules.seconds("caches"):
             with contextlib.suppress(OSError), descriptors.folder(cache, folder) as at:
                 os.unlink(name, dir_fd=at)
                 gone, freed = gone + 1, freed + about.st_size
     return gone, freed
 
 
-def _sweep_environments(places: tuple[Path, ...], now: float) -> tuple[int, int]:
+def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, int]:
     gone, freed = 0, 0
     for place in places:
         if (place / ENVIRONMENTS).is_dir():
@@ -223,7 +227,7 @@ def _sweep_environments(places: tuple[Path, ...], now: float) -> tuple[int, int]
 
 def _is_due(mark: Path, now: float) -> bool:
     """Say whether the last sweep is a day ago, and if so, mark that one begins now."""
-    if 0 <= now - _modified(mark, -DAY) < DAY:
+    if 0 <= now - _modified(mark, -rules.DAY) < rules.DAY:
         return False
     try:
         mark.touch(0o600)

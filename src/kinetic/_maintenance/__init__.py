@@ -1,0 +1,1 @@
+"""What of kinetic's files is removed when, who removes it, and what is there now."""
