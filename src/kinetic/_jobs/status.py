@@ -107,6 +107,17 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
     ]
 
 
+def value_since(store: Store, job_id: str) -> float | None:
+    """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
+    try:  # nothing but its age is told, so it need not be verified
+        outcome = index.of(store).outcome(job_id) or reading.page_of(store, job_id, lambda: None)
+    except KineticError:
+        return 0.0
+    if outcome is None:
+        return 0.0
+    return (outcome.ended or 0.0) if outcome.succeeded else None
+
+
 def decide(
     *,
     outcome: Outcome | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import disk, places
-from kinetic._maintenance import rules
+from kinetic._jobs import places, status
+from kinetic._maintenance import rules, usage
 from kinetic._stores.files import FileStore
 
 DAY = 24 * 3600.0
@@ -31,11 +32,12 @@ def fill(home):
     return put
 
 
-def look(home: Path) -> disk.Found:
-    return disk.look(home, places.runtime(), FileStore(home / "store"))
+def look(home: Path) -> usage.Usage:
+    store = FileStore(home / "store")
+    return usage.measure(home, places.runtime(), store, functools.partial(status.value_since, store))
 
 
-def holdings(found: disk.Found) -> dict[str, tuple[int, int]]:
+def holdings(found: usage.Usage) -> dict[str, tuple[int, int]]:
     return {holding.name: (holding.count, holding.size_bytes) for holding in found.holdings if holding.units}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from kinetic._cli import options, tables
 from kinetic._cli.tables import Column
 
 if TYPE_CHECKING:
-    from kinetic._jobs.disk import Found, Holding, Waiting
     from kinetic._maintenance.garbage_collection import Removed
+    from kinetic._maintenance.usage import Holding, Usage, Waiting
 
 COLUMNS = (
     Column("WHAT"),
@@ -37,14 +38,14 @@ def disk(clean: bool, as_json: bool) -> None:
 
     Example: kinetic disk --clean
     """
-    from kinetic._jobs import disk as disk_
     from kinetic._jobs import places
-    from kinetic._maintenance import garbage_collection
+    from kinetic._jobs.status import value_since
+    from kinetic._maintenance import garbage_collection, usage
 
     home, runtime = places.home(), places.runtime()
     store = places.local_store()
     swept = garbage_collection.collect(store, home, runtime) if clean else None
-    found, now = disk_.look(home, runtime, store), time.time()
+    found, now = usage.measure(home, runtime, store, functools.partial(value_since, store)), time.time()
     if as_json:
         tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
     else:
@@ -61,7 +62,7 @@ def _cells(holding: Holding, now: float) -> list[str]:
     return [holding.name, str(holding.count), _size(holding.size_bytes), oldest, holding.why]
 
 
-def _page(found: Found, now: float) -> dict[str, Any]:
+def _page(found: Usage, now: float) -> dict[str, Any]:
     from kinetic._wire import names
 
     overdue = {result.job_id for result in found.overdue(now)}

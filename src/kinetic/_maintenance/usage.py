@@ -14,17 +14,16 @@ import json
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kinetic._jobs import index, reading
 from kinetic._maintenance import garbage_collection, rules
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, keys
-from kinetic.errors import KineticError
 
+ValueSince = Callable[[str], float | None]
 OLD_SECONDS = 30 * rules.DAY  # a result that waits longer is told about
 _SCRATCH = ".tmp"
 _READ_EACH_TIME = frozenset({_SCRATCH, "packs", "data", "outputs"})  # of a store: written to, or used again
@@ -68,7 +67,7 @@ class Waiting(NamedTuple):
     ended: float
 
 
-class Found(NamedTuple):
+class Usage(NamedTuple):
     """What lies on this disk.
 
     Attributes:
@@ -135,22 +134,23 @@ class _Folder:
         return cls(list(map(str, below)), rows, list(map(int, inodes)), results)
 
 
-def look(home: Path, runtime: Path, store: Store) -> Found:
+def measure(home: Path, runtime: Path, store: Store, value_since: ValueSince) -> Usage:
     """Look through every folder; a file that has several names counts once.
 
     Args:
         home: The kinetic home.
         runtime: The folder of this host, inside the home or elsewhere.
         store: Where the jobs lie, inside the home or elsewhere.
+        value_since: Tells of a job in the store since when its value waits: 0.0 if nobody knows, None if it failed.
     """
-    return _Look(home, runtime, store).found()
+    return _Survey(home, runtime, store, value_since).usage()
 
 
-class _Look:
+class _Survey:
     """One look through all folders."""
 
-    def __init__(self, home: Path, runtime: Path, store: Store) -> None:
-        self._store, self._root = store, None if store.local is None else store.local.root
+    def __init__(self, home: Path, runtime: Path, store: Store, value_since: ValueSince) -> None:
+        self._value_since, self._root = value_since, None if store.local is None else store.local.root
         self._places = _apart([home, runtime, *([self._root] if self._root is not None else [])])
         named = ((self._root, "store"), (runtime, "run"), (home, "home"))
         self._roots = [(os.fspath(folder), name) for folder, name in named if folder]
@@ -160,7 +160,7 @@ class _Look:
         self._counted: set[tuple[int, int]] = set()  # files of folders that were not read: one may have a new name
         self._index = _Index(home, store.url) if self._root is not None else None
 
-    def found(self) -> Found:
+    def usage(self) -> Usage:
         """Look, and return what there is."""
         for place in self._places:
             folders_ = [os.fspath(place)]
@@ -172,7 +172,7 @@ class _Look:
         if self._index is not None:
             self._index.write()
         waiting = tuple(sorted(self._waiting, key=lambda result: result.ended))
-        return Found(self._places, tuple(self._holdings.values()), waiting)
+        return Usage(self._places, tuple(self._holdings.values()), waiting)
 
     def _held(self, folder: str) -> _Folder:
         """Return what a folder holds, from the index where that is certain."""
@@ -237,7 +237,7 @@ class _Look:
         name, unit = _kind(file)
         if name != "results":
             return name, unit
-        ended = _collectable(self._store, index.of(self._store), unit)
+        ended = self._value_since(unit)
         if ended is None:
             return "failures", unit
         held.is_lasting = held.is_lasting and bool(ended)
@@ -291,17 +291,6 @@ class _Index:
 
 def _stamp(about: os.stat_result) -> list[int]:
     return [about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
-
-
-def _collectable(store: Store, known: index.Index, job_id: str) -> float | None:
-    """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
-    try:  # nothing but its age is told, so it need not be verified
-        outcome = known.outcome(job_id) or reading.page_of(store, job_id, lambda: None)
-    except KineticError:
-        return 0.0
-    if outcome is None:
-        return 0.0
-    return (outcome.ended or 0.0) if outcome.succeeded else None
 
 
 def _apart(folders: Sequence[Path]) -> tuple[Path, ...]:
