@@ -11,7 +11,7 @@ import contextlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import logs, places, tombstones
 from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
