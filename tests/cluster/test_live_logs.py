@@ -43,6 +43,8 @@ ODD = b"\xff\x00\n\n10 %\r100 %\r\nkinetic| mine\n" + b"x" * 100_000 + b"\n"
 POD = """
 import json, os, socket, sys
 sys.path.insert(0, "/kinetic/runner.zip")
+import unpack
+unpack.install()
 from pathlib import Path
 from kinetic._runner.pod import printing, segments, spool, telling
 from kinetic._stores.memory import MemoryStore

@@ -269,6 +269,107 @@ def test_a_job_finds_kinetic_in_its_image(pods: Pods) -> None:
     assert pods.value() == (8, "Data", "Preempted", "gs://b/out")
 
 
+USES_KINETIC = """
+    def uses(path):
+        import sys
+        import kinetic
+        @kinetic.run(accelerator="tpu-v5e-1", capture_env_vars=["LANG"])
+        def inner(n):
+            return n * 2
+        try:
+            inner.run_async(1)
+        except TypeError as error:
+            refused = str(error)
+        used = inner(4), inner.local(5), bool(kinetic.output_dir()), issubclass(kinetic.errors.Preempted, Exception)
+        stand_ins = [name for name, module in sys.modules.items() if type(module).__module__.endswith("stand_ins")]
+        return used, refused, stand_ins
+"""
+
+
+@pytest.mark.parametrize("cloud_pods", ["plain", "obstore"], indirect=True)
+def test_a_job_that_uses_kinetic_needs_nothing_outside_of_what_travels_and_compiles_nothing(
+    cloud_pods: Pods,
+) -> None:
+    cloud_pods.order(USES_KINETIC, "")
+    cloud_pods.page = replace(cloud_pods.page, output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
+
+    code, out = cloud_pods.run(LANG="C.UTF-8")
+
+    assert code == 0, out
+    used, refused, stand_ins = cloud_pods.value()
+    assert used == (8, 10, True, True)
+    assert "cannot be submitted from inside a job" in refused
+    assert stand_ins == []
+    (package,) = cloud_pods.folder.glob("pod-0/kinetic-pod/runners/pod/kinetic")
+    assert [*package.rglob("*.pyc")]
+    assert [path for path in package.parent.rglob("__pycache__") if path.is_dir()] == []
+
+
+def test_data_that_a_job_names_itself_needs_nothing_outside_of_what_travels(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "set.txt").write_text("three lines")
+    pods.order(
+        """
+        def reads(path):
+            import sys
+            import kinetic
+            @kinetic.run(accelerator="cpu")
+            def inner(file):
+                return open(file).read()
+            text, digest = inner(kinetic.Data(path)), kinetic.Data(path).content_hash()
+            return text, len(digest), [n for n, m in sys.modules.items() if type(m).__module__.endswith("stand_ins")]
+        """,
+        str(tmp_path / "set.txt"),
+    )
+
+    code, out = pods.run()
+
+    assert code == 0, out
+    assert pods.value() == ("three lines", 64, [])
+
+
+def test_names_of_the_client_can_be_imported_in_a_pod_and_say_so_when_they_are_called(pods: Pods) -> None:
+    pods.order("""
+        def names():
+            import kinetic
+            from kinetic import BatchHandle, JobHandle, attach, attach_batch, collections, jobs, list_jobs, testing
+            def annotated(handle: JobHandle[int], batch: "BatchHandle[int]") -> None: ...
+            said = []
+            for call in (lambda: attach("job-1"), lambda: list_jobs(), lambda: attach_batch("g"), lambda: JobHandle()):
+                try:
+                    call()
+                except kinetic.errors.CallableError as error:
+                    said.append((error.what, error.next))
+            everything = [getattr(kinetic, name) is not None for name in kinetic.__all__]
+            try:
+                import kinetic._no_such_room
+            except ModuleNotFoundError:
+                said.append("no such room")
+            return said, all(everything), isinstance(3, JobHandle)
+    """)
+
+    code, out = pods.run()
+
+    assert code == 0, out
+    said, everything, is_one = pods.value()
+    assert [what for what, _ in said[:4]] == [
+        f"{name} cannot be used inside a job on a cluster"
+        for name in ("attach", "list_jobs", "attach_batch", "JobHandle")
+    ]
+    assert all("where the job is submitted" in after for _, after in said[:4])
+    assert (said[4:], everything, is_one) == (["no such room"], True, False)
+
+
+def test_an_error_in_a_pod_names_the_lines_of_the_function_and_none_of_ours(pods: Pods) -> None:
+    pods.order("def fails():\n    import json\n    return json.loads('{')")
+
+    code, _ = pods.run()
+
+    read = pods.outcome()
+    assert code == FAILED_EXIT
+    assert read.error["type"].endswith("JSONDecodeError")
+    assert "kinetic/_runner" not in read.error["traceback"]
+
+
 def test_a_job_sees_captured_values_before_its_arguments_are_opened(pods: Pods) -> None:
     class Opened:
         def __reduce__(self) -> Any:
@@ -486,6 +587,36 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
     assert done.returncode == FAILED_EXIT
     assert "this image has Python 3.8" in done.stdout
+
+
+def test_an_image_with_another_python_than_the_clients_says_so_and_begins_nothing(pods: Pods, tmp_path: Path) -> None:
+    code = f"""
+import runpy, sys
+sys.version_info, sys.argv = (3, 99, 2), [{str(pods.zipped)!r}]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.returncode == FAILED_EXIT
+    ours = ".".join(map(str, sys.version_info[:2]))
+    assert f"this image has Python 3.99, and the job was submitted with Python {ours}" in done.stdout.splitlines()[-1]
+    assert "choose another container_image" in done.stdout.splitlines()[-1]
+
+
+def test_an_image_whose_python_has_no_lzma_says_so(pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "lzma.py").write_text("raise ImportError('No module named _lzma')")
+
+    done = subprocess.run(
+        [sys.executable, str(pods.zipped)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == FAILED_EXIT
+    assert "the Python of this image has no lzma" in done.stdout
 
 
 def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from pathlib import Path
 from time import monotonic as _monotonic
 from typing import Any, NoReturn
 
-from kinetic._runner import calling, delivering, doors, fetching, hosts, interpreter, output, pickling, workspace
+from kinetic._runner import (
+    calling,
+    delivering,
+    doors,
+    fetching,
+    hosts,
+    interpreter,
+    output,
+    pickling,
+    stand_ins,
+    workspace,
+)
 from kinetic._runner.report import Teller, end_after
 from kinetic._runner.work import (
     DATA,
@@ -177,6 +188,7 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
     with _timed(times, ENVIRONMENT):
         teller.enter(ENVIRONMENT)
         interpreter.enter_workspace(task.folder, order.plan, task.runner)
+        stand_ins.prepare(task.runner)
         interpreter.become_main(order.script, task.folder)
         outputs.make(outputs.checkpoints_of(order))  # and with it the output folder above it
         hosts.join_when_jax_is_imported(hosts.Seat(task.host, task.hosts, task.coordinator))

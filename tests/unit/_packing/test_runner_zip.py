@@ -1,12 +1,16 @@
-"""The runner as one file: the same bytes each time, small enough for a ConfigMap, and complete."""
+"""The runner as one file: the same bytes each time, small, and what it lists is complete and no more."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import io
+import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +20,43 @@ from kinetic.errors import PackingError
 
 BUILD = "import hashlib; from kinetic._packing import runner_zip; print(runner_zip.build().sha256)"
 SOURCE = Path(runner_zip.__file__).parents[2]
+QUARTER = 250_000  # bytes of the 1 MiB that a ConfigMap holds
+
+pytestmark = pytest.mark.timeout(120)  # it is compiled once for each content
 
 
-def test_two_builds_are_the_same_bytes() -> None:
-    surroundings = [{"PYTHONPATH": str(SOURCE), "TZ": zone} for zone in ("UTC", "Asia/Tokyo")]
-    built = [subprocess.run([sys.executable, "-c", BUILD], env=each, stdout=-1, check=True) for each in surroundings]
+def built_in(folder: Path, *, before: str = "", **environ: str) -> str:
+    """Build in a process that finds nothing built before, and return the digest."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTHON"))}
+    own = {"KINETIC_HOME": f"{folder}/home", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONPATH": str(SOURCE)}
+    words = [sys.executable, "-c", before + BUILD]
+    return subprocess.run(words, env={**clean, **own, **environ}, stdout=-1, text=True, check=True).stdout
 
-    assert built[0].stdout == built[1].stdout
+
+def test_two_builds_are_the_same_bytes_whatever_was_imported_before(tmp_path: Path) -> None:
+    first = built_in(tmp_path / "a", TZ="UTC", PYTHONHASHSEED="1")
+    other = built_in(tmp_path / "b", TZ="Asia/Tokyo", PYTHONHASHSEED="2", before="import kinetic.jobs, email.message; ")
+
+    assert first == other
+    assert first.strip() == runner_zip.build().sha256
+
+
+def test_what_was_built_is_kept_and_a_damaged_one_is_built_again(tmp_path: Path) -> None:
+    first = built_in(tmp_path)
+    (kept,) = tmp_path.rglob("runner.*.zip")
+    data = kept.read_bytes()
+    kept.write_bytes(data[: len(data) // 2])
+
+    assert built_in(tmp_path) == first
+    assert kept.read_bytes() == data
+
+
+def test_where_the_installation_cannot_be_written_it_is_kept_in_the_home(tmp_path: Path) -> None:
+    (tmp_path / "bytecode").write_text("in the way of the folder")
+
+    built_in(tmp_path)
+
+    assert [path.parent for path in tmp_path.rglob("runner.*.zip")] == [tmp_path / "home" / "cache" / "runner"]
 
 
 def test_its_name_is_its_digest(tmp_path: Path) -> None:
@@ -32,17 +66,49 @@ def test_its_name_is_its_digest(tmp_path: Path) -> None:
     assert runner_zip.build().sha256[:24] in path.name
 
 
-def test_it_fits_into_a_config_map_with_room_to_grow() -> None:
-    assert len(runner_zip.build().data) < 800_000
+def test_it_takes_at_most_a_quarter_of_a_config_map() -> None:
+    assert len(runner_zip.build().data) <= QUARTER
 
 
-def test_it_holds_the_package_without_its_faces_and_the_pickler() -> None:
+def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
     names = zipfile.ZipFile(io.BytesIO(runner_zip.build().data)).namelist()
+    travels = runner_zip.contents()
 
-    assert {"__main__.py", "worker.py", "kinetic/__init__.py", "kinetic/_runner/pod/parent.py"} <= set(names)
-    assert "cloudpickle/cloudpickle.py" in names
-    assert not [name for name in names if name.startswith(("kinetic/_cli", "kinetic/_dashboard", "kinetic/_cluster"))]
-    assert names == sorted(names)
+    assert names == ["__main__.py", "files.xz", "unpack.py"]
+    assert {"kinetic/__init__.py", "kinetic/_runner/pod/parent.py", "cloudpickle/cloudpickle.py"} <= set(travels)
+    assert not [name for name in travels if name.startswith(("kinetic/_cli", "kinetic/_backends", "kinetic/_batches"))]
+
+
+@pytest.mark.parametrize("module", [*runner_zip.ROOMS, *runner_zip.MODULES, *runner_zip.SELDOM])
+def test_what_is_listed_is_there(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
+    assert runner_zip.is_listed(module)
+
+
+# A door to the client's side names what a job finds stand-ins for.
+DOORS = {"kinetic.collections", "kinetic.jobs", "kinetic.testing"}
+
+
+@pytest.mark.parametrize("name", sorted(runner_zip.contents()))
+def test_a_listed_module_imports_only_listed_ones(name: str) -> None:
+    module = runner_zip.module_of(name)
+    tree = ast.parse(runner_zip.contents()[name].read_bytes())
+    missing = {each for each in imported(tree) if each in LEFT_OUT}
+
+    assert module in DOORS or not missing
+
+
+LEFT_OUT = set(runner_zip.left_out())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Return the modules that an import of this one imports as well: not those in functions, and for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +117,16 @@ def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(PackingError, match="too large"):
         runner_zip.build()
+
+
+def test_a_python_that_cannot_compile_it_is_an_error_of_three_parts(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner_zip, "_built", [])
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+
+    with pytest.raises(PackingError, match="could not be compiled") as caught:
+        runner_zip.build()
+
+    assert "no-python" in str(caught.value.why)
+    assert caught.value.next

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 8  # hosts that are asked side by side
 _TRIES = 3
 _VISITOR = (
-    f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); from kinetic._runner.pod.visitor import main; main(sys.argv[1:])"
+    f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); import unpack; unpack.install(); "
+    "from kinetic._runner.pod.visitor import main; main(sys.argv[1:])"
 )
 _COMMAND = ("python3", "-P", "-c", _VISITOR)
 

@@ -1,0 +1,99 @@
+"""The files of a runner for pods, packed by an interpreter of its own: ``python -I -S -X no_debug_ranges bytecode.py``.
+
+It reads one JSON object from standard input: ``compile`` and ``keep`` have source files by their names in the runner's
+folder, ``texts`` has what is written as it is. It writes one dict of code objects and bytes, marshalled and compressed.
+A fresh interpreter writes the same bytes each time; one that has done other things does not, because marshal writes a
+string otherwise that something else refers to. And only a start can leave out the columns of each instruction, a
+quarter of the bytes. Line numbers stay.
+
+Docstrings, annotations of functions and blocks for type checkers are not compiled: nothing of the runner reads them.
+Of sources that are kept, the docstrings are emptied, and every other line stays where it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import lzma
+import marshal
+import sys
+import types
+from typing import TypeVar
+
+Documented = TypeVar("Documented", bound=ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+class _Bare(ast.NodeTransformer):
+    """Take away what a job does not need."""
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        self.generic_visit(node)
+        return without_docstring(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.generic_visit(node)
+        return without_docstring(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._without_annotations(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._without_annotations(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node.orelse or ast.copy_location(ast.Pass(), node)
+        return node
+
+    def _without_annotations(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = None
+        named = node.args
+        for argument in (*named.posonlyargs, *named.args, *named.kwonlyargs, named.vararg, named.kwarg):
+            if argument is not None:
+                argument.annotation = None
+        return without_docstring(node)
+
+
+def without_docstring(node: Documented) -> Documented:
+    """Return a module, class or function without its docstring."""
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        node.body = node.body[1:] or [ast.copy_location(ast.Pass(), first)]
+    return node
+
+
+def emptied(text: str) -> str:
+    """Return a source whose docstrings are empty and whose lines have their numbers."""
+    lines = text.split("\n")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if without_docstring(node).body[:1] != [first]:
+                lines[first.lineno - 1] = " " * first.col_offset + '""'
+                lines[first.lineno : first.end_lineno] = [""] * ((first.end_lineno or first.lineno) - first.lineno)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Pack what standard input names; the bytes go to standard output."""
+    asked = json.load(sys.stdin)
+    made: dict[str, types.CodeType | bytes] = {}
+    for name, path in sorted(asked["compile"].items()):
+        tree = _Bare().visit(ast.parse(_read(path)))
+        made[name] = compile(tree, name, "exec", dont_inherit=True, optimize=0)
+    for name, path in sorted(asked["keep"].items()):
+        made[name] = emptied(_read(path)).encode()
+    for name, text in sorted(asked["texts"].items()):
+        made[name] = text.encode()
+    sys.stdout.buffer.write(lzma.compress(marshal.dumps(made), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+if __name__ == "__main__":
+    main()
