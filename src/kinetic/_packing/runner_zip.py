@@ -26,6 +26,7 @@ from typing import NamedTuple
 from kinetic import _settings as settings
 from kinetic._packing import bytecode, runner
 from kinetic._wire import folders
+from kinetic._wire.pod import LEFT_OUT
 from kinetic.errors import PackingError
 
 MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes writes around it; a test allows a quarter
@@ -82,7 +83,6 @@ SELDOM = (
     "kinetic.jobs",
     "kinetic.testing",
 )
-LEFT_OUT = "left_out.json"  # of the unpacked runner: the names of the modules that stay with the client
 _FILES = "files.xz"
 _COMPILE_SECONDS = 120.0
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can hold

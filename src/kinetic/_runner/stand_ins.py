@@ -15,15 +15,14 @@ from importlib.abc import Loader
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kinetic._wire.pod import LEFT_OUT
 from kinetic.errors import CallableError
-
-_LIST = "left_out.json"  # beside the package, in the folder of a pod's runner
 
 
 def prepare(runner: str) -> None:
     """Let this process find stand-ins for what the runner in this folder leaves out, if it leaves anything out."""
     try:
-        names = frozenset(json.loads((Path(runner) / _LIST).read_bytes()))
+        names = frozenset(json.loads((Path(runner) / LEFT_OUT).read_bytes()))
     except FileNotFoundError:  # not a pod's
         return
     sys.meta_path.append(_Finder(names))

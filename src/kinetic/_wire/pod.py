@@ -30,6 +30,7 @@ STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with cre
 STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's
 BUCKETS_FOLDER = "/kinetic/buckets"  # of an order's data, that with the number N is mounted at BUCKETS_FOLDER/N
 ENVIRONMENT_FILE = "environment.json"  # captured values: {"NAME": "value"}; may be missing when there are none
+LEFT_OUT = "left_out.json"  # in the folder of a pod's runner: the names of the modules that stay with the client
 TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows what stands in it as the container's message
 
 # Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
