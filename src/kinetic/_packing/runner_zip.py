@@ -34,6 +34,7 @@ MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes wr
 # What travels: whole rooms, and of the other rooms what applying a decorator in a job loads.
 ROOMS = (
     "cloudpickle",
+    "kinetic._blobs",
     "kinetic._data",
     "kinetic._hardware",
     "kinetic._output",
@@ -44,6 +45,8 @@ ROOMS = (
 )
 MODULES = (
     "kinetic",
+    "kinetic._backends",
+    "kinetic._backends.registry",
     "kinetic._jobs",
     "kinetic._jobs.defaults",
     "kinetic._jobs.options",
@@ -68,6 +71,7 @@ MODULES = (
 )
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
+    "kinetic._blobs.scan",
     "kinetic._data",
     "kinetic._jobs.referring",
     "kinetic._runner.asking",
