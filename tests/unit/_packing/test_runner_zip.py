@@ -76,7 +76,8 @@ def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
 
     assert names == ["__main__.py", "files.xz", "unpack.py"]
     assert {"kinetic/__init__.py", "kinetic/_runner/pod/parent.py", "cloudpickle/cloudpickle.py"} <= set(travels)
-    assert not [name for name in travels if name.startswith(("kinetic/_cli", "kinetic/_backends/kube", "kinetic/_batches"))]
+    stays = ("kinetic/_cli", "kinetic/_backends/kube", "kinetic/_backends/local", "kinetic/_batches")
+    assert not [name for name in travels if name.startswith(stays)]
 
 
 @pytest.mark.parametrize("module", [*runner_zip.ROOMS, *runner_zip.MODULES, *runner_zip.SELDOM])
