@@ -43,6 +43,8 @@ CALLED = {
     "kinetic.Data": "data",
     "kinetic.JobHandle": "job",
     "kinetic.RemoteCallable": "f",
+    "kinetic.testing.FakeBackend": "backend",
+    "kinetic.testing.FakeClock": "clock",
     "kinetic.testing.MemoryStore": "store",
 }
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Source):\s*(.*)")

@@ -1,21 +1,24 @@
-"""For tests of your own code: a store in memory, and a kinetic home of the test's own.
+"""For tests of your own code: jobs on this machine in a home of their own, or jobs in the process of the test.
 
 def test_my_training(tmp_path):
-    with kinetic.testing.temporary_home(tmp_path):
+    with kinetic.testing.fake_backend(tmp_path):
         assert train(0.1) < 1.0
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kinetic._backends import registry
+from kinetic._backends.clock import FakeClock
+from kinetic._backends.fake import FakeBackend
 from kinetic._stores.memory import MemoryStore
 
-__all__ = ["MemoryStore", "temporary_home"]
+__all__ = ["FakeBackend", "FakeClock", "MemoryStore", "fake_backend", "temporary_home"]
 
 _POINTERS = ("PROJECT", "ZONE", "CLUSTER", "NAMESPACE", "STORE", "PROFILE", "PROFILES_FILE", "RUNTIME_DIR")
 
@@ -30,11 +33,35 @@ def temporary_home(folder: Path) -> Iterator[Path]:
     Yields:
         The kinetic home.
     """
+    with _pointed_at(folder, registry.HERE.name) as home:
+        yield home
+
+
+@contextmanager
+def fake_backend(folder: Path, backend: FakeBackend | None = None) -> Iterator[FakeBackend]:
+    """Run jobs in this process, with a store in memory and a clock that takes no time, until the block ends.
+
+    Args:
+        folder: An existing folder for keys and caches, best pytest's ``tmp_path``.
+        backend: A backend with another clock or other times than the default.
+
+    Yields:
+        The backend: its clock decides when jobs begin and end.
+    """
+    made = FakeBackend() if backend is None else backend
+    names = dict.fromkeys(("project", "zone", "cluster"), made.name) | {"namespace": made.namespace}
+    store = f"memory://kinetic-{secrets.token_hex(8)}"
+    entry = registry.Entry(made.name, lambda _: made, store=store, defaults=names)
+    with registry.registered(entry), _pointed_at(folder, made.name):
+        yield made
+
+
+@contextmanager
+def _pointed_at(folder: Path, backend: str) -> Iterator[Path]:
+    """Let this process keep everything below a folder, and submit its jobs to a backend."""
     home = Path(folder) / ".kinetic"
-    changed = {f"KINETIC_{name}": "" for name in _POINTERS} | {
-        "KINETIC_HOME": str(home),
-        "KINETIC_BACKEND": registry.HERE.name,
-    }
+    changed = {f"KINETIC_{name}": "" for name in _POINTERS}
+    changed |= {"GOOGLE_CLOUD_PROJECT": "", "KINETIC_HOME": str(home), "KINETIC_BACKEND": backend}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

@@ -21,6 +21,7 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kinetic._backends.clock import Clock
     from kinetic._hardware.placement import Placement
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import Child, Order
@@ -210,9 +211,12 @@ class Observer(Protocol):
     """Says how jobs stand, and waits for changes.
 
     Attributes:
+        clock: What those who wait go by.
         look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
     """
 
+    @property
+    def clock(self) -> Clock: ...
     @property
     def look_seconds(self) -> float: ...
 
@@ -242,7 +246,14 @@ class Observer(Protocol):
 
 
 class Inspector(Protocol):
-    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports."""
+    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports.
+
+    Attributes:
+        log_seconds: How often whoever follows a log asks for more of it.
+    """
+
+    @property
+    def log_seconds(self) -> float: ...
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it.

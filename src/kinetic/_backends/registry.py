@@ -59,6 +59,7 @@ class Entry(NamedTuple):
         name: What a user writes into ``backend=``.
         source: The module whose ``open_backend(opening)`` opens it, or such a function.
         is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
+        containers: Whether jobs run in containers: these have an image, and settings of a cluster.
         spans_hosts: Whether a job takes several small hosts where one large host would do.
         many_hosts: The backend that takes jobs of several hosts instead, unless the user named this one; "" for none.
         store: The default store, with {home}, {project} and {cluster} filled in.
@@ -71,6 +72,7 @@ class Entry(NamedTuple):
     name: str
     source: str | Callable[[Opening], Any]
     is_here: bool = False
+    containers: bool = False
     spans_hosts: bool = False
     many_hosts: str = ""
     store: str = "gs://{project}-kn-{cluster}-jobs"
@@ -81,6 +83,7 @@ class Entry(NamedTuple):
 
 _ON_A_CLUSTER: dict[str, Any] = {
     "source": "kinetic._backends.kube.backend",
+    "containers": True,
     "defaults": {"zone": "us-central1-a", "cluster": "kinetic-cluster", "namespace": "default"},
     "variables": ("KUBECONFIG", "KINETIC_OWNER", "HOME"),
     "library": ("httpx2", "gke"),

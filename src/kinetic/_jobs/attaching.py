@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
@@ -51,17 +50,18 @@ def wait_for_server(
     _check_is_debugged(job)
     _check_place(job, host)
     given_up = given_up or threading.Event()
-    limit = None if timeout is None else time.monotonic() + timeout
     backend, reader = places.backend_of(job), waiting.StatusReader(job)
+    clock = backend.clock
+    limit = None if timeout is None else clock.monotonic() + timeout
     try:
         while not given_up.is_set():
-            seen, looked = reader.read(limit), time.monotonic()
+            seen, looked = reader.read(limit), clock.monotonic()
             if seen.status.is_final:
                 raise _ended(job, seen.status)
             is_running = seen.status is JobStatus.RUNNING
             if is_running and (found := _now(job, host)) is not None:
                 return found
-            if limit is not None and time.monotonic() >= limit:
+            if limit is not None and clock.monotonic() >= limit:
                 what = f"the debug server of {job.job_id} was not there within {timeout:g} s"
                 raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {job.job_id}")
             _pause(backend, job, given_up, looked=None if is_running else looked, limit=limit)
@@ -87,7 +87,7 @@ def _pause(
     """
     pause = _LOOK_SECONDS if backend.is_here else _LOOK_FAR_SECONDS
     if looked is None or backend.is_here:
-        given_up.wait(pause if limit is None else min(pause, limit - time.monotonic()))
+        given_up.wait(pause if limit is None else min(pause, limit - backend.clock.monotonic()))
     else:
         while not given_up.is_set() and not waiting.has_news(backend, job, pause=pause, looked=looked, limit=limit):
             pass

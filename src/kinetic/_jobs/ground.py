@@ -69,7 +69,7 @@ def prepare(options: Options) -> Ground:
     with output.phase(where, summary=False):
         backend = places.backend_at(target, strict=strict)
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-        wanted = None if backend.is_here else _settings_of(target)
+        wanted = _settings_of(target) if registry.find(backend.name).containers else None
         backend.check_store(target.store.value)
         notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
     home = settings.ensure_home(os.environ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from kinetic._wire.digests import LogDigest
     from kinetic._wire.handles import JobRecord
 
-_LOG_SECONDS = 0.1  # a job flushes its output this often
 _AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
 _AGAIN_SECONDS = 1.0
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
@@ -66,8 +64,9 @@ def wait(
     """
     if past_of(job) is not None:
         return _of_history(job, on_change, follow)
-    limit = None if timeout is None else time.monotonic() + timeout
     backend = places.backend_of(job)
+    clock = backend.clock
+    limit = None if timeout is None else clock.monotonic() + timeout
     shown = _Shown(job, follow, progress)
     reader = StatusReader(job)
     told: JobStatus | None = None
@@ -81,10 +80,10 @@ def wait(
             if told.is_final:
                 shown.end()
                 return seen
-            looked = time.monotonic()
+            looked = clock.monotonic()
             while not has_news(backend, job, pause=shown.pause, looked=looked, limit=limit):
                 shown.keep_up(seen)
-            if limit is not None and time.monotonic() >= limit:
+            if limit is not None and clock.monotonic() >= limit:
                 raise _too_late(job, timeout or 0.0, told)
     finally:
         shown.close()
@@ -105,24 +104,25 @@ class StatusReader:
 
     def __init__(self, job: JobRecord) -> None:
         self._job = job
+        self._clock = places.backend_of(job).clock
         self._has_seen = False
 
     def read(self, limit: float | None) -> Snapshot:
         """Look until there is an answer; the first time whatever is wrong is raised at once.
 
         Args:
-            limit: When waiting is over, by the clock that only goes forward; None for never.
+            limit: When waiting is over, by the clock of the backend; None for never.
         """
-        until = time.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
+        until = self._clock.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
         until = until if limit is None else min(until, limit)
         while True:
             try:
                 seen = observe(self._job)
             except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
-                if time.monotonic() >= until:
+                if self._clock.monotonic() >= until:
                     raise
                 output.once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
-                time.sleep(_AGAIN_SECONDS)
+                self._clock.sleep(_AGAIN_SECONDS)
             else:
                 self._has_seen = True
                 return seen
@@ -137,16 +137,16 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
         backend: The place.
         job: The job.
         pause: How many seconds to wait at most; the place may want to be asked sooner.
-        looked: When the last look was, by the clock that only goes forward.
+        looked: When the last look was, by the clock of the backend.
         limit: When there is no use in waiting any longer, by the same clock.
     """
-    begun = time.monotonic()
+    begun = backend.clock.monotonic()
     pause = min(pause, backend.look_seconds)
     left = pause if limit is None else min(pause, limit - begun)
     if left <= 0:
         return True
     was_told = backend.watch(job.job_id, seconds=left)
-    now = time.monotonic()
+    now = backend.clock.monotonic()
     return backend.is_here or was_told or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
 
 
@@ -164,6 +164,7 @@ class _Shown:
     ) -> None:
         self._follow = follow
         self._attempt = Attempt(job)
+        self._log_seconds = places.backend_of(job).log_seconds
         self._follower = make_follower(job, attempt=self._attempt) if follow is not None else None
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
@@ -172,7 +173,7 @@ class _Shown:
     @property
     def pause(self) -> float:
         """Seconds until there may be something new to show, whether or not there is news."""
-        return _REASON_SECONDS if self._follower is None else _LOG_SECONDS
+        return _REASON_SECONDS if self._follower is None else self._log_seconds
 
     def show(self, seen: Snapshot) -> None:
         """Show what is new."""
@@ -230,7 +231,7 @@ class _Reasons:
         backend = places.backend_of(self._job)
         if backend.is_here:
             return "waiting for a slot", reason.removeprefix("waits for ")
-        now = time.monotonic()
+        now = backend.clock.monotonic()
         if now >= self._next:
             self._next = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_REASON_SECONDS)
@@ -259,6 +260,7 @@ class Attempt:
     def __init__(self, job: JobRecord) -> None:
         self.number = 0
         self._job = job
+        self._clock = places.backend_of(job).clock
         self._version: str | None = None
         self._asked, self._until = 0.0, 0.0
 
@@ -270,10 +272,10 @@ class Attempt:
             self.number = seen.sighting.attempt
         elif seen.sighting is not None and seen.sighting.version != self._version:
             self._version = seen.sighting.version
-            self._until = time.monotonic() + _CLAIM_SECONDS  # a pod that was made begins with its attempt in this time
+            self._until = self._clock.monotonic() + _CLAIM_SECONDS  # a pod begins with its attempt in this time
 
     def __call__(self) -> int:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if self._asked + _ATTEMPT_SECONDS < now < self._until:
             self._asked = now
             with contextlib.suppress(KineticError):
@@ -289,9 +291,9 @@ def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) 
 
     def reopen(number: int) -> LiveLog | None:
         nonlocal last
-        if not backend.is_here and time.monotonic() - last < _ATTEMPT_SECONDS:
+        if not backend.is_here and backend.clock.monotonic() - last < _ATTEMPT_SECONDS:
             return None  # each try is a question to the cluster
-        last = time.monotonic()
+        last = backend.clock.monotonic()
         with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):  # it is tried again
             return logs.open_log(backend, store, job.job_id, attempt=number, host=host, follow=True)
         return None

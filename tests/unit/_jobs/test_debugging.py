@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kinetic._backends.clock import SYSTEM
 from kinetic._backends.protocol import DebugAddress
 from kinetic._jobs import addressing, attaching, debugging, forwarding, places, waiting
 from kinetic._jobs.options import Options
@@ -160,7 +161,7 @@ def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one
 class Place:
     """A place in which a job begins to run, and its debug server comes, after so many looks each; looks may fail."""
 
-    is_here, look_seconds = False, 0.0
+    is_here, look_seconds, clock = False, 0.0, SYSTEM
 
     def __init__(self, *seen: object) -> None:
         self.seen = list(seen)

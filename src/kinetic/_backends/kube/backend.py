@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._backends import registry
+from kinetic._backends.clock import SYSTEM, Clock
 from kinetic._backends.kube import (
     checking,
     diagnosis,
@@ -72,6 +73,8 @@ class KubeBackend:
     """
 
     is_here = False
+    clock: Clock = SYSTEM
+    log_seconds = 0.1  # a job flushes its output this often
 
     def __init__(
         self, name: str, where: Where, environ: Mapping[str, str] | None = None, *, spans_hosts: bool = False

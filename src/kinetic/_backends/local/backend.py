@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
+from kinetic._backends.clock import SYSTEM, Clock
 from kinetic._backends.local import (
     asking,
     burying,
@@ -84,6 +85,8 @@ class LocalBackend:
     name = registry.HERE.name
     namespace = "default"
     is_here = True
+    clock: Clock = SYSTEM
+    log_seconds = 0.1  # a job flushes its output this often
     look_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more
 
     def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:

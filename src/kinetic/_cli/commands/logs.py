@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Out = IO[bytes] | gate.Terminal | Prefixed
 _BLOCK_BYTES = 1 << 20
-_LOG_SECONDS = 0.1  # a job flushes its output this often
 
 
 @click.command
@@ -154,8 +153,8 @@ def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> 
                 sys.stdout.flush()
                 return seen
             told = _say_what_it_waits_for(seen, told)
-            looked = time.monotonic()
-            while not waiting.has_news(backend, handle, pause=_LOG_SECONDS, looked=looked):
+            looked = backend.clock.monotonic()
+            while not waiting.has_news(backend, handle, pause=backend.log_seconds, looked=looked):
                 _print_news(followers)
     finally:
         for follower, _ in followers:

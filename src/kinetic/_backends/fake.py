@@ -1,0 +1,474 @@
+"""A backend for tests: it carries out jobs in this process, without any other, on a clock that only the test moves.
+
+    launch ──pending_seconds──▶ begins ──running_seconds──▶ the function is called, and its end is written
+
+Everything that has become due happens when somebody looks or waits, in the order of its time. So a test decides when a
+job begins and ends, by the clock or by ``start``, ``finish``, ``fail`` and ``lose``, and nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kinetic._backends.clock import Clock, FakeClock
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
+from kinetic._hardware.placement import Placement
+from kinetic._runner import calling, fetching, pickling, retries
+from kinetic._stores import open_store
+from kinetic._wire import keys, outcome, seal
+from kinetic._wire.note import Note
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
+from kinetic.job_status import JobStatus
+
+MACHINE = "fake"
+_WITHOUT_BODY = frozenset({"deadline", "runner"})
+_BUSY_SECONDS = 0.001  # of real time, where nothing can happen: another thread may be about to change that
+
+
+@dataclass
+class _Job:
+    """One job of a fake backend. Times are of its clock, which only goes forward."""
+
+    launch: Launch
+    begins: float
+    submitted: float
+    attempt: int = 0
+    ends: float = math.inf
+    started: float | None = None
+    ended: float | None = None
+    status: JobStatus = JobStatus.PENDING
+    reason: str = ""
+    changes: int = 1
+    log: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def job_id(self) -> str:
+        return self.launch.order.job_id
+
+    @property
+    def due(self) -> float:
+        """When something happens to it next."""
+        return {JobStatus.PENDING: self.begins, JobStatus.RUNNING: self.ends}.get(self.status, math.inf)
+
+    def sighting(self) -> Sighting:
+        return Sighting(
+            name=self.job_id,
+            status=self.status,
+            attempt=self.attempt,
+            reason=self.reason,
+            where=MACHINE,
+            submitted=self.submitted,
+            started=self.started,
+            ended=self.ended,
+            version=str(self.changes),
+        )
+
+
+class _Roles:
+    """The four roles of a backend, over jobs in this process."""
+
+    is_here = False
+    namespace = "default"
+    look_seconds = 30.0
+    log_seconds = 30.0  # a log only grows where something happens, which is told
+    name: str
+    environ: Mapping[str, str]
+    clock: Clock
+    pending_seconds: float
+    running_seconds: float
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+        self._kept: dict[str, str] = {}
+        self._seen: dict[tuple[int, str], int] = {}  # by thread and job: the changes that it was told of
+        self._lock = threading.RLock()  # a function that is called may submit jobs of its own
+
+    # ------------------------------------------------------------------------------------------------ launching
+
+    def begin(self, job_id: str) -> None:
+        """Do nothing: until it is launched there is nothing of a job here."""
+
+    def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
+        """Do nothing; see ``begin``."""
+
+    def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Take any hardware: there is none."""
+        return ()
+
+    def check_store(self, url: str) -> None:
+        """Take any store that this process can open."""
+
+    def prepare(self) -> None:
+        """Do nothing: nothing takes time."""
+
+    def launch(self, launches: Sequence[Launch]) -> list[str]:
+        """Take jobs; see the protocol.
+
+        Raises:
+            LaunchError: One of them waits for a debugger.
+        """
+        if any(launch.order.debug is not None for launch in launches):
+            raise LaunchError("debug=True needs a process to attach to, and a fake backend has none")
+        with self._lock:
+            now = self.clock.monotonic()
+            for launch in launches:
+                made = _Job(launch, now + self.pending_seconds, self.clock.time())
+                self._jobs.setdefault(launch.order.job_id, made)
+        return [launch.order.job_id for launch in launches]
+
+    def name_of(self, job_id: str, hosts: int) -> str:  # noqa: ARG002 - a cluster's names depend on it
+        """Return the name of a job; see the protocol."""
+        return f"{self.name}-{job_id}"
+
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:  # noqa: ARG002 - it takes no time
+        """End jobs; those that have not ended are gone with it."""
+        with self._lock:
+            for name in names:
+                if name in self._jobs and not self._jobs[name].status.is_final:
+                    del self._jobs[name]
+        return True
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Forget jobs; see the protocol."""
+        with self._lock:
+            for name in names:
+                self._jobs.pop(name, None)
+
+    def sweep(self, scratch: Path | None, history: object = None) -> None:
+        """Do nothing: all of it is gone with this process."""
+
+    # ------------------------------------------------------------------------------------------------ observing
+
+    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+        """Look at some jobs; see the protocol."""
+        with self._lock:
+            self._let_happen()
+            return {name: self._jobs[name].sighting() for name in names if name in self._jobs}
+
+    def observe_group(self, group: str) -> dict[str, Sighting]:
+        """Look at the living jobs of a batch; see the protocol."""
+        with self._lock:
+            self._let_happen()
+            theirs = [job for job in self._jobs.values() if job.launch.group == group]
+            return {job.job_id: job.sighting() for job in theirs if not job.status.is_final}
+
+    def find(self) -> Iterator[Sighting]:
+        """Look at every job; see the protocol."""
+        with self._lock:
+            self._let_happen()
+            return iter([job.sighting() for job in self._jobs.values()])
+
+    def watch(self, name: str, *, seconds: float) -> bool:
+        """Move the clock to the next thing that happens, at most some seconds; see the protocol."""
+        at = (threading.get_ident(), name)
+        before = self._seen.get(at, 0)
+        self._move(seconds, lambda: self._changes_of(name) != before)
+        self._seen[at] = self._changes_of(name)
+        return self._seen[at] != before
+
+    def watch_group(self, group: str, *, seconds: float) -> None:
+        """Move the clock until a job of a batch has ended, at most some seconds; see the protocol."""
+        before = self._ended_in(group)
+        self._move(seconds, lambda: self._ended_in(group) != before)
+
+    def forget_watch(self, name: str) -> None:
+        """Forget what this thread has seen of a job; see the protocol."""
+        self._seen.pop((threading.get_ident(), name), None)
+
+    def explain(self, name: str) -> Diagnosis | None:
+        """Say how a job stands; see the protocol."""
+        with self._lock:
+            job = self._jobs.get(name)
+            if job is None:
+                return None
+            if job.status is JobStatus.FAILED and job.reason:
+                return Diagnosis(f"{name}: {job.reason}", code="lost", waits=False, status=job.status)
+            waits = job.status is JobStatus.PENDING
+            when = f"until {job.begins:g} s on the clock" if math.isfinite(job.begins) else "until start() is called"
+            what = f"{name} waits {when}" if waits else f"{name} is {job.status.value}"
+            return Diagnosis(what, waits=waits, status=job.status)
+
+    # ------------------------------------------------------------------------------------------------ inspecting
+
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FakeLog | None:  # noqa: ARG002
+        """Return what a job has printed; see the protocol."""
+        with self._lock:
+            job = self._jobs.get(name)
+            return None if job is None or host or attempt not in job.log else FakeLog(job.log[attempt])
+
+    def last_log(self, name: str, *, host: int, attempt: int) -> None:
+        """Return nothing: what a job printed is in the store, or in ``live_log``."""
+
+    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:  # noqa: ARG002
+        """Return nothing: there is no debug server."""
+        return {}
+
+    def dial(self, address: DebugAddress) -> AbstractContextManager[Any]:
+        """Refuse: nothing listens.
+
+        Raises:
+            BackendError: Always.
+        """
+        raise BackendError(f"nothing listens at {address.port}: a fake backend has no ports")
+
+    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> NoReturn:  # noqa: ARG002
+        """Refuse: a job has no process of its own.
+
+        Raises:
+            RunnerError: Always.
+        """
+        raise RunnerError(f"{name} has no process of its own: a fake backend runs it in this one")
+
+    def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
+        """Say that there are none; see the protocol."""
+        return [Stacks(host, "", f"{name} has no process of its own") for host in hosts]
+
+    # ------------------------------------------------------------------------------------------------ secrets
+
+    def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:  # noqa: ARG002
+        """Keep what no store may hold; see the protocol."""
+        self._kept[group] = json.dumps(dict(secrets))
+
+    def kept(self, group: str) -> dict[str, Any] | None:
+        """Return what was kept for a batch; see the protocol."""
+        found = self._kept.get(group)
+        return None if found is None else dict(json.loads(found))
+
+    def forget_kept(self, group: str) -> None:
+        """Remove what was kept for a batch; see the protocol."""
+        self._kept.pop(group, None)
+
+    # ------------------------------------------------------------------------------------------------ what happens
+
+    def _find(self, job_id: str) -> _Job:
+        job = self._jobs.get(job_id)
+        if job is None or job.status.is_final:
+            there = ", ".join(name for name, each in self._jobs.items() if not each.status.is_final)
+            raise JobNotFoundError(
+                f"no job {job_id} is pending or running on the backend {self.name}", why=f"there are: {there or 'none'}"
+            )
+        return job
+
+    def _move(self, seconds: float, happened: Callable[[], bool]) -> None:
+        """Move the clock from one thing that happens to the next, until it is the one, or the time is over."""
+        until, due = self.clock.monotonic() + seconds, math.inf
+        while not happened():
+            with self._lock:
+                now = self.clock.monotonic()
+                due = min((job.due for job in self._jobs.values()), default=math.inf)
+                self.clock.sleep(min(due, until) - now)
+                self._let_happen()
+                if due > until:
+                    break
+        if due == math.inf and not happened():
+            time.sleep(_BUSY_SECONDS)
+
+    def _let_happen(self) -> None:
+        """Do what has become due, in the order of its time."""
+        while True:
+            now = self.clock.monotonic()
+            due = [job for job in self._jobs.values() if job.due <= now]
+            if not due:
+                return
+            job = min(due, key=lambda each: each.due)
+            if job.status is JobStatus.PENDING:
+                self._begin(job)
+            else:
+                self._end(job, *self._called(job))
+
+    def _begin(self, job: _Job) -> None:
+        """Claim an attempt, as a runner does first of all."""
+        if job.status is not JobStatus.PENDING:
+            return
+        launch, now = job.launch, self.clock.monotonic()
+        begun = min(job.begins, now)  # the clock may have been moved far beyond it
+        job.started = self.clock.time() - (now - begun)
+        job.ends = begun + min(self.running_seconds, launch.order.deadline or math.inf)
+        note = Note(job.job_id, job.attempt, MACHINE, job.started)
+        open_store(launch.store_url).put(note.key, note.to_bytes(launch.key))
+        self._change(job, JobStatus.RUNNING)
+
+    def _called(self, job: _Job) -> tuple[calling.Value | calling.Failure, bytes]:
+        """Call a job's function; return how it ended and what it printed."""
+        printed = io.StringIO()
+        order = job.launch.order
+        if order.deadline is not None and self.running_seconds > order.deadline:
+            late = TimeoutError(f"the job was ended at its deadline of {order.deadline:g} s")
+            return calling.Failure(late, calling.describe(late), cause="deadline"), b""
+        if order.data:
+            missing = RunnerError(f"{job.job_id} reads data, which a fake backend does not deliver", phase="data")
+            return calling.Failure(missing, calling.describe(missing), cause="runner"), b""
+        with contextlib.redirect_stdout(printed):
+            try:
+                payload = fetching.payload(open_store(job.launch.store_url), order)
+                function, args, kwargs = fetching.open_payload(*payload)
+            except Exception as error:  # noqa: BLE001 - the user's modules are imported here
+                return calling.Failure(error, calling.describe(error), cause="runner"), printed.getvalue().encode()
+            ended = calling.call(function, args, kwargs)
+            if isinstance(ended, calling.Failure):
+                print(ended.error["traceback"])  # noqa: T201 - into the log of the job
+        return ended, printed.getvalue().encode()
+
+    def _end(self, job: _Job, ended: calling.Value | calling.Failure, printed: bytes = b"") -> None:
+        """Write down how an attempt ended: the verdict of the job, unless it is tried again."""
+        store, order, key = open_store(job.launch.store_url), job.launch.order, job.launch.key
+        verdict, body = self._verdict(job, ended)
+        job.log[job.attempt] = printed
+        if printed:
+            store.put(keys.log_segment(job.job_id, job.attempt, 0, 0), printed, if_absent=True)
+        if retries.next_try(store, verdict, order.retries, key):
+            retries.write_down(store, verdict, key, clock=self.clock.time)
+            job.attempt, job.begins = job.attempt + 1, self.clock.monotonic() + self.pending_seconds
+            self._change(job, JobStatus.PENDING)
+            return
+        created = store.put(keys.result(job.job_id), body + verdict.footer(key), if_absent=True)
+        if created and order.mark:
+            store.put(seal.mark(order.mark, verdict.status, key), b"")
+        self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
+
+    def _verdict(self, job: _Job, ended: calling.Value | calling.Failure) -> tuple[Outcome, bytes]:
+        """Return the verdict about an attempt, and the pickled value or exception."""
+        failed = isinstance(ended, calling.Failure)
+        cause, error = (ended.cause, ended.error) if isinstance(ended, calling.Failure) else ("value", {})
+        result = ended.exception if isinstance(ended, calling.Failure) else ended.value
+        body = b""
+        if cause not in _WITHOUT_BODY:
+            try:
+                buffer = io.BytesIO()
+                pickling.dump(result, buffer)
+                body = buffer.getvalue()
+            except Exception as problem:  # noqa: BLE001 - pickling runs user code
+                said = calling.describe(problem)
+                cause = cause if failed else "serialization"
+                error = (
+                    {**error, "not_delivered": said["message"]} if failed else {**said, "repr": calling.repr_of(result)}
+                )
+        verdict = Outcome(
+            job_id=job.job_id,
+            status=outcome.FAILED if error else outcome.SUCCEEDED,
+            attempt=job.attempt,
+            cause=cause,
+            phase="execute",
+            error=error,
+            body_length=len(body),
+            body_sha256=hashlib.sha256(body).hexdigest() if body else "",
+            value_type=calling.type_name(result),
+            started=job.started,
+            ended=self.clock.time(),
+            witness="runner",
+            key_id=job.launch.key_id,
+        )
+        return verdict, body
+
+    def _change(self, job: _Job, status: JobStatus, reason: str = "") -> None:
+        job.status, job.reason = status, reason
+        job.changes += 1
+        if status.is_final:
+            job.ended = self.clock.time()
+
+    def _changes_of(self, name: str) -> int:
+        job = self._jobs.get(name)
+        return job.changes if job is not None else -1
+
+    def _ended_in(self, group: str) -> int:
+        return sum(job.status.is_final for job in self._jobs.values() if job.launch.group == group)
+
+
+class FakeBackend(_Roles):
+    """Carry out jobs in this process, when the clock says so.
+
+    Functions are called with the modules, the environment variables and the working folder of this process; data is
+    not delivered. What a function prints is the log of its job.
+
+    Args:
+        clock: Another clock than one of its own.
+        pending_seconds: How long a job waits until it begins; ``math.inf`` for until ``start`` is called.
+        running_seconds: How long it runs; ``math.inf`` for until ``finish``, ``fail`` or ``lose`` is called.
+        name: As the registry has it.
+        environ: The environment of the client.
+
+    Attributes:
+        clock: What moves it: ``backend.clock.sleep(60)`` takes no time.
+    """
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        pending_seconds: float = 1.0,
+        running_seconds: float = 1.0,
+        name: str = "fake",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.environ = name, environ or {}
+        self.clock: Clock = FakeClock() if clock is None else clock
+        self.pending_seconds, self.running_seconds = pending_seconds, running_seconds
+
+    @property
+    def jobs(self) -> list[str]:
+        """The ids of the jobs that are there, in the order of their submission."""
+        with self._lock:
+            return list(self._jobs)
+
+    def start(self, job_id: str) -> None:
+        """Let a pending job begin now."""
+        with self._lock:
+            self._begin(self._find(job_id))
+
+    def run(self, job_id: str) -> None:
+        """Call a job's function now, and write down how it ended."""
+        with self._lock:
+            job = self._find(job_id)
+            self._begin(job)
+            self._end(job, *self._called(job))
+
+    def finish(self, job_id: str, value: object = None) -> None:
+        """Let a job succeed with a value, without calling its function."""
+        with self._lock:
+            job = self._find(job_id)
+            self._begin(job)
+            self._end(job, calling.Value(value))
+
+    def fail(self, job_id: str, error: Exception) -> None:
+        """Let a job fail with an exception, without calling its function."""
+        with self._lock:
+            job = self._find(job_id)
+            self._begin(job)
+            self._end(job, calling.Failure(error, calling.describe(error)))
+
+    def lose(self, job_id: str, reason: str = "its machine was taken away") -> None:
+        """Let a job disappear without a word: no result of it will ever be written."""
+        with self._lock:
+            job = self._find(job_id)
+            self._begin(job)
+            self._change(job, JobStatus.FAILED, reason)
+
+
+class FakeLog:
+    """What a job has printed."""
+
+    is_complete = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        """Return how many bytes there are."""
+        return len(self._data)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position; fewer when there are fewer."""
+        return self._data[start : start + length]

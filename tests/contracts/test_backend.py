@@ -1,0 +1,257 @@
+"""What every backend promises, tried on each of them: the fake one, this machine, and a cluster.
+
+A new backend is done when it passes. Here it is asked directly; what becomes of a call, its value and its log is asked
+of users' code in tests/flows.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cluster.fixtures import add_node, agent, namespace, plane, why_not
+from contracts.backends import Place
+from flows.conftest import end_keepers
+from flows.kube.conftest import _points_here, _why_not, bucket, machine, shared
+
+from kinetic import JobStatus, testing
+from kinetic._backends import registry
+from kinetic._hardware import place as placed
+from kinetic._jobs import logs, places
+
+__all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shared", "why_not"]
+
+UNKNOWN = "cpu-nobody-20261122-120000-0000000"
+GROUP = "grp-0000abcd"
+KUBE = pytest.param("kube", marks=pytest.mark.timeout(180))  # the server starts with whichever test is first
+LOCAL = pytest.param("local", marks=pytest.mark.timeout(60))
+
+
+@pytest.fixture(params=["fake", LOCAL, KUBE])
+def place(request, tmp_path, monkeypatch):
+    """A backend of each kind."""
+    for name in [*os.environ]:
+        if name.startswith("KINETIC_") or name == "GOOGLE_CLOUD_PROJECT":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    if request.param == "fake":
+        with testing.fake_backend(tmp_path) as backend:
+            yield Place(tmp_path, monkeypatch, backend)
+    elif request.param == "local":
+        monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "2")
+        yield Place(tmp_path, monkeypatch)
+        end_keepers(tmp_path / "home")
+    else:
+        if reason := _why_not():
+            pytest.skip(reason)
+        folder = request.getfixturevalue("shared")
+        for name, value in _points_here(request, monkeypatch).items():
+            monkeypatch.setenv(name, value)
+        request.getfixturevalue("machine")
+        yield Place(folder, monkeypatch)
+
+
+# ------------------------------------------------------------------------------------------------------------- launcher
+
+
+def test_a_job_is_seen_from_its_launch_until_it_is_removed(place):
+    job = place.submit()
+
+    launched = place.status(job)
+    place.wait_for_end(job)
+    place.backend.remove([job.job_id])
+
+    assert launched is not None
+    place.wait(job, lambda: place.backend.observe([job.job_id]) == {})  # a cluster deletes in the background
+    place.wait(job, lambda: job.job_id not in {seen.name for seen in place.backend.find()})
+    assert job.result() == 3  # the store has it; the backend need not
+
+
+def test_a_job_that_was_launched_already_is_launched_once_more_without_harm(place):
+    first = place.submit_long()
+    launches = place.spy()
+    job = place.submit_long()
+
+    [launch] = launches
+    answer = place.backend.launch([launch])
+
+    assert answer == [job.job_id]
+    assert sorted(seen.name for seen in place.backend.find()) == sorted([first.job_id, job.job_id])
+    place.release(first)
+    place.release(job)
+    assert job.result(timeout=60) == "gone"
+
+
+def test_a_running_job_is_stopped_and_known_to_be_gone(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+
+    gone = place.backend.stop([job.job_id], wait=30)
+
+    assert gone
+    assert place.status(job) is None or place.status(job).is_final
+
+
+def test_what_is_not_there_is_stopped_and_removed_without_complaint(place):
+    place.submit()
+
+    gone = place.backend.stop([UNKNOWN], wait=1)
+    place.backend.remove([UNKNOWN])
+
+    assert gone
+
+
+def test_a_job_has_one_name_and_it_has_the_jobs_id_in_it(place):
+    job = place.submit()
+
+    assert place.backend.name_of(job.job_id, 1) == place.backend.name_of(job.job_id, 1) == job.k8s_name
+    assert job.job_id in job.k8s_name
+
+
+def test_a_plain_job_passes_the_check_and_notes_are_sentences(place):
+    place.submit()
+
+    notes = place.backend.check(placed("cpu"))
+
+    assert all(isinstance(note, str) and note for note in notes)
+
+
+# ------------------------------------------------------------------------------------------------------------- observer
+
+
+def test_a_backend_is_what_the_registry_says_of_it(place):
+    job = place.submit()
+
+    entry = registry.find(job.backend)
+
+    assert (place.backend.name, place.backend.is_here) == (entry.name, entry.is_here)
+    assert place.backend.namespace == job.namespace
+    assert place.backend.look_seconds > 0
+    assert place.backend.clock.monotonic() <= place.backend.clock.monotonic()
+
+
+def test_jobs_are_observed_many_at_once_and_what_is_not_there_is_left_out(place):
+    jobs = [place.submit() for _ in range(2)]
+    ids = [job.job_id for job in jobs]
+
+    seen = place.backend.observe([*ids, UNKNOWN])
+
+    assert set(seen) == set(ids)
+    assert all(name == each.name for name, each in seen.items())
+    assert place.backend.observe([]) == {}
+
+
+def test_a_job_runs_and_then_its_end_is_seen(place):
+    job = place.submit_long()
+
+    place.wait_for_start(job)
+    place.release(job)
+    place.wait_for_end(job)
+
+    assert place.status(job) in {JobStatus.SUCCEEDED, None}
+    assert job.result() == "gone"
+
+
+def test_a_job_that_failed_is_final(place):
+    job = place.submit("fail")
+
+    place.wait_for_end(job)
+
+    assert place.status(job) in {JobStatus.FAILED, JobStatus.SUCCEEDED, None}  # a pod that told its failure is done
+    assert job.status() is JobStatus.FAILED
+
+
+def test_a_watch_ends_with_its_time_when_nothing_happens(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+    clock = place.backend.clock
+    place.backend.watch(job.job_id, seconds=0.1)  # the first one may tell at once
+
+    begun = clock.monotonic()
+    place.backend.watch(job.job_id, seconds=0.3)
+    took = clock.monotonic() - begun
+    place.backend.forget_watch(job.job_id)
+    place.backend.forget_watch(job.job_id)
+    place.release(job)
+
+    assert took < 10
+
+
+def test_every_job_is_found(place):
+    jobs = [place.submit(), place.submit()]
+
+    assert {job.job_id for job in jobs} <= {seen.name for seen in place.backend.find()}
+
+
+def test_a_job_is_explained_in_a_sentence_and_a_strange_one_is_not(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+
+    found = place.backend.explain(job.job_id)
+    place.release(job)
+
+    assert found is not None
+    assert job.job_id in found.what
+    assert not found.what.endswith(".")
+    assert place.backend.explain(UNKNOWN) is None
+
+
+def test_a_batch_is_observed_as_one_and_those_that_ended_are_left_out(place):
+    place.submit()
+    batch = place.submit_batch(2)
+
+    assert batch.results() == [0, 2]
+    place.backend.watch_group(batch.group_id, seconds=0.1)
+    assert place.backend.observe_group(batch.group_id) == {}
+
+
+# ------------------------------------------------------------------------------------------------------------ inspector
+
+
+def test_a_log_is_read_by_position_from_the_backend_or_once_it_let_go_of_it_from_the_store(place):
+    job = place.submit("add", 3, 4)
+    place.wait_for_end(job)
+
+    log = logs.open_log(place.backend, places.store_of(job), job.job_id, attempt=0, host=0)
+
+    expected = b"adding 3 and 4\n"
+    assert log is not None
+    assert log.read(0, log.size()).count(expected) == 1
+    at = log.read(0, log.size()).index(expected)
+    assert log.read(at + 7, 5) == b"3 and"
+    assert log.read(log.size(), 10) == b""
+
+
+def test_a_job_that_is_not_there_has_no_log(place):
+    place.submit()
+
+    assert place.backend.live_log(UNKNOWN, host=0, attempt=0) is None
+    assert place.backend.last_log(UNKNOWN, host=0, attempt=0) is None
+
+
+def test_each_host_that_is_asked_for_its_stacks_answers_or_says_why_not(place):
+    job = place.submit_long()
+    place.wait_for_start(job)
+
+    (found,) = place.backend.stacks(job.job_id, hosts=[0])
+    place.release(job)
+
+    assert found.host == 0
+    assert bool(found.text) != bool(found.why)
+
+
+# -------------------------------------------------------------------------------------------------------------- secrets
+
+
+def test_what_is_kept_for_a_batch_is_there_until_it_is_forgotten(place):
+    place.submit()
+    secrets = {"captured": {"TOKEN": "x"}, "interpreter": "/bin/python", "environ": {}, "addresses": [], "pod": None}
+
+    place.backend.keep(GROUP, secrets, lambda: [b"k" * 32])
+    found = place.backend.kept(GROUP)
+    place.backend.forget_kept(GROUP)
+    place.backend.forget_kept(GROUP)
+
+    assert found is not None
+    assert (found["captured"], found["interpreter"]) == ({"TOKEN": "x"}, "/bin/python")
+    assert place.backend.kept(GROUP) is None
