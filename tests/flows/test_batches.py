@@ -11,50 +11,6 @@ import pytest
 # -------------------------------------------------------------------------------------------------------------- inputs
 
 
-def test_every_row_of_the_table_of_input_modes(batches: Any) -> None:
-    batches.project.write(
-        "modes.py",
-        """
-        import kinetic
-
-        @kinetic.run(accelerator="cpu")
-        def shown(*args, **kwargs):
-            return [list(args), kwargs]
-        """,
-    )
-
-    found = batches.run(
-        """
-        from modes import shown
-        def of(*inputs, mode="auto"):
-            return shown.run_async_map(inputs, input_mode=mode).results()
-        tell({
-            "auto": of({"lr": 1, "wd": 2}, [1, 2], (3, 4), 5, {}, {"not-an-id": 1}, {"class": 1}, "text", {1: 2}),
-            "single": of({"lr": 1}, [1, 2], 5, mode="single"),
-            "args": of([1, 2], (3,), mode="args"),
-            "kwargs": of({"lr": 1}, {"class": 2}, {"not-an-id": 3}, mode="kwargs"),
-        })
-        """
-    )
-
-    assert found == {
-        "auto": [
-            [[], {"lr": 1, "wd": 2}],
-            [[1, 2], {}],
-            [[3, 4], {}],
-            [[5], {}],
-            [[], {}],
-            [[{"not-an-id": 1}], {}],
-            [[{"class": 1}], {}],
-            [["text"], {}],
-            [[{"1": 2}], {}],
-        ],
-        "single": [[[{"lr": 1}], {}], [[[1, 2]], {}], [[5], {}]],
-        "args": [[[1, 2], {}], [[3], {}]],
-        "kwargs": [[[], {"lr": 1}], [[], {"class": 2}], [[], {"not-an-id": 3}]],
-    }
-
-
 def test_inputs_of_the_wrong_kind_are_refused_before_anything_is_sent(batches: Any) -> None:
     found = batches.run(
         """
@@ -355,45 +311,6 @@ def test_a_timeout_leaves_the_jobs_alone_in_both_ways_of_waiting(batches: Any) -
     assert found == [["JobTimeoutError", "JobTimeoutError", 0, "JobTimeoutError"], [0, 10]]
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["by input", "by end"])
-def test_a_failure_raises_with_everything_that_worked_in_its_place(batches: Any, ordered: bool) -> None:
-    found = batches.run(
-        f"""
-        batch = run([plan(0), plan(1, fails=9), plan(2), plan(3, fails=9)], max_concurrent=None)
-        try:
-            batch.results(ordered={ordered})
-        except kinetic.BatchError as error:
-            caught = [error.group_id == batch.group_id, [job.group_index for job in error.failures],
-                      error.partial_results, message(error), repr(error.__cause__)]
-        tell([caught, [job.group_index for job in batch.failures()],
-              ["number 1" in job.tail(n=20) for job in batch.failures()], batch.failures()[0].status().value])
-        """
-    )
-
-    (same, failures, partial, text, cause), cached, logs, status = found
-    assert same
-    assert failures == cached == [1, 3]
-    assert partial == [0, None, 20, None]
-    assert "2 of 4 jobs failed" in text
-    assert "ValueError: number 1 at its attempt 1" in text
-    assert "kinetic jobs logs cpu-act-" in text
-    assert "number 1" in cause
-    assert logs == [True, False]
-    assert status == "FAILED"  # what failed is kept, so that it can be looked into
-
-
-def test_exceptions_can_take_the_places_of_results(batches: Any) -> None:
-    found = batches.run(
-        """
-        batch = run([plan(0), plan(1, fails=9), plan(2)])
-        found = batch.results(return_exceptions=True)
-        tell([[value if isinstance(value, int) else repr(value) for value in found], len(batch.failures())])
-        """
-    )
-
-    assert found == [[0, "ValueError('number 1 at its attempt 1')", 20], 1]
-
-
 def test_collecting_removes_what_succeeded_and_the_batch_can_still_be_found(batches: Any) -> None:
     group = batches.run(
         "batch = run([plan(0), plan(1, fails=9)]); batch.results(return_exceptions=True); tell(batch.group_id)"
@@ -445,29 +362,6 @@ def test_cleaning_up_leaves_nothing_that_can_be_attached_and_keeping_artifacts_k
 
 
 # ---------------------------------------------------------------------------------- limits, retries, fail-fast, cancel
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_never_more_are_active_than_allowed(batches: Any, most: int) -> None:
-    """Whatever is submitted and has no verdict counts: not only what runs."""
-    found = batches.run(
-        """
-        import pathlib
-        store, seen = pathlib.Path(words[1]), []
-        batch = run(plans(12, seconds=0.02), max_concurrent=int(words[0]))
-        children = store / "_groups" / batch.group_id / "children"
-        while not batch._submission_complete.is_set():
-            submitted = len([*children.rglob("*.*")])  # first: what ends in between only makes it fewer
-            seen.append(submitted - len([*store.glob("cpu-*/result.pkl")]))
-            time.sleep(0.001)
-        tell([batch.results(), max(seen), len(seen) > 5])
-        """,
-        str(most),
-        str(batches.store),
-        KINETIC_LOCAL_SLOTS="4",
-    )
-
-    assert found == [[number * 10 for number in range(12)], most, True]
 
 
 def test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered_once(batches: Any) -> None:
@@ -578,51 +472,6 @@ def test_a_lost_worker_is_tried_again(batches: Any) -> None:
     found = batches.run("from dying import die_once\ntell(die_once.run_async_map([go], retries=1).results())")
 
     assert found == ["alive"]
-
-
-FAIL_FAST = """
-    options = {{"fail_fast": {fail_fast}, "cancel_running_on_fail": {cancel}}}
-    batch = run([plan(0, fails=9, until=go + "0"), plan(1, until=go), *[plan(n) for n in (2, 3)]], max_concurrent=2,
-                **options)
-    while len(noted(notes)) < 2:
-        time.sleep(0.01)
-    open(go + "0", "w").close()
-    while "FAILED" not in batch.status_counts():
-        time.sleep(0.01)
-    if {cancel} and {fail_fast}:
-        batch.wait()
-    open(go, "w").close()
-    batch.wait()
-    found = batch.results(return_exceptions=True)
-    tell([[value if isinstance(value, int) else type(value).__name__ for value in found],
-          [job is not None for job in batch.jobs]])
-"""
-
-
-@pytest.mark.parametrize(
-    ("fail_fast", "cancel", "values", "submitted"),
-    [
-        (False, False, ["ValueError", 10, 20, 30], 4),
-        (True, False, ["ValueError", 10, "JobCancelledError", "JobCancelledError"], 2),
-        (True, True, ["ValueError", "JobCancelledError", "JobCancelledError", "JobCancelledError"], 2),
-        (False, True, ["ValueError", 10, 20, 30], 4),
-    ],
-)
-def test_every_row_of_the_table_of_failing_fast(
-    batches: Any, fail_fast: bool, cancel: bool, values: list[object], submitted: int
-) -> None:
-    found = batches.run(FAIL_FAST.format(fail_fast=fail_fast, cancel=cancel))
-
-    assert found == [values, [index < submitted for index in range(4)]]
-    assert len(batches.noted("begins")) == submitted
-
-
-def test_failing_fast_counts_only_when_every_attempt_has_failed(batches: Any) -> None:
-    found = batches.run(
-        "tell(run([plan(0, fails=1), *plans(5)[1:]], retries=1, fail_fast=True, max_concurrent=1).results())"
-    )
-
-    assert found == [0, 10, 20, 30, 40]
 
 
 def test_an_input_that_cannot_be_submitted_fails_fast_before_anything_runs(batches: Any) -> None:

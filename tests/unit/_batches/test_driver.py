@@ -1,0 +1,231 @@
+"""How a batch is driven, waited for and collected, in this process: on a fake backend, nothing of it takes time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from servers import user_module
+
+import kinetic
+from kinetic import testing
+
+USER = """
+    import kinetic
+
+    begun = []
+
+    @kinetic.run(accelerator="cpu")
+    def act(number, fails=0):
+        begun.append(number)
+        if begun.count(number) <= fails:
+            raise ValueError(f"number {number} at its attempt {begun.count(number)}")
+        return 10 * number
+
+    @kinetic.run(accelerator="cpu")
+    def shown(*args, **kwargs):
+        return [list(args), kwargs]
+"""
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with testing.fake_backend(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch, backend):
+    return user_module.imported(tmp_path, USER, monkeypatch)
+
+
+def plan(number, fails=0):
+    return {"number": number, "fails": fails}
+
+
+def wait_until_launched(backend, batch, count):
+    while len(backend.jobs) < count:  # by the thread that drives the batch
+        batch.status_counts()
+
+
+def word(value):
+    return value if isinstance(value, int) else type(value).__name__
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "expected"),
+    [
+        ("auto", {"lr": 1, "wd": 2}, [[], {"lr": 1, "wd": 2}]),
+        ("auto", [1, 2], [[1, 2], {}]),
+        ("auto", (3, 4), [[3, 4], {}]),
+        ("auto", 5, [[5], {}]),
+        ("auto", {}, [[], {}]),
+        ("auto", {"not-an-id": 1}, [[{"not-an-id": 1}], {}]),
+        ("auto", {"class": 1}, [[{"class": 1}], {}]),
+        ("auto", "text", [["text"], {}]),
+        ("auto", {1: 2}, [[{1: 2}], {}]),
+        ("single", {"lr": 1}, [[{"lr": 1}], {}]),
+        ("single", [1, 2], [[[1, 2]], {}]),
+        ("single", 5, [[5], {}]),
+        ("args", [1, 2], [[1, 2], {}]),
+        ("args", (3,), [[3], {}]),
+        ("kwargs", {"lr": 1}, [[], {"lr": 1}]),
+        ("kwargs", {"class": 2}, [[], {"class": 2}]),
+        ("kwargs", {"not-an-id": 3}, [[], {"not-an-id": 3}]),
+    ],
+)
+def test_an_input_becomes_arguments_as_its_mode_says(user, mode, given, expected):
+    assert user.shown.run_async_map([given], input_mode=mode).results() == [expected]
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_never_more_jobs_are_open_than_allowed(user, backend, monkeypatch, most):
+    open_jobs = []
+    launch = backend.launch
+
+    def counted(launches):
+        launched = launch(launches)
+        open_jobs.append(sum(not seen.status.is_final for seen in backend.find()))
+        return launched
+
+    monkeypatch.setattr(backend, "launch", counted)
+
+    batch = user.act.run_async_map([plan(number) for number in range(8)], max_concurrent=most)
+
+    assert batch.results() == [10 * number for number in range(8)]
+    assert max(open_jobs) == most
+
+
+def test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered(user):
+    inputs = [plan(0, fails=1), plan(1), plan(2, fails=2), plan(3, fails=9)]
+
+    batch = user.act.run_async_map(inputs, retries=2, max_concurrent=2)
+    values = batch.results(return_exceptions=True)
+
+    assert [word(value) for value in values] == [0, 10, 20, "ValueError"]
+    assert str(values[3]) == "number 3 at its attempt 3"
+    assert [job.group_attempt for job in batch.jobs] == [1, 0, 2, 2]
+    assert sorted(user.begun) == [0, 0, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_a_child_whose_machine_is_lost_is_tried_again(user, backend):
+    backend.running_seconds = math.inf
+    batch = user.act.run_async_map([plan(7)], retries=1)
+    wait_until_launched(backend, batch, 1)
+    [first] = backend.jobs
+
+    backend.running_seconds = 1.0
+    backend.lose(first)
+
+    assert batch.results() == [70]
+    assert batch.jobs[0].job_id != first
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "cancel", "expected", "submitted"),
+    [
+        (False, False, ["ValueError", 10, 20, 30], 4),
+        (True, False, ["ValueError", 10, "JobCancelledError", "JobCancelledError"], 2),
+        (True, True, ["ValueError", "JobCancelledError", "JobCancelledError", "JobCancelledError"], 2),
+        (False, True, ["ValueError", 10, 20, 30], 4),
+    ],
+)
+def test_what_a_failure_stops(user, backend, fail_fast, cancel, expected, submitted):
+    backend.running_seconds = math.inf
+    options = {"fail_fast": fail_fast, "cancel_running_on_fail": cancel}
+    batch = user.act.run_async_map([plan(n, fails=9 * (n == 0)) for n in range(4)], max_concurrent=2, **options)
+    wait_until_launched(backend, batch, 2)
+    first, second = backend.jobs
+
+    backend.run(first)
+    if fail_fast:
+        while not batch._submission_complete.is_set():  # the driver has seen it, and did what it has to do
+            batch.status_counts()
+    backend.running_seconds = 1.0
+    if second in backend.jobs:
+        backend.run(second)
+    values = batch.results(return_exceptions=True)
+
+    assert [word(value) for value in values] == expected
+    assert [job is not None for job in batch.jobs] == [index < submitted for index in range(4)]
+
+
+def test_failing_fast_counts_only_when_every_attempt_has_failed(user):
+    inputs = [plan(0, fails=1), *[plan(number) for number in range(1, 5)]]
+
+    found = user.act.run_async_map(inputs, retries=1, fail_fast=True, max_concurrent=1).results()
+
+    assert found == [0, 10, 20, 30, 40]
+
+
+# ----------------------------------------------------------------------------------------------------------- collecting
+
+
+def test_jobs_are_yielded_in_the_order_of_their_ends(user, backend):
+    backend.running_seconds = math.inf
+    batch = user.act.run_async_map([plan(number) for number in range(3)], max_concurrent=None)
+    first, second, third = backend.jobs
+
+    found = []
+    jobs = batch.as_completed()
+    for job_id in (second, third, first):
+        backend.run(job_id)
+        found.append(next(jobs).group_index)
+
+    assert found == [1, 2, 0]
+    assert batch.results(ordered=False, cleanup=False) == [10, 20, 0]
+    assert batch.results() == [0, 10, 20]
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["by input", "by end"])
+def test_a_failure_raises_with_everything_that_worked_in_its_place(user, ordered):
+    batch = user.act.run_async_map([plan(0), plan(1, fails=9), plan(2), plan(3, fails=9)], max_concurrent=None)
+
+    with pytest.raises(kinetic.BatchError) as raised:
+        batch.results(ordered=ordered)
+
+    error = raised.value
+    assert error.group_id == batch.group_id
+    assert [job.group_index for job in error.failures] == [job.group_index for job in batch.failures()] == [1, 3]
+    assert error.partial_results == [0, None, 20, None]
+    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    assert "2 of 4 jobs failed" in text
+    assert "ValueError: number 1 at its attempt 1" in text
+    assert "kinetic jobs logs cpu-act-" in text
+    assert "number 1" in batch.failures()[0].tail(n=20)
+    assert "number 1 at its attempt 1" in repr(error.__cause__)
+    assert batch.failures()[0].status().value == "FAILED"  # what failed is kept, so that it can be looked into
+
+
+def test_exceptions_can_take_the_places_of_results(user):
+    batch = user.act.run_async_map([plan(0), plan(1, fails=9), plan(2)])
+
+    found = batch.results(return_exceptions=True)
+
+    assert [word(value) for value in found] == [0, "ValueError", 20]
+    assert len(batch.failures()) == 1
+
+
+def test_cancelling_ends_what_runs_and_drops_the_rest(user, backend):
+    backend.running_seconds = math.inf
+    batch = user.act.run_async_map([plan(number) for number in range(4)], max_concurrent=2, retries=3)
+    wait_until_launched(backend, batch, 2)
+
+    batch.cancel()
+    found = batch.results(return_exceptions=True)
+
+    assert [word(value) for value in found] == ["JobCancelledError"] * 4
+    assert backend.jobs == []
+    assert user.begun == []
+
+
+def test_a_batch_is_found_and_collected_by_its_id(user):
+    group = user.act.run_async_map([plan(1), plan(2)]).group_id
+
+    assert kinetic.attach_batch(group).results() == [10, 20]
