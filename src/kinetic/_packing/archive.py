@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +67,8 @@ def ship(
     """
     root = os.fspath(plan.root)
     rules, notes = ignore.read(root, environ)
-    walked = walking.walk(root, rules, exclude=[*map(os.fspath, exclude), *ignore.private_places(environ)])
+    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
+    walked = walking.walk(root, rules, exclude=apart)
     notes += ignore.meant_more(rules, walked.paths())
     there = {entry.key: entry.size for entry in store.entries("packs/")}
     stamps = [file.stamp for folder in walked.folders for file in folder.files]
@@ -76,7 +78,8 @@ def ship(
     if known.looks == looks:
         measures = known.files, known.bytes
         return Shipped(known.tree, known.tree_packs, *measures, 0, plan.notes + notes + remarks.about(walked, environ))
-    shipment = _Shipment(walked, store, memory, known, os.fspath(cache), there)
+    opener = walking.Opener(root, rules, apart)
+    shipment = _Shipment(walked, opener, store, memory, known, os.fspath(cache), there)
     tree, packs = shipment.run(looks)
     notes = plan.notes + notes + remarks.about(walked, environ, unsteady=shipment.unsteady)
     return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
@@ -86,9 +89,17 @@ class _Shipment:
     """One project on its way into one store."""
 
     def __init__(
-        self, walked: Scan, store: Store, memory: Memory, known: StoreMemory, cache: str, there: Mapping[str, int]
+        self,
+        walked: Scan,
+        opener: walking.Opener,
+        store: Store,
+        memory: Memory,
+        known: StoreMemory,
+        cache: str,
+        there: Mapping[str, int],
     ) -> None:
         self._walked = walked
+        self._opener = opener
         self._store = store
         self._memory = memory
         self._known = known
@@ -150,7 +161,7 @@ class _Shipment:
         if content and sender.holds(bytes.fromhex(content[0])):
             return
         try:
-            read = reading.read(file.path, sender.writer(), sender.holds)
+            read = reading.read(functools.partial(self._opener.open, file), sender.writer(), sender.holds)
         except OSError as error:
             self._contents.pop(file.relative, None)
             reason = f"cannot be read: {error.strerror}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from kinetic._packing.packs import PackWriter
 WHOLE = 4 << 20  # files up to this size are read into memory
 _PIECE = 1 << 20
 _ATTEMPTS = 3
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a FIFO must not hold us
 
 
 class Read(NamedTuple):
@@ -38,7 +35,7 @@ class Read(NamedTuple):
     settled: bool
 
 
-def read(path: str, writer: PackWriter, is_held: Callable[[bytes], bool]) -> Read:
+def read(open_file: Callable[[], int], writer: PackWriter, is_held: Callable[[bytes], bool]) -> Read:
     """Read a file; a large one goes straight into the pack unless its content is held already.
 
     A file that changes while it is read is read again; one that never holds still is taken as it was.
@@ -47,19 +44,19 @@ def read(path: str, writer: PackWriter, is_held: Callable[[bytes], bool]) -> Rea
         OSError: It cannot be read, is gone, or is no longer a file.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        taken = _read_once(path, writer, is_held, last=attempt == _ATTEMPTS)
+        taken = _read_once(open_file, writer, is_held, last=attempt == _ATTEMPTS)
         if taken.stamp:
             break
     return taken
 
 
-def _read_once(path: str, writer: PackWriter, is_held: Callable[[bytes], bool], *, last: bool) -> Read:
+def _read_once(
+    open_file: Callable[[], int], writer: PackWriter, is_held: Callable[[bytes], bool], *, last: bool
+) -> Read:
     read_at = time.time_ns()
-    descriptor = os.open(path, _READ)
+    descriptor = open_file()
     try:
         before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode):
-            raise OSError(errno.EINVAL, "it is no longer a file", path)
         settled = is_settled(before, read_at)
         if before.st_size > WHOLE:
             digest, size, stamp = _stream(descriptor, before, writer, is_held, last=last)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
 
-from kinetic._blobs.scan import Folder, LeftOut, Scan, Selection, scan
+from kinetic._blobs.scan import File, Folder, LeftOut, Scan, Selection, scan
 from kinetic._packing.ignore import ENVIRONMENT_SIGNS, Rule, Rules
+from kinetic._wire import descriptors
 from kinetic.errors import ProjectRootError
 
 LIMIT_BYTES = 2 << 30  # 2 GB: above this it is data, and belongs into kinetic.Data
@@ -73,16 +76,26 @@ class _Project(Selection):
     def link(self, entry: os.DirEntry[str], relative: str, about: os.stat_result, inside: Folder) -> LeftOut | None:
         """Ship only what lies in the project: a clone must not send away what its links lead to on this machine."""
         target, is_folder = os.path.realpath(entry.path), stat.S_ISDIR(about.st_mode)
-        if target in self._data or target.startswith(self._within_data):
-            return LeftOut(relative, None, _APART, "data")
-        if not is_inside(target, self._real_root):
-            return LeftOut(f"{relative}/" if is_folder else relative, None, f"a link to {target}", "outside")
+        if left := self._outside(target, f"{relative}/" if is_folder else relative):
+            return left
         if is_folder:
             if self._leads_back(target, inside):
                 return _skipped(f"{relative}/", "a link to a folder that it lies in")
             return self.folder(entry, relative)
         rule = self._rules.file(relative, entry.name) or self._secret(target, relative, entry.name)
         return rule and LeftOut(relative, about.st_size, rule.reason, rule.origin)
+
+    def target(self, real: str, relative: str) -> LeftOut | None:
+        """Judge a file by the path, free of links, that leads to it."""
+        rule = self._secret(real, relative, relative.rpartition("/")[2])
+        return self._outside(real, relative) or (rule and LeftOut(relative, None, rule.reason, rule.origin))
+
+    def _outside(self, target: str, relative: str) -> LeftOut | None:
+        if target in self._data or target.startswith(self._within_data):
+            return LeftOut(relative.rstrip("/"), None, _APART, "data")
+        if not is_inside(target, self._real_root):
+            return LeftOut(relative, None, f"a link to {target}", "outside")
+        return None
 
     def unreadable(self, path: str, relative: str, error: OSError) -> LeftOut:
         if not relative:
@@ -113,6 +126,37 @@ class _Project(Selection):
 
     def _is_data(self, path: str) -> bool:
         return os.path.realpath(path) in self._data
+
+
+class Opener:
+    """Opens files of a project so that what was judged is what is read.
+
+    Between the scan and the reading somebody may put a link in the place of a file, or of a folder above it. So a file
+    is opened by descriptors from the project's root on, which follow no link; where there is one, the path that it
+    leads to is judged first, as the scan does, and then opened in the same way.
+
+    Args:
+        root: The project's folder.
+        rules: What stays out.
+        exclude: As for ``walk``.
+    """
+
+    def __init__(self, root: str, rules: Rules, exclude: Iterable[str]) -> None:
+        self._project = _Project(root, rules, exclude, limited=False)
+        self._root = os.path.realpath(root)
+
+    def open(self, file: File) -> int:
+        """Return a descriptor of a file, for reading.
+
+        Raises:
+            OSError: It is gone or no longer a file, or a link leads to what does not ship.
+        """
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return descriptors.open_file(self._root, file.relative)
+        real = os.path.realpath(file.path)
+        if left := self._project.target(real, file.relative):
+            raise PermissionError(errno.EPERM, left.reason, file.path)
+        return descriptors.open_file(self._root, real[len(self._root.rstrip("/")) + 1 :])
 
 
 def _skipped(relative: str, reason: str) -> LeftOut:

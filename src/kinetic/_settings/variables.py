@@ -51,7 +51,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("KINETIC_NO_TTY_DEBUG", "jobs", "1 permits a blocking debug call without a terminal", "unset"),
     Variable("KINETIC_OUTPUT_DIR", "jobs", "where a job leaves its files; set in every job", "a folder for each job"),
     Variable("KINETIC_DATA_WRITABLE", "jobs", "1 gives a job copies of its data that it may change", "read-only data"),
-    Variable("KINETIC_TRUST_STORE", "jobs", "1 opens results whose seal cannot be checked", "unset"),
+    Variable("KINETIC_TRUST_STORE", "jobs", "1 believes all that lies in the store, with or without a seal", "unset"),
     Variable("KINETIC_LOG_LEVEL", "jobs", "how much kinetic logs: DEBUG, INFO, WARNING, ERROR or FATAL", "INFO"),
     Variable("KINETIC_DEBUG", "jobs", "1 shows the whole Python traceback of an error, our frames too", "unset"),
     Variable("KINETIC_OWNER", "clusters", "who submits, as jobs on a cluster are labelled", "the user's name"),

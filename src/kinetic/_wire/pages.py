@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from kinetic._wire import seal
 from kinetic.errors import IntegrityError, OptionError
 
 SCHEMA = 3  # version N reads N and N-1; before the first release there was 1, whose seals were bound to less
@@ -89,8 +90,6 @@ def claimed(kind: Kind[Any], store: Readable, at: str) -> dict[str, Any]:
 
 def verified(kind: Kind[T], page: dict[str, Any], at: str, key: bytes | None) -> T:
     """Return what a page says, once its seal and each of its fields are right; see ``open_page``."""
-    from kinetic._wire import seal  # it writes pages as they are written here
-
     seal.check(page, key, seal.bound(kind.name, at), kind.at(at))
     return kind.build(page, kind.at(at))
 
@@ -101,8 +100,6 @@ def sealed(kind: Kind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
     Raises:
         OptionError: A field of it is too long, or of a kind that it cannot have.
     """
-    from kinetic._wire import seal  # as above
-
     page = {"schema": SCHEMA, **page}
     try:
         kind.build(page, kind.what)
@@ -124,8 +121,8 @@ def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
 
 
 def write(fields: dict[str, Any]) -> bytes:
-    """Write a page: sorted keys and no spaces, so that equal pages are equal bytes."""
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """Write a page: equal pages are equal bytes."""
+    return seal.text_of(fields)
 
 
 def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:

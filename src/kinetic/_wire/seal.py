@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 from collections.abc import Iterator
 from typing import Any, cast
 
-from kinetic._wire import pages
 from kinetic.errors import IntegrityError
 
 KEY_BYTES = 32
@@ -115,6 +115,11 @@ def check(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) ->
         )
 
 
+def text_of(fields: dict[str, Any]) -> bytes:
+    """Write fields as JSON: sorted names and no spaces, so that equal fields are equal bytes."""
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _mac(fields: dict[str, Any], key: bytes, purpose: str) -> str:
-    page = pages.write({name: value for name, value in fields.items() if name != "mac"})
+    page = text_of({name: value for name, value in fields.items() if name != "mac"})
     return hmac.digest(key, purpose.encode() + b"\0" + page, "sha256").hex()

@@ -425,15 +425,15 @@ def test_a_file_that_vanishes_after_the_walk_is_skipped_with_a_reason(send, proj
 
 
 def test_a_file_that_turns_into_a_pipe_after_the_walk_does_not_hold_us(send, project, monkeypatch):
-    true_read = reading.read
+    true_open = walking.Opener.open
 
-    def change_and_read(path, *rest):
-        if path.endswith("a.py") and os.path.isfile(path):
-            os.unlink(path)
-            os.mkfifo(path)
-        return true_read(path, *rest)
+    def change_and_open(self, file):
+        if file.path.endswith("a.py") and os.path.isfile(file.path):
+            os.unlink(file.path)
+            os.mkfifo(file.path)
+        return true_open(self, file)
 
-    monkeypatch.setattr(reading, "read", change_and_read)
+    monkeypatch.setattr(walking.Opener, "open", change_and_open)
 
     assert any("a.py" in note for note in send().notes)
 
