@@ -16,9 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # Circles that are known, each by its modules. The list only gets shorter: whoever mends one removes its line.
 KNOWN = (
     {"kinetic._data.hashing", "kinetic._data.telling"},
-    {"kinetic._runner.afresh", "kinetic._runner.keeping"},
     {"kinetic._cli.clearing", "kinetic._cli.commands.ending"},
-    {"kinetic._runner.pod.parent", "kinetic._runner.pod.slices"},
     {"kinetic._settings.cluster", "kinetic._settings.cluster_values", "kinetic._settings.profiles"},
     {"kinetic._jobs.defaults", "kinetic._jobs.options", "kinetic._jobs.typed"},
 )

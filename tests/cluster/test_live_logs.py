@@ -32,7 +32,7 @@ from kinetic._stores.objects import ObjectStore
 from kinetic._stores.retrying import Retry
 from kinetic._wire import digests, fingerprint, keys
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.pod import PodPage
+from kinetic._wire.task import PodSettings, Task
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -352,7 +352,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     server.close()
 
 
-def order(store: ObjectStore, text: str, *args: Any) -> PodPage:
+def order(store: ObjectStore, text: str, *args: Any) -> Task:
     """Write what a job needs in its store, and return its launch page."""
     script: dict[str, Any] = {"__name__": "__main__"}
     exec(textwrap.dedent(text), script)
@@ -365,10 +365,10 @@ def order(store: ObjectStore, text: str, *args: Any) -> PodPage:
     ).to_bytes()
     store.put(keys.order(JOB_ID), written)
     store.put(keys.record(JOB_ID), b"{}")
-    return PodPage(JOB_ID, digests.of_bytes(written), store.url, "key-1")
+    return Task(JOB_ID, digests.of_bytes(written), store.url, "key-1", 0o022, None, {}, pod=PodSettings())
 
 
-def launch(stage: Stage, page: PodPage) -> str:
+def launch(stage: Stage, page: Task) -> str:
     """Make the Job of a page, and let it run."""
     request = JobRequest(
         JOB_ID, stage.client.namespace, place("cpu"), "python:3.11-slim", ("python", RUNNER_PATH, page.to_argument()),

@@ -45,7 +45,7 @@ from kinetic._stores.retrying import Retry
 from kinetic._wire import debug, digests, fingerprint, keys, seal
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.pod import PodPage
+from kinetic._wire.task import PodSettings, Task
 from kinetic.errors import AccessDeniedError, BackendError, RunnerError
 
 pytestmark = pytest.mark.timeout(120)
@@ -127,7 +127,7 @@ class Stage(NamedTuple):
         self.client.patch(kinds.JOB, name, {"spec": {"suspend": False}})
         return name
 
-    def _order(self, port: int, hosts: int) -> PodPage:
+    def _order(self, port: int, hosts: int) -> Task:
         script: dict[str, Any] = {"__name__": "__main__"}
         exec(textwrap.dedent(STAY), script)
         written = Order(
@@ -140,7 +140,8 @@ class Stage(NamedTuple):
         ).to_bytes()
         self.store.put(keys.order(JOB_ID), written)
         self.store.put(keys.record(JOB_ID), b"{}")
-        return PodPage(JOB_ID, digests.of_bytes(written), self.store.url, "key-1", hosts=hosts, look_seconds=1.0)
+        pod = PodSettings(look_seconds=1.0)
+        return Task(JOB_ID, digests.of_bytes(written), self.store.url, "key-1", 0o022, None, {}, hosts=hosts, pod=pod)
 
     def pods(self) -> list[dict[str, Any]]:
         return self.client.list(kinds.POD, names.selector(job_id=JOB_ID)).objects

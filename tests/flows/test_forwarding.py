@@ -63,7 +63,7 @@ def job(project, wait_until, gate) -> JobHandle:
     handle = finding.attach(job_id)
     wait_until(lambda: "\n" in (handle.logs() or ""), "the job's server", 30)
     page = DebugPage(int((handle.logs() or "").strip()))
-    places.local().paths.debug(job_id, 0, 0).write_bytes(page.to_bytes())
+    places.local().paths.files(job_id, 0).debug_page.write_bytes(page.to_bytes())
     return handle
 
 
@@ -184,7 +184,7 @@ def test_one_that_hangs_is_killed(start) -> None:
 
 
 def test_a_debug_server_that_is_about_to_come_is_waited_for(job, start) -> None:
-    page = places.local().paths.debug(job.job_id, 0, 0)
+    page = places.local().paths.files(job.job_id, 0).debug_page
     page.rename(page.with_suffix(".later"))
     port = forwarding.free_port()
     start(port)

@@ -40,7 +40,8 @@ from kinetic._wire.handles import HISTORY
 from kinetic._wire.note import Note
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
-from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodPage
+from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
+from kinetic._wire.task import PodSettings, Task
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -73,7 +74,13 @@ class Pods:
         self.put_key(KEY)
         self.python, self.argument, self.inside = sys.executable, "", []
         self.started: list[subprocess.Popen[Any]] = []
-        self.page = PodPage(JOB, "0" * 64, store.url, "key-1", secret=str(self.secret), last_words=str(self.last_words))
+        settings = PodSettings(secret=str(self.secret), last_words=str(self.last_words))
+        self.page = Task(JOB, "0" * 64, store.url, "key-1", 0o022, None, {}, pod=settings)
+
+    def tell(self, **settings: Any) -> None:
+        """Change what the first process is told."""
+        pod = {name: settings.pop(name) for name in PodSettings.__dataclass_fields__ if name in settings}
+        self.page = replace(self.page, **settings, pod=replace(self.page.pod, **pod))
 
     def put_key(self, key: bytes) -> None:
         (self.secret / "job-key").write_bytes(key)
@@ -261,7 +268,7 @@ def test_a_job_finds_kinetic_in_its_image(pods: Pods) -> None:
                 return n * 2
             return inner(4), kinetic.Data.__name__, kinetic.errors.Preempted.__name__, kinetic.output_dir()
     """)
-    pods.page = replace(pods.page, output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
+    pods.tell(output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
 
     code, out = pods.run()
 
@@ -446,7 +453,7 @@ def holds(pid: int, wanted: bytes) -> bool:
 def test_a_child_of_a_batch_sets_its_mark(pods: Pods) -> None:
     mark = keys.mark("grp-00000000", 3, 0)
     pods.order("def fails():\n    raise ValueError('three')")
-    pods.page = replace(pods.page, mark=mark)
+    pods.tell(mark=mark)
 
     code, _ = pods.run()
 
@@ -545,7 +552,7 @@ def test_a_function_that_closes_every_descriptor_and_opens_its_own_files_is_hear
 
 def test_a_deadline_is_a_verdict(pods: Pods) -> None:
     pods.order("import time\ndef sleep():\n    time.sleep(60)")
-    pods.page = replace(pods.page, deadline=0.5)
+    pods.tell(deadline=0.5)
 
     code, _ = pods.run()
 
@@ -555,7 +562,7 @@ def test_a_deadline_is_a_verdict(pods: Pods) -> None:
 
 def test_another_order_than_the_launched_one_is_not_carried_out(pods: Pods, tmp_path: Path) -> None:
     pods.order("def touch(path):\n    open(path, 'w')", str(tmp_path / "touched"))
-    pods.page = replace(pods.page, order_sha256="0" * 64)
+    pods.tell(order_sha256="0" * 64)
 
     code, _ = pods.run()
 
@@ -855,7 +862,7 @@ def test_a_pod_ends_at_once_when_it_is_told_to_before_the_job_began(cloud_pods: 
 
 def test_a_job_that_is_taken_away_too_often_fails(pods: Pods) -> None:
     pods.order("def train():\n    from kinetic.errors import Preempted\n    raise Preempted('again')")
-    pods.page = replace(pods.page, most_attempts=2)
+    pods.tell(most_attempts=2)
 
     codes = [pods.run()[0] for _ in range(3)]
 
@@ -1000,7 +1007,7 @@ def test_a_job_that_somebody_cancelled_is_ended_and_keeps_that_verdict(slices: P
 
 
 def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
-    pods.page = replace(pods.page, store_url="gs://jobs/here")
+    pods.tell(store_url="gs://jobs/here")
     nobody = str(pods.folder / "nobody")
 
     code, out = pods.run(HOME=nobody, GCE_METADATA_IP="127.0.0.1:9", GCE_METADATA_HOST="127.0.0.1:9")
@@ -1023,7 +1030,7 @@ def test_an_image_that_cannot_open_its_store_gets_what_can(
     certificates = {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
     pods = Pods(tmp_path, zipped, open_store("s3://jobs/here"), {**words, **certificates, "PYTHONPATH": str(hidden)})
     try:
-        pods.page = replace(pods.page, reaches_with=f"obstore=={metadata.version('obstore')}")
+        pods.tell(reaches_with=f"obstore=={metadata.version('obstore')}")
         pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
 
         code, out = pods.run()
@@ -1037,7 +1044,7 @@ def test_an_image_that_cannot_open_its_store_gets_what_can(
 
 
 def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
-    pods.page = replace(pods.page, reaches_with="no-such-package-of-kinetic==1")
+    pods.tell(reaches_with="no-such-package-of-kinetic==1")
 
     code, out = pods.run()
 
@@ -1046,7 +1053,7 @@ def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may
 
 
 def test_a_slice_waits_for_its_store_and_gives_up_rather_than_start_again_without_end(slices: Pods) -> None:
-    slices.page = replace(slices.page, store_url="gs://jobs/here", patience_seconds=0.5)
+    slices.tell(store_url="gs://jobs/here", patience_seconds=0.5)
 
     code, out = slices.run(STORAGE_EMULATOR_HOST="http://127.0.0.1:9", JOB_COMPLETION_INDEX="0")
 
@@ -1254,7 +1261,7 @@ def test_captured_variables_of_the_interpreter_itself_count(pods: Pods) -> None:
 
 def test_a_pod_that_shall_stay_ends_when_it_is_told_to(pods: Pods) -> None:
     pods.order("def one():\n    return 1")
-    pods.page = replace(pods.page, holds=True)
+    pods.tell(holds=True)
     pod = pods.start()
     assert any("stays until it is told" in line for line in iter(pod.stdout.readline, ""))
 
@@ -1278,7 +1285,7 @@ def test_nothing_of_a_pod_is_left_beside_the_store_of_files(pods: Pods) -> None:
 
 @pytest.fixture
 def slices(pods: Pods) -> Pods:
-    pods.page = replace(pods.page, hosts=3, look_seconds=0.1, grace_seconds=1.5)
+    pods.tell(hosts=3, look_seconds=0.1, grace_seconds=1.5)
     return pods
 
 
@@ -1323,7 +1330,7 @@ def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
 
 @pytest.mark.parametrize("body", ["return host", "if host == 2:\n    raise ValueError('two')\ntime.sleep(600)"])
 def test_a_slice_ends_when_its_function_does_and_not_at_the_next_look(slices: Pods, body: str) -> None:
-    slices.page = replace(slices.page, look_seconds=3600.0)
+    slices.tell(look_seconds=3600.0)
     act(slices, body)
 
     ends_of(start_all(slices))  # in well under a minute: hosts tell each other
@@ -1493,7 +1500,7 @@ def test_what_an_earlier_life_of_the_set_told_does_not_count(slices: Pods) -> No
 
 def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slices: Pods) -> None:
     pytest.importorskip("debugpy")
-    slices.page = replace(slices.page, hosts=2)
+    slices.tell(hosts=2)
     slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
     (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(KEY)}))
     slices.store.put(debug.mark_begun(JOB, 0, debug.page_key(debug.token(KEY))), b"")
@@ -1515,7 +1522,7 @@ def test_the_processes_of_jax_find_and_wait_for_each_other(slices: Pods, tmp_pat
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    slices.page = replace(slices.page, coordinator=f"localhost:{port}", hosts=2)
+    slices.tell(coordinator=f"localhost:{port}", hosts=2)
     act(
         slices,
         """
@@ -1575,7 +1582,7 @@ def image(pods: Pods, tmp_path: Path) -> Pods:
 
 
 def requiring(pods: Pods, text: str) -> Pods:
-    pods.page = replace(pods.page, requirements=asdict(Artifact.within(text.encode())))
+    pods.tell(requirements=asdict(Artifact.within(text.encode())))
     return pods
 
 
@@ -1633,7 +1640,7 @@ def test_a_file_of_requirements_without_any_installs_nothing(pods: Pods) -> None
 
 def test_other_requirements_than_the_submitted_ones_are_not_installed(image: Pods, tmp_path: Path) -> None:
     image.store.put("requirements.txt", b"changed")
-    image.page = replace(image.page, requirements=asdict(Artifact("0" * 64, 7, key="requirements.txt")))
+    image.tell(requirements=asdict(Artifact("0" * 64, 7, key="requirements.txt")))
     image.order("def one():\n    return 1")
 
     code, _ = image.run()
@@ -1725,7 +1732,7 @@ FAILS_TWICE = """
 
 
 def test_a_failed_attempt_makes_room_for_another_pod_while_there_are_retries(pods: Pods) -> None:
-    pods.page = replace(pods.page, retries=2)
+    pods.tell(retries=2)
     pods.order(FAILS_TWICE)
 
     codes = [pods.run()[0] for _ in range(3)]
@@ -1743,7 +1750,7 @@ def test_a_failed_attempt_makes_room_for_another_pod_while_there_are_retries(pod
 
 
 def test_the_last_retry_that_fails_is_the_verdict(pods: Pods) -> None:
-    pods.page = replace(pods.page, retries=1)
+    pods.tell(retries=1)
     pods.order(FAILS_TWICE)
 
     (first, out), (last, _) = pods.run(), pods.run()
@@ -1755,21 +1762,21 @@ def test_the_last_retry_that_fails_is_the_verdict(pods: Pods) -> None:
 
 
 def test_failures_are_not_taken_for_a_machine_that_is_taken_away_again_and_again(pods: Pods) -> None:
-    pods.page = replace(pods.page, retries=2, most_attempts=2)
+    pods.tell(retries=2, most_attempts=2)
     pods.order(FAILS_TWICE)
 
     assert [pods.run()[0] for _ in range(3)] == [INFRASTRUCTURE_EXIT, INFRASTRUCTURE_EXIT, 0]
 
 
 def test_hosts_that_cannot_tell_their_attempts_apart_are_not_tried_again(slices: Pods) -> None:
-    slices.page = replace(slices.page, retries=3)
+    slices.tell(retries=3)
     act(slices, "raise ValueError('boom')")
 
     assert ends_of([slices.start(JOB_COMPLETION_INDEX=str(host)) for host in range(3)]) == [FAILED_EXIT] * 3
 
 
 def test_a_job_set_begins_anew_after_a_failure(slices: Pods) -> None:
-    slices.page = replace(slices.page, retries=1)
+    slices.tell(retries=1)
     act(slices, "raise ValueError('boom')")
 
     def life(restarts: str) -> list[int]:
@@ -1814,7 +1821,7 @@ def driver(folder: Path, *, code: int = 0, count: int = 1, sleeps: int = 0) -> d
 
 
 def with_chips(pods: Pods, kind: str, chips: int = 1, *, required: bool = True) -> Pods:
-    pods.page = replace(pods.page, kind=kind, chips=chips, require_accelerator=required)
+    pods.tell(kind=kind, chips=chips, require_accelerator=required)
     return pods.order(SEES)
 
 

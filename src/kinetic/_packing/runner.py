@@ -25,10 +25,10 @@ from kinetic._backends.local.keeper import main
 
 main(sys.argv[1:])
 '''
-WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/afresh.py."""
+WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/working.py."""
 import sys
 
-from kinetic._runner.afresh import main
+from kinetic._runner.working import main
 
 main(sys.argv[1:])
 '''

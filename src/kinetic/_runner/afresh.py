@@ -10,13 +10,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, NoReturn
 
-from kinetic._runner.work import Work
+from kinetic._wire import fields
+from kinetic._wire.task import READERS, Task
 
 SCRIPT = "worker.py"  # beside keeper.py, in the folder of the runner
 _THREADED = "obstore"
-_PATHS = ("folder", "log", "body", "meta", "data", "data_cache")
 
 
 def is_needed() -> bool:
@@ -24,15 +24,12 @@ def is_needed() -> bool:
     return _THREADED in sys.modules
 
 
-def become(task: Work, report: int) -> NoReturn:
+def become(task: Task, report: int) -> NoReturn:
     """Turn this process into a fresh interpreter that carries out the task; never returns."""
     import tempfile  # 4 ms, which no keeper's start should cost
 
-    page = os.fsencode(json.dumps(to_json(task)))
     with tempfile.TemporaryFile() as file:  # without a name: the environment of the job is in it
-        file.write(page)
-        file.flush()
-        file.seek(0)
+        send(task, file)
         for descriptor in (file.fileno(), report):
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
         words = [sys.executable, *_flags(), str(Path(task.runner) / SCRIPT), str(file.fileno()), str(report)]
@@ -40,30 +37,20 @@ def become(task: Work, report: int) -> NoReturn:
         os.execve(words[0], words, environ)  # noqa: S606 - no shell is the point
 
 
-def main(words: list[str]) -> NoReturn:
-    """Be a worker: ``TASK REPORT``, two descriptors."""
-    from kinetic._runner import keeping, processes, working
-
-    descriptor, report = (int(word) for word in words)
-    with os.fdopen(descriptor, "rb") as file:
-        task = from_json(json.loads(file.read()))
-    os.set_inheritable(report, False)  # noqa: FBT003
-    processes.Title(keeping.use_linux()).set(task.job_id, f"worker {task.folder}")  # the one before went with exec
-    working.work(task, report)
+def send(task: Task, file: IO[bytes]) -> None:
+    """Write a task into a file, to be read from its beginning: in ASCII, for not all variables are UTF-8."""
+    file.write(json.dumps(task.to_json()).encode("ascii"))
+    file.flush()
+    file.seek(0)
 
 
-def to_json(task: Work) -> dict[str, Any]:
-    """Return a task as plain JSON values."""
-    fields = {name: getattr(task, name) for name in Work.__dataclass_fields__}
-    plain = {name: os.fspath(fields[name]) for name in _PATHS}
-    names = ("environment", "child", "requirements")
-    maps = {name: None if fields[name] is None else dict(fields[name]) for name in names}
-    return {**fields, **plain, **maps}
+def receive(file: IO[bytes]) -> Task:
+    """Read a task.
 
-
-def from_json(page: dict[str, Any]) -> Work:
-    """Rebuild a task."""
-    return Work(**{**page, **{name: Path(page[name]) for name in _PATHS}})
+    Raises:
+        IntegrityError: It is none.
+    """
+    return fields.build(Task, READERS, json.loads(file.read()), "the task of this worker")
 
 
 def _flags() -> list[str]:

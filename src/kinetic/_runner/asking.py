@@ -16,15 +16,14 @@ import re
 import time
 from pathlib import Path
 
-from kinetic._runner import doors, processes
-from kinetic._runner.doors import ASK_SIGNAL, Door
+from kinetic._runner import calling, doors, output, processes
+from kinetic._runner.doors import Door
+from kinetic._wire.task import STACKS_SIGNAL
 from kinetic.errors import RunnerError
 
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.01
 _QUIET_SECONDS = 0.3  # where the system does not tell whether an answer is complete
-_CALLER = "/kinetic/_runner/calling.py"  # frames from here on are ours
-_ANSWERER = "/kinetic/_runner/output.py"  # of the thread that answers
 
 
 def stacks(path: Path) -> str:
@@ -58,9 +57,9 @@ def _ring(door: Door) -> None:
     """Send the signal; Linux gives it to the thread that is named, if it is one of that process."""
     thread = door.thread if os.path.isdir(f"/proc/{door.pid}/task/{door.thread}") else door.pid
     try:
-        os.kill(thread, ASK_SIGNAL)
+        os.kill(thread, STACKS_SIGNAL)
     except ProcessLookupError:  # it has just ended, or this system knows processes only
-        os.kill(door.pid, ASK_SIGNAL)
+        os.kill(door.pid, STACKS_SIGNAL)
 
 
 def _check(door: Door) -> None:
@@ -73,7 +72,7 @@ def _check(door: Door) -> None:
     if not status:
         return  # no /proc here
     if not _is_in(status.get("SigCgt", "0")):
-        raise _deaf(f"the job's code has changed what the signal {ASK_SIGNAL} does")
+        raise _deaf(f"the job's code has changed what the signal {STACKS_SIGNAL} does")
     try:
         theirs = os.stat(f"/proc/{door.pid}/fd/{door.descriptor}")
         same = os.path.samestat(theirs, os.stat(door.path))
@@ -104,7 +103,7 @@ def _busy(pid: int) -> frozenset[str]:
 
 
 def _is_in(mask: str) -> bool:
-    return bool(int(mask, 16) >> (ASK_SIGNAL - 1) & 1)
+    return bool(int(mask, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _tidy(text: str, base: Path) -> str:
@@ -114,8 +113,10 @@ def _tidy(text: str, base: Path) -> str:
     """
     text = re.sub(rf'(?m)^(  File "){re.escape(str(base))}/work[-0-9]*/', r"\1", text)
     threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
-    theirs = [lines for lines in threads if not any(_ANSWERER in line for line in lines)]
-    shown = ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in reversed(theirs)]
+    answerer, caller = (f"/{module.__name__.replace('.', '/')}.py" for module in (output, calling))
+    theirs = [lines for lines in threads if not any(answerer in line for line in lines)]
+    # From the caller of the function on, frames are ours.
+    shown = ["\n".join(itertools.takewhile(lambda line: caller not in line, lines)) for lines in reversed(theirs)]
     return "".join(f"{thread.replace('Current thread', 'Thread')}\n\n" for thread in shown).rstrip("\n") + "\n"
 
 

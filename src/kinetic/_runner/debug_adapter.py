@@ -9,7 +9,6 @@ travel through a pipe and not on a command line, where every user could read the
 from __future__ import annotations
 
 import hmac
-import importlib
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from kinetic._wire import loopback
@@ -25,12 +25,12 @@ from kinetic._wire import loopback
 _CLIENT = "Client"  # debugpy's own names for who connects
 _TOKEN_SECONDS = 10.0  # our relay sends the token at once
 _START_SECONDS = 60.0
-_START = """# the debug adapter of a job, with debugpy
+_START = f"""# the debug adapter of a job, with debugpy
 import json, sys
 page = json.load(sys.stdin)
 sys.path[:] = page["path"]
-from kinetic._runner import debug_adapter
-debug_adapter.main(page)
+from {__name__} import main
+main(page)
 """
 
 
@@ -46,7 +46,7 @@ def listen(port: int, token: str) -> int:
         OSError: No process can be started.
         ImportError: debugpy is not installed.
     """
-    api: Any = importlib.import_module("debugpy.server.api")
+    api: Any = import_module("debugpy.server.api")
     page = {
         "path": [entry or os.getcwd() for entry in sys.path],
         "port": port,
@@ -103,11 +103,11 @@ def main(page: dict[str, Any]) -> None:
 
 def _serve(page: dict[str, Any]) -> tuple[Any, Any]:
     """Open both ports and report them."""
-    adapter: Any = importlib.import_module("debugpy.adapter")
-    clients: Any = importlib.import_module("debugpy.adapter.clients")
-    servers: Any = importlib.import_module("debugpy.adapter.servers")
-    sessions: Any = importlib.import_module("debugpy.adapter.sessions")
-    sockets: Any = importlib.import_module("debugpy.common.sockets")
+    adapter: Any = import_module("debugpy.adapter")
+    clients: Any = import_module("debugpy.adapter.clients")
+    servers: Any = import_module("debugpy.adapter.servers")
+    sessions: Any = import_module("debugpy.adapter.sessions")
+    sockets: Any = import_module("debugpy.common.sockets")
     adapter.access_token, servers.access_token = page["worker"], page["adapter"]
     sockets.serve = _guarded(sockets.serve, page["token"].encode())
     found = {"client": clients.serve("127.0.0.1", page["port"])[1], "server": servers.serve("127.0.0.1")[1]}

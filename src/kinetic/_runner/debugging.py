@@ -9,23 +9,23 @@ first sets all of them going, for the others would wait for it in their first co
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import Any
 
 from kinetic._runner import debug_adapter
-from kinetic._runner.work import Work
 from kinetic._stores.protocol import Store
 from kinetic._wire import debug, keys
 from kinetic._wire.debug import DebugPage
 from kinetic._wire.order import Order
+from kinetic._wire.task import Task
 from kinetic.errors import KineticError, RunnerError
 
 _DEBUGPY = "debugpy"  # imported by name, for few environments have it
@@ -35,7 +35,7 @@ _BREAKPOINT = "PYTHONBREAKPOINT"
 _NO_CHECKS = "PYDEVD_DISABLE_FILE_VALIDATION"  # else it writes into the log that the interpreter's modules are frozen
 
 
-def wait(task: Work, order: Order, store: Store, function: Callable[..., Any]) -> None:
+def wait(task: Task, order: Order, store: Store, function: Callable[..., Any]) -> None:
     """Start the debug server, wait for a debugger, and arrange that the function stops on its first line.
 
     Returns when a debugger is attached, when one is attached to another host, or when the time is over. Whoever
@@ -91,10 +91,10 @@ class _Watch:
         key: Seals what is told in the store.
     """
 
-    def __init__(self, task: Work, store: Store, page: DebugPage, key: bytes) -> None:
+    def __init__(self, task: Task, store: Store, page: DebugPage, key: bytes) -> None:
         self._task, self._store, self._page, self._key = task, store, page, key
         self._begun = debug.mark_begun(task.job_id, task.attempt, key)
-        self._debugpy: Any = importlib.import_module(_DEBUGPY)
+        self._debugpy: Any = import_module(_DEBUGPY)
         self._is_told = False
         self._waits = True
         self._limit = time.monotonic() + max(0.0, page.until - time.time())
@@ -153,9 +153,9 @@ class _Watch:
             self._is_told = True
 
 
-def _require(task: Work) -> None:
+def _require(task: Task) -> None:
     """Make debugpy importable: where the environment lacks it, it is installed into a folder of this job's own."""
-    if importlib.util.find_spec(_DEBUGPY) is not None:
+    if find_spec(_DEBUGPY) is not None:
         return
     from kinetic._runner.pod import requiring
 
@@ -216,7 +216,7 @@ _LAYERS = ("__wrapped__", "func", "__func__")
 
 def _stop(frame: FrameType) -> None:
     """Stop at the next line of a frame, as ``debugpy.breakpoint`` does for the frame that calls it."""
-    pydevd: Any = importlib.import_module("pydevd")  # debugpy brings it along, and puts it on the path
+    pydevd: Any = import_module("pydevd")  # debugpy brings it along, and puts it on the path
     pydevd.settrace(suspend=True, trace_only_current_thread=True, patch_multiprocessing=False, stop_at_frame=frame)
 
 

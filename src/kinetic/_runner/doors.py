@@ -10,16 +10,13 @@ import contextlib
 import faulthandler
 import json
 import os
-import signal
 from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._runner import processes
-from kinetic._runner.work import Work
+from kinetic._wire.task import STACKS_SIGNAL, Task
 from kinetic.errors import RunnerError
 
-# Besides STACKS_SIGNAL, which writes into the log. Who ignores it by default on macOS, where it is Ctrl-T's, is safe.
-ASK_SIGNAL: int = signal.SIGRTMAX - 4 if hasattr(signal, "SIGRTMAX") else getattr(signal, "SIGINFO", signal.SIGUSR2)
 DOOR = ".stacks"  # behind the name of the log
 _LINE = 512  # bytes, of the first line of a door
 
@@ -52,17 +49,17 @@ class Door(NamedTuple):
 _opened: list[Door] = []  # one in a worker, none elsewhere
 
 
-def open_door(task: Work) -> None:
+def open_door(task: Task) -> None:
     """Let this process, a worker, answer visitors; call it before anything of the user's runs.
 
     The handler is in place before the door says whose it is. A process that is started with exec has neither.
     """
     me = os.getpid()
     with contextlib.suppress(OSError):  # a full disk: a job without visitors is better than none
-        descriptor = os.open(task.door, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        faulthandler.register(ASK_SIGNAL, file=descriptor, all_threads=True, chain=False)
+        descriptor = os.open(task.stacks, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
         os.lseek(descriptor, _LINE, os.SEEK_SET)
-        _opened[:] = [Door(task.door, me, processes.started_of(me), task.attempt, task.host, descriptor, thread=0)]
+        _opened[:] = [Door(task.stacks, me, processes.started_of(me), task.attempt, task.host, descriptor, thread=0)]
         _write(_opened[0])
 
 

@@ -7,11 +7,11 @@ Keras, then finds the work done.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from kinetic._wire.pod import DETECT
@@ -40,7 +40,7 @@ def join_when_jax_is_imported(seat: Seat) -> None:
         sys.meta_path.insert(0, _JaxFinder(seat))
 
 
-class _JaxFinder(importlib.abc.MetaPathFinder):
+class _JaxFinder(MetaPathFinder):
     """Finds jax once, as everybody else would, and adds a last step to its import."""
 
     def __init__(self, seat: Seat) -> None:
@@ -48,24 +48,24 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != "jax":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _JaxLoader(spec.loader, self._seat)
         return spec
 
 
-class _JaxLoader(importlib.abc.Loader):
+class _JaxLoader(Loader):
     """Loads jax, then takes this host's seat."""
 
-    def __init__(self, loader: importlib.abc.Loader, seat: Seat) -> None:
+    def __init__(self, loader: Loader, seat: Seat) -> None:
         self._loader = loader
         self._seat = seat
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

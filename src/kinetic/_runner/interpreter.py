@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Dumps the stacks of all threads into the log. Not SIGUSR1: NCCL catches it. Not SIGUSR2 where there is a choice:
-# schedulers send it. A real-time signal has a number only, which Python takes as it is.
-STACKS_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2 + 3) - 3
+from kinetic._wire.task import LOG_STACKS_SIGNAL
+
 _RECURSION = 1000  # Python's own default
 _SPARE_DESCRIPTORS = 64  # more than user code may have used up
 _RESET = ("SIGTERM", "SIGHUP", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGQUIT")
@@ -46,7 +45,7 @@ def apply_environment(environment: Mapping[str, str], umask: int) -> None:
 def arm_stacks() -> None:
     """Let a crash, and whoever asks, write the stacks of all threads into the log."""
     faulthandler.enable(file=2, all_threads=True)
-    faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True, chain=False)
+    faulthandler.register(LOG_STACKS_SIGNAL, file=2, all_threads=True, chain=False)
 
 
 def calm_down() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._runner import report
-from kinetic._runner.work import Work
 from kinetic._wire import outcome
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.pod import MORE_MEMORY
+from kinetic._wire.task import Task
 
 _LOG_LINES = 20
 _LOG_BYTES = 8192
@@ -56,7 +56,7 @@ class Ending:
         return killed and not wished
 
 
-def together(tasks: Sequence[Work], endings: Sequence[Ending]) -> int:
+def together(tasks: Sequence[Task], endings: Sequence[Ending]) -> int:
     """Say whose ending decides for a slice: the leader's when every host succeeded, else the first that failed itself.
 
     A host that was ended because a peer had failed decides nothing, and neither does one that failed later: it mostly
@@ -71,7 +71,7 @@ def together(tasks: Sequence[Work], endings: Sequence[Ending]) -> int:
     return min(failed)[2] if failed else 0
 
 
-def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
+def judge(task: Task, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
     """Say what became of an attempt."""
     word = the_word(task, ending)
     if word is None:
@@ -94,9 +94,9 @@ def judge(task: Work, ending: Ending, *, started: float, ended: float, machine_b
     )
 
 
-def the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
+def the_word(task: Task, ending: Ending) -> dict[str, Any] | None:
     """Return the worker's final word if it holds: a body that it promised must be there in full."""
-    word = report.checked(ending.word) or task.last_word()  # it may have died between the two
+    word = report.checked(ending.word) or report.read_word(task.word)  # it may have died between the two
     if word is None:
         return None
     promised = word.get("body_length", 0)
@@ -106,7 +106,7 @@ def the_word(task: Work, ending: Ending) -> dict[str, Any] | None:
     return word
 
 
-def _without_a_word(task: Work, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+def _without_a_word(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     if ending.deadline:
         what = f"the job was ended at its deadline of {task.deadline:g} s; the stacks of all threads are in its log"
         return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
@@ -125,7 +125,7 @@ def _without_a_word(task: Work, ending: Ending, machine_bytes: int) -> dict[str,
     return _failed("exit", what, exit_code=code)
 
 
-def _by_signal(task: Work, number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+def _by_signal(task: Task, number: int, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     what = f"the job's process was ended by {name}"
     big = machine_bytes and ending.peak_bytes > _KILLED_BY_MEMORY * machine_bytes
@@ -146,12 +146,12 @@ def _failed(cause: str, message: str, **more: Any) -> dict[str, Any]:
     return {"status": outcome.FAILED, "cause": cause, "error": {"message": message, **more}}
 
 
-def _place_of(task: Work, word: dict[str, Any]) -> dict[str, Any]:
+def _place_of(task: Task, word: dict[str, Any]) -> dict[str, Any]:
     """Say on how many hosts it ran, for a failure on a slice."""
     return {"hosts": task.hosts} if task.hosts > 1 and word["status"] != outcome.SUCCEEDED else {}
 
 
-def _log_of(task: Work, word: dict[str, Any]) -> dict[str, Any]:
+def _log_of(task: Task, word: dict[str, Any]) -> dict[str, Any]:
     """Add the last lines of the log to a verdict that has no exception to tell the story."""
     if word["status"] == outcome.SUCCEEDED or word.get("cause") in {"exception", "runner"}:
         return {}

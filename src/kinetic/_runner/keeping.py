@@ -1,7 +1,7 @@
-"""Keeping: fork a worker, hear it out, end whatever it leaves behind, and judge.
+"""Workers: forked, heard out and watched to their end; whatever they leave behind is ended with them.
 
-The keeper stays small and single-threaded, so that forking it is safe and quick. It holds the job's key only after the
-fork: user code never has it in memory.
+A supervisor stays small and single-threaded, so that forking it is safe and quick. It holds the job's key only after
+the fork: user code never has it in memory.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from kinetic._runner import afresh, judging, memory, processes, working
-from kinetic._runner.interpreter import STACKS_SIGNAL
+from kinetic._runner import afresh, judging, memory, processes
 from kinetic._runner.report import Listener
-from kinetic._runner.work import Work
 from kinetic._wire.outcome import SUCCEEDED
+from kinetic._wire.task import LOG_STACKS_SIGNAL, Task
 
 _GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
 _STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
 _PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
 _LOOK_SECONDS = 60.0  # nothing is polled: a look this rare only guards against a lost wake-up
 _MOST_DESCRIPTORS = 4096  # where the system does not list them
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
+
+Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
 
 
 class Bell:
@@ -63,7 +64,7 @@ class Watch:
         held_bytes: What they held when that was too much, or 0.
     """
 
-    task: Work
+    task: Task
     pid: int
     listener: Listener
     began: float
@@ -96,36 +97,13 @@ class Watch:
         return done.get("status") != SUCCEEDED if done is not None else self.status is not None
 
 
-def use_linux() -> Any:
-    """Return libc where a process can ask to be told of its parent's death, else None."""
-    if sys.platform != "linux" or os.environ.get("KINETIC_PORTABLE") == "1":
-        return None
-    import ctypes  # 5 ms; once in a keeper's life
-
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans(libc: Any, *, on: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
-    if libc is not None:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
-
-
-def free_address() -> str:
-    """Return a free ``address:port`` on this machine, at which the hosts of an emulated slice can meet."""
-    import socket  # only slices need it
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def start(task: Work, libc: Any) -> Watch:
+def start(task: Task, entry: Entry, libc: Any) -> Watch:
     """Fork a worker, which holds no descriptor of this process but its end of the report.
 
     Args:
         task: What it will do.
-        libc: From ``use_linux``.
+        entry: Does it.
+        libc: From ``processes.use_linux``.
     """
     ear, mouth = os.pipe()
     os.set_blocking(ear, False)
@@ -139,7 +117,7 @@ def start(task: Work, libc: Any) -> Watch:
         processes.Title(libc).set(task.job_id, f"worker {task.folder}")
         if afresh.is_needed() or task.own_interpreter:
             _in_a_fresh_interpreter(task, mouth)
-        working.work(task, mouth)
+        entry(task, mouth)
     os.close(mouth)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)  # whoever of the two comes first
@@ -162,7 +140,7 @@ def _processes(worker: int) -> list[int]:
     return [pid for root in (worker, *adopted) for pid in memory.tree_of(root)]
 
 
-def _in_a_fresh_interpreter(task: Work, mouth: int) -> None:
+def _in_a_fresh_interpreter(task: Task, mouth: int) -> None:
     """Become a worker that shares nothing with this keeper; what fails here must not climb into the keeper's frames."""
     try:
         afresh.become(task, mouth)
@@ -337,7 +315,7 @@ def _act(watched: Watch) -> None:
     if watched.dumped_at is None and now >= watched.began + watched.task.deadline:
         watched.dumped_at, watched.deadline_hit = now, True
         with contextlib.suppress(ProcessLookupError):
-            os.kill(watched.pid, STACKS_SIGNAL)
+            os.kill(watched.pid, LOG_STACKS_SIGNAL)
     elif watched.dumped_at is not None and now >= watched.dumped_at + _STACKS_SECONDS:
         _signal(watched, signal.SIGKILL)
 

@@ -11,10 +11,9 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kinetic._runner import doors
 from kinetic._wire import folders
 
 _BLOCK = 1 << 16
@@ -64,12 +63,28 @@ def redirect(log: Path) -> None:
     _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
 
 
-def keep_flushing() -> None:
-    """Start the thread that flushes; call it in the worker, after the fork."""
+def _nobody(_: int) -> None:
+    """Take no note of the thread."""
+
+
+_begun: Callable[[int], object] = _nobody
+
+
+def keep_flushing(begun: Callable[[int], object] = _nobody) -> None:
+    """Start the thread that flushes; call it in the worker, after the fork.
+
+    Args:
+        begun: Is told the thread's number, now and whenever it is started again; by this thread.
+    """
+    global _begun  # noqa: PLW0603 - a process has one thread that flushes
+    _begun = begun
+    _start_flushing()
+
+
+def _start_flushing() -> None:
     _flushers.append(_Flusher())
     _flushers[-1].start()
-    # Written by this thread, which runs the user's code afterwards: by then the descriptor may be the user's.
-    doors.answer_in(_flushers[-1].native_id or 0)
+    _begun(_flushers[-1].native_id or 0)
 
 
 @contextlib.contextmanager
@@ -84,7 +99,7 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         if running:
-            keep_flushing()
+            _start_flushing()
 
 
 _flushers: list[_Flusher] = []  # one in a worker, none elsewhere

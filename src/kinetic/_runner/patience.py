@@ -14,6 +14,7 @@ PASSES = (StoreUnreachableError, CredentialsError)  # what a complete value wait
 
 FINISHED = "finished"  # what is said of a job begins so whose function has returned, and whose value waits
 HOUR = 3600.0  # longer than the outages that services of this kind write reports about
+FOREVER = float("inf")  # a value in a pod is worth a machine until somebody says otherwise: a deadline, or a cancel
 _LONGEST_PAUSE = 15.0
 
 

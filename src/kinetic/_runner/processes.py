@@ -1,12 +1,15 @@
-"""What the kernel says of a process: its parent, when it began, how it is; and what `ps` and `top` show of ours."""
+"""What the kernel says of processes, and what we ask of it for ours: orphans, memory, what `ps` and `top` show."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
-_PR_SET_NAME = 15
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _NAME_BYTES = 15  # the kernel cuts a name there
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
 
@@ -38,6 +41,32 @@ def status(pid: int, task: str = "") -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
+def use_linux() -> Any:
+    """Return libc where a process can ask to be told of its parent's death, else None."""
+    if sys.platform != "linux" or os.environ.get("KINETIC_PORTABLE") == "1":
+        return None
+    import ctypes  # 5 ms; once in a keeper's life
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans(libc: Any, *, on: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
+    if libc is not None:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def memory_bytes() -> int:
+    """Return how much memory there is for us: the limit of this container, else what the machine has."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _MEMORY_LIMITS:
+        try:
+            return min(machine, int(Path(path).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return machine
+
+
 class Title:
     """What this process is shown as: `ps` and `nvidia-smi` read its arguments, `top` its name.
 
@@ -45,7 +74,7 @@ class Title:
     of its own from then on, so whoever made it first may set and reset it.
 
     Args:
-        libc: From ``keeping.use_linux``; None where there is none.
+        libc: From ``use_linux``; None where there is none.
     """
 
     def __init__(self, libc: Any) -> None:

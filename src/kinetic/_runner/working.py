@@ -13,6 +13,7 @@ from time import monotonic as _monotonic
 from typing import Any, NoReturn
 
 from kinetic._runner import (
+    afresh,
     calling,
     delivering,
     doors,
@@ -21,11 +22,17 @@ from kinetic._runner import (
     interpreter,
     output,
     pickling,
+    processes,
     stand_ins,
     workspace,
 )
 from kinetic._runner.report import Teller, end_after
-from kinetic._runner.work import (
+from kinetic._stores import open_store
+from kinetic._wire import outcome, outputs, references
+from kinetic._wire.data import DataRef
+from kinetic._wire.order import Order
+from kinetic._wire.steps import step
+from kinetic._wire.task import (
     DATA,
     DEBUGGER,
     DEVICES,
@@ -36,13 +43,8 @@ from kinetic._runner.work import (
     SERIALIZE,
     UNPICKLE,
     VERIFICATION,
-    Work,
+    Task,
 )
-from kinetic._stores import open_store
-from kinetic._wire import outcome, outputs, references
-from kinetic._wire.data import DataRef
-from kinetic._wire.order import Order
-from kinetic._wire.steps import step
 from kinetic.errors import IntegrityError, KineticError
 
 _FILES_NAMED = 20
@@ -50,17 +52,27 @@ _SOFTWARE = 70  # EX_SOFTWARE: only if everything below fails
 _UNHEARD_SECONDS = 5.0  # for exit handlers, where the supervisor cannot know that they run; it gives as much
 
 
-def work(task: Work, pipe: int) -> NoReturn:
+def main(words: list[str]) -> NoReturn:
+    """Be a worker in an interpreter of its own: ``TASK REPORT``, two descriptors; see ``afresh``."""
+    descriptor, report = (int(word) for word in words)
+    with os.fdopen(descriptor, "rb") as file:
+        task = afresh.receive(file)
+    os.set_inheritable(report, False)  # noqa: FBT003 - Python's own signature
+    processes.Title(processes.use_linux()).set(task.job_id, f"worker {task.folder}")  # the one before went with exec
+    work(task, report)
+
+
+def work(task: Task, pipe: int) -> NoReturn:
     """Carry out one order in this process, which ends here and never returns to its caller."""
     code = _SOFTWARE
     try:
-        teller, body = Teller(pipe, task.meta), delivering.Body(task.body)
+        teller, body = Teller(pipe, task.word), delivering.Body(task.body)
         interpreter.reset_signals()
         output.redirect(task.log)
         interpreter.apply_environment(task.environment, task.umask)
         interpreter.arm_stacks()
         doors.open_door(task)
-        output.keep_flushing()
+        output.keep_flushing(doors.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
         code = _run(task, teller, body)
         _leave_politely()
@@ -74,7 +86,7 @@ def work(task: Work, pipe: int) -> NoReturn:
             _exit(code)
 
 
-def _run(task: Work, teller: Teller, body: delivering.Body) -> int:
+def _run(task: Task, teller: Teller, body: delivering.Body) -> int:
     times: dict[str, float] = {}
     pickling.pickler_class()
     try:
@@ -156,13 +168,13 @@ def _cut_short(error: BaseException, times: dict[str, float]) -> dict[str, Any]:
     return {"status": outcome.FAILED, "phase": SERIALIZE, "phases": times, **told}
 
 
-def _mark_as_begun(task: Work) -> None:
+def _mark_as_begun(task: Task) -> None:
     """Leave the sign after which a killed job is lost; before it, it can be started again unharmed."""
     with contextlib.suppress(OSError):  # a full disk: the function may still be able to run
         os.close(os.open(task.began, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
+def _prepare(task: Task, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
     if task.kind in {"gpu", "tpu"}:
         from kinetic._runner.pod import devices  # in pods only
 
@@ -211,7 +223,7 @@ def _prepare(task: Work, teller: Teller, times: dict[str, float]) -> tuple[Order
     return order, unpacked, call
 
 
-def _moved(order: Order, task: Work) -> Any:
+def _moved(order: Order, task: Task) -> Any:
     """Return what moves code that came by value to its file in this job: a debugger finds breakpoints by file."""
     if order.debug is None:
         return None
@@ -225,7 +237,7 @@ def _rebuild(store: Any, order: Order, folder: Path) -> Any:
     return workspace.unpack(store, order.tree, order.packs, folder) if order.tree else None
 
 
-def _place(task: Work, teller: Teller) -> Any:
+def _place(task: Task, teller: Teller) -> Any:
     """Make volumes and views stand at their paths; nothing is in them yet."""
     if task.placed is None:
         return None
@@ -236,17 +248,17 @@ def _place(task: Work, teller: Teller) -> Any:
     return data.place(
         refs,
         folder=task.data,
-        cache=task.data_cache,
+        cache=Path(task.cache),
         environ=task.environment,
         workspace=task.folder,
         function=task.function,
     )
 
 
-def _provide(task: Work, order: Order, spots: Any) -> list[str]:
+def _provide(task: Task, order: Order, spots: Any) -> list[str]:
     from kinetic._runner import data  # as above
 
-    where: dict[str, Any] = {"folder": task.data, "cache": task.data_cache, "workspace": task.folder}
+    where: dict[str, Any] = {"folder": task.data, "cache": Path(task.cache), "workspace": task.folder}
     if spots is None:
         spots = data.place(order.data, **where, environ=task.environment, function=order.function_name)
     elif [spot.ref for spot in spots] != list(order.data):
@@ -267,7 +279,7 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
     }
 
 
-def _files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
+def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
     """Name what the function wrote into its working folder, as far as user code has left us the means to look."""
     try:
         return _name_files_left(task, order, unpacked, failed=failed)
@@ -275,7 +287,7 @@ def _files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> lis
         return []
 
 
-def _name_files_left(task: Work, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
+def _name_files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> list[str]:
     """Name what the function wrote into its working folder, which does not outlive the job."""
     if unpacked is None:
         found = sorted(str(path.relative_to(task.folder)) for path in task.folder.rglob("*") if path.is_file())

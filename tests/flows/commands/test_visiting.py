@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.doors import ASK_SIGNAL
+from kinetic._wire.task import STACKS_SIGNAL
 
 linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
 
@@ -174,7 +174,7 @@ def test_a_handler_of_the_jobs_own_stays_and_its_children_know_nothing_of_ours(r
 
     told = result(kinetic, gate, job_id)
     assert told["heard"] == 1
-    bit = 1 << (ASK_SIGNAL - 1)
+    bit = 1 << (STACKS_SIGNAL - 1)
     assert [int(told[name], 16) & bit for name in ("SigBlk", "SigIgn", "SigCgt")] == [0, 0, 0]
 
 

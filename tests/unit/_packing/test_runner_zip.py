@@ -75,7 +75,7 @@ def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
     travels = runner_zip.contents()
 
     assert names == ["__main__.py", "files.xz", "unpack.py"]
-    assert {"kinetic/__init__.py", "kinetic/_runner/pod/parent.py", "cloudpickle/cloudpickle.py"} <= set(travels)
+    assert {"kinetic/__init__.py", "kinetic/_runner/pod/source.py", "cloudpickle/cloudpickle.py"} <= set(travels)
     stays = ("kinetic/_cli", "kinetic/_backends/kube", "kinetic/_backends/local", "kinetic/_batches")
     assert not [name for name in travels if name.startswith(stays)]
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 from kinetic._runner import afresh
-from kinetic._runner.work import Work
+from kinetic._wire.task import PodSettings, Task
+
+TASK = Task("cpu-train-1", "ab" * 32, "s3://jobs", "k", 0o22, 1.5, {"A": "1", "Ü": "☃"}, hosts=4, attempt=2, host=1)
 
 
-def task(**more: object) -> Work:
-    given = {
-        "job_id": "cpu-train-1", "attempt": 2, "host": 1, "order_sha256": "ab", "store_url": "s3://jobs",
-        "environment": {"A": "1", "Ü": "☃"}, "umask": 0o22, "folder": Path("/w"), "log": Path("/l"), "body": Path("/b"),
-        "meta": Path("/m"), "deadline": 1.5, "runner": "/runner", "hosts": 4,
-    }  # fmt: skip
-    return Work(**{**given, **more})
+def test_a_task_arrives_as_it_was_sent(tmp_path: Path):
+    for sent in (TASK, replace(TASK, child={"job_id": "x", "data": []}, deadline=None, pod=PodSettings(holds=True))):
+        with (tmp_path / "task").open("w+b") as file:
+            afresh.send(sent, file)
+            assert afresh.receive(file) == sent
 
 
-def test_a_task_arrives_as_it_was_sent():
-    for sent in (task(), task(child={"job_id": "x", "data": []}, deadline=None, data=Path("/d"))):
-        assert afresh.from_json(json.loads(json.dumps(afresh.to_json(sent)))) == sent
+def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were(tmp_path: Path):
+    sent = replace(TASK, environment={"FILE": "/data/\udce9"})
 
-
-def test_every_field_of_a_task_travels():
-    assert set(afresh.to_json(task())) == {field.name for field in fields(Work)}
+    with (tmp_path / "task").open("w+b") as file:
+        afresh.send(sent, file)
+        assert afresh.receive(file) == sent
 
 
 def test_a_fork_will_do_until_something_with_threads_is_loaded():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
@@ -18,8 +17,7 @@ from kinetic.errors import RunnerError
 
 
 def test_a_job_that_has_no_debugpy_and_cannot_install_it_says_what_to_do(tmp_path, monkeypatch, capfd) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "debugpy" else find(name))
+    monkeypatch.setattr(debugging, "find_spec", lambda _: None)
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
 

@@ -10,34 +10,20 @@ import pytest
 
 from kinetic._runner import judging
 from kinetic._runner.judging import Ending
-from kinetic._runner.work import Work
+from kinetic._wire.task import PodSettings, Task
 
 GIB = 2**30
 GOOD = {"status": "succeeded", "cause": "value", "phase": "execute"}
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Work:
+def task(tmp_path: Path) -> Task:
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(100)))
-    return Work(
-        job_id="cpu-train-1",
-        attempt=2,
-        host=0,
-        order_sha256="",
-        store_url="",
-        environment={},
-        umask=0o022,
-        folder=tmp_path / "work",
-        log=tmp_path / "log",
-        body=tmp_path / "body",
-        meta=tmp_path / "meta",
-        deadline=1.5,
-        memory_bytes=2 * GIB,
-        runner="",
-    )
+    more = {"attempt": 2, "base": str(tmp_path), "memory_bytes": 2 * GIB}
+    return Task("cpu-train-1", "", "", "", 0o022, 1.5, {}, **more)
 
 
-def judge(task: Work, machine_bytes: int = 0, **ending):
+def judge(task: Task, machine_bytes: int = 0, **ending):
     made = Ending(**{"status": 0, "phase": "execute", **ending})
     return judging.judge(task, made, started=1.0, ended=2.0, machine_bytes=machine_bytes)
 
@@ -74,7 +60,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("ending", "cause", "said"), ENDS.values(), ids=list(ENDS))
-def test_an_end_without_a_word_is_a_failure_in_a_plain_sentence(task: Work, ending, cause: str, said: str) -> None:
+def test_an_end_without_a_word_is_a_failure_in_a_plain_sentence(task: Task, ending, cause: str, said: str) -> None:
     verdict = judge(task, 10 * GIB, **ending)
 
     assert (verdict.status, verdict.cause) == ("failed", cause)
@@ -83,23 +69,23 @@ def test_an_end_without_a_word_is_a_failure_in_a_plain_sentence(task: Work, endi
     assert (verdict.job_id, verdict.attempt, verdict.started, verdict.ended) == ("cpu-train-1", 2, 1.0, 2.0)
 
 
-def test_who_ran_out_of_memory_in_a_pod_is_told_how_to_get_more(task: Work) -> None:
+def test_who_ran_out_of_memory_in_a_pod_is_told_how_to_get_more(task: Task) -> None:
     ending = {"status": signal.SIGKILL, "memory_kill": True}
 
     here = judge(task, 10 * GIB, **ending)
-    in_a_pod = judge(replace(task, is_in_a_pod=True), 10 * GIB, **ending)
+    in_a_pod = judge(replace(task, pod=PodSettings()), 10 * GIB, **ending)
 
     assert "next" not in here.error
     assert in_a_pod.error["next"].startswith('write resources = { memory = "32Gi" } under [tool.kinetic]')
 
 
-def test_a_kill_of_a_small_process_is_not_blamed_on_memory(task: Work) -> None:
+def test_a_kill_of_a_small_process_is_not_blamed_on_memory(task: Task) -> None:
     verdict = judge(task, 10 * GIB, status=signal.SIGKILL, peak_bytes=1 * GIB)
 
     assert "ran out of memory" not in verdict.error["message"]
 
 
-def test_a_good_word_counts_however_the_process_ended_afterwards(task: Work) -> None:
+def test_a_good_word_counts_however_the_process_ended_afterwards(task: Task) -> None:
     task.body.write_bytes(b"12345")
     word = {**GOOD, "body_length": 5, "body_sha256": "abc", "value_type": "builtins.int", "files": ["a"]}
 
@@ -110,7 +96,7 @@ def test_a_good_word_counts_however_the_process_ended_afterwards(task: Work) -> 
 
 
 @pytest.mark.parametrize("data", [None, b"", b"1234"])
-def test_a_promised_body_must_be_there_in_full(task: Work, data: bytes | None) -> None:
+def test_a_promised_body_must_be_there_in_full(task: Task, data: bytes | None) -> None:
     if data is not None:
         task.body.write_bytes(data)
 
@@ -119,39 +105,39 @@ def test_a_promised_body_must_be_there_in_full(task: Work, data: bytes | None) -
     assert (verdict.status, verdict.cause) == ("failed", "exit")
 
 
-def test_a_body_behind_which_a_dead_keeper_wrote_its_page_is_there_in_full(task: Work) -> None:
+def test_a_body_behind_which_a_dead_keeper_wrote_its_page_is_there_in_full(task: Task) -> None:
     task.body.write_bytes(b"12345 and a page")
 
     assert judge(task, status=None, word={**GOOD, "body_length": 5, "body_sha256": "abc"}).status == "succeeded"
 
 
 @pytest.mark.parametrize("word", [{}, {"status": "splendid"}, {"status": None}])
-def test_a_word_that_means_nothing_is_no_word(task: Work, word) -> None:
+def test_a_word_that_means_nothing_is_no_word(task: Task, word) -> None:
     assert judge(task, status=exited(1), word=word).cause == "exit"
 
 
-def test_a_word_that_was_on_disk_before_the_end_counts_as_well(task: Work) -> None:
+def test_a_word_that_was_on_disk_before_the_end_counts_as_well(task: Task) -> None:
     task.body.write_bytes(b"12345")
-    task.meta.write_text('{"status": "succeeded", "cause": "value", "body_length": 5, "body_sha256": "abc"}')
+    task.word.write_text('{"status": "succeeded", "cause": "value", "body_length": 5, "body_sha256": "abc"}')
 
     assert judge(task, status=signal.SIGKILL).status == "succeeded"
 
 
-def test_an_exception_tells_its_own_story_and_needs_no_log(task: Work) -> None:
+def test_an_exception_tells_its_own_story_and_needs_no_log(task: Task) -> None:
     word = {"status": "failed", "cause": "exception", "error": {"type": "KeyError"}}
 
     assert judge(task, word=word).error == {"type": "KeyError"}
 
 
-def test_a_failure_before_the_function_keeps_its_phase(task: Work) -> None:
+def test_a_failure_before_the_function_keeps_its_phase(task: Task) -> None:
     word = {"status": "failed", "cause": "runner", "phase": "payload unpickle", "error": {"type": "ImportError"}}
 
     assert judge(task, phase="execute", word=word).phase == "payload unpickle"
     assert judge(task, status=exited(1), phase="context extract").phase == "context extract"
 
 
-def test_a_missing_log_is_an_empty_one(task: Work, tmp_path: Path) -> None:
-    assert judge(replace(task, log=tmp_path / "none"), status=exited(1)).error["log"] == ""
+def test_a_missing_log_is_an_empty_one(task: Task, tmp_path: Path) -> None:
+    assert judge(replace(task, base=str(tmp_path / "none")), status=exited(1)).error["log"] == ""
 
 
 def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:

@@ -10,16 +10,17 @@ import pytest
 
 from kinetic._runner.pod import preparing
 from kinetic._runner.pod.preparing import Place
-from kinetic._wire.pod import PodPage
+from kinetic._wire.task import PodSettings, Task
 from kinetic.errors import IntegrityError, RunnerError
 
-PAGE = PodPage("job", "ab" * 32, "gs://jobs", "key-1", secret="/nonexistent")
+SETTINGS = PodSettings(secret="/nonexistent")
+PAGE = Task("job", "ab" * 32, "gs://jobs", "key-1", 0o022, None, {}, pod=SETTINGS)
 
 
 def test_a_page_arrives_as_it_was_sent() -> None:
     page = replace(PAGE, child={"job_id": "job", "data": []}, placed=[{"path": "/ü ☃"}], deadline=1.5, hosts=4)
 
-    assert PodPage.from_argument(page.to_argument()) == page
+    assert Task.from_page(page.to_argument()) == page
 
 
 def test_kubernetes_finds_nothing_to_replace_in_a_page() -> None:
@@ -28,20 +29,20 @@ def test_kubernetes_finds_nothing_to_replace_in_a_page() -> None:
     word = page.to_argument()
 
     assert "$" not in word
-    assert PodPage.from_argument(word) == page
+    assert Task.from_page(word) == page
 
 
 def test_a_page_of_a_later_version_is_refused() -> None:
     word = json.dumps({**json.loads(PAGE.to_argument()), "schema": 99})
 
     with pytest.raises(IntegrityError, match="another version"):
-        PodPage.from_argument(word)
+        Task.from_page(word)
 
 
 def test_fields_that_this_version_does_not_know_are_passed_over() -> None:
     word = json.dumps({**json.loads(PAGE.to_argument()), "new": 1})
 
-    assert PodPage.from_argument(word) == PAGE
+    assert Task.from_page(word) == PAGE
 
 
 @pytest.mark.parametrize(
@@ -65,9 +66,10 @@ def test_a_host_that_nothing_names_is_refused(environ: dict[str, str]) -> None:
 
 def test_what_was_captured_wins_over_the_image_and_never_over_what_is_ours(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"A": "captured", "KINETIC_JOB_ID": "forged"}')
-    page, place = replace(PAGE, secret=str(tmp_path)), Place(0, 0, tmp_path, "/runner")
+    page = replace(PAGE, pod=replace(SETTINGS, secret=str(tmp_path)))
+    place = Place(0, 0, tmp_path, "/runner")
 
-    found = preparing.environment(page, place, 2, {"A": "image", "B": "image"})
+    found = preparing.task_of(page, place, 2, {"A": "image", "B": "image"}).environment
 
     assert (found["A"], found["B"]) == ("captured", "image")
     assert (found["KINETIC_JOB_ID"], found["KINETIC_ATTEMPT"]) == ("job", "2")
@@ -78,7 +80,7 @@ def test_captured_values_that_cannot_be_read_are_an_error(tmp_path: Path, text: 
     (tmp_path / "environment.json").write_text(text)
 
     with pytest.raises(RunnerError, match="captured variables"):
-        preparing.captured(replace(PAGE, secret=str(tmp_path)))
+        preparing.captured(replace(SETTINGS, secret=str(tmp_path)))
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 33])
@@ -86,22 +88,23 @@ def test_a_key_of_another_length_is_none(tmp_path: Path, key: bytes) -> None:
     (tmp_path / "job-key").write_bytes(key)
 
     with pytest.raises(RunnerError, match="is none"):
-        preparing.key_of(replace(PAGE, secret=str(tmp_path)))
+        preparing.key_of(replace(SETTINGS, secret=str(tmp_path)))
 
 
 def test_of_the_keys_of_a_batch_a_child_reads_its_own(tmp_path: Path) -> None:
     (tmp_path / "job-key").write_bytes(b"a" * 32 + b"b" * 32)
 
-    assert preparing.key_of(replace(PAGE, secret=str(tmp_path), key_at=32)) == b"b" * 32
+    assert preparing.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=32)) == b"b" * 32
     with pytest.raises(RunnerError, match="is none"):
-        preparing.key_of(replace(PAGE, secret=str(tmp_path), key_at=64))
+        preparing.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=64))
 
 
-def test_the_values_of_a_job_are_not_in_the_text_of_its_work(tmp_path: Path) -> None:
+def test_the_values_of_a_job_are_not_in_the_text_of_its_task(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"TOKEN": "secret 1"}')
-    page, place = replace(PAGE, secret=str(tmp_path)), Place(0, 0, tmp_path, "/runner")
+    page = replace(PAGE, pod=replace(SETTINGS, secret=str(tmp_path)))
+    place = Place(0, 0, tmp_path, "/runner")
 
-    work = preparing.work_of(page, place, 0, {})
+    task = preparing.task_of(page, place, 0, {})
 
-    assert work.environment["TOKEN"] == "secret 1"
-    assert "secret 1" not in repr(work)
+    assert task.environment["TOKEN"] == "secret 1"
+    assert "secret 1" not in repr(task)

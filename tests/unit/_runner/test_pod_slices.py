@@ -14,26 +14,33 @@ from kinetic._wire.pod import FAILED_EXIT
 
 
 class Host:
-    """A parent that only writes down what it was asked to do."""
+    """A source that only writes down what it was asked to do."""
 
     is_settled = True
     told_to_end = False
-    key = b"k" * 32
+    passes = ()
+    code = -1
 
     def __init__(self) -> None:
         self.did: list[str] = []
-        self.page = SimpleNamespace(grace_seconds=60.0)
+        self.settings = SimpleNamespace(grace_seconds=60.0)
         self.peers = SimpleNamespace(tell=lambda *_: self.did.append("told"))
 
-    def log_digests(self) -> tuple[()]:
+    def log_digests(self, _: object) -> tuple[()]:
         return ()
 
     def send_log(self) -> str:
         self.did.append("log")
         return ""
 
-    def patiently(self, put: Any) -> bool:
-        return bool(put())
+    def key(self) -> bytes:
+        return b"k" * 32
+
+    def wait(self, *_: object) -> bool:
+        return True
+
+    def waits(self, words: str) -> None:
+        self.did.append(words)
 
     def wait_for(self, *_: object) -> bool:
         self.did.append("waited")
@@ -47,7 +54,8 @@ def host() -> Host:
 
 def ends(host: Any, status: str) -> int:
     task: Any = SimpleNamespace(body=None)
-    return slices.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
+    slices.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
+    return host.code
 
 
 def test_a_host_that_is_done_has_its_log_in_the_store_before_the_verdict_can_follow(host: Host) -> None:

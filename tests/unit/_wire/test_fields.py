@@ -6,14 +6,12 @@ import json
 
 import pytest
 
-from kinetic._backends.local import launching
 from kinetic._batches import lease, turns
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire import data, debug, fields, group, handles, note, order, outcome, pages, pod
+from kinetic._wire import data, debug, fields, group, handles, note, order, outcome, pages, task
 from kinetic.errors import IntegrityError
 
 PAGES = [
-    (pod.PodPage, pod._READERS),
     (outcome.Outcome, outcome._READERS),
     (order.Order, order._READERS),
     (order.Child, order._CHILD),
@@ -22,7 +20,8 @@ PAGES = [
     (debug.DebugPage, debug._READERS),
     (group.Group, group._READERS),
     (group.Settings, group._SETTINGS),
-    (launching.LaunchPage, launching._READERS),
+    (task.Task, task.READERS),
+    (task.PodSettings, task.POD_READERS),
     (lease.Page, lease._READERS),
     (turns.Turn, turns._READERS),
 ]
@@ -61,12 +60,11 @@ def test_a_reader_takes_what_its_field_can_have_and_refuses_the_rest(reader, goo
 
 
 @pytest.mark.parametrize("missing", ["job_id", "order_sha256", "store_url", "umask", "environment"])
-def test_a_launch_page_with_a_missing_or_null_field_is_damaged_and_says_which(missing) -> None:
-    page = launching.LaunchPage("cpu-f-1", "0" * 64, "file:///s", "k", 0o22, None, {})
-    whole = json.loads(page.to_bytes())
+def test_a_task_with_a_missing_or_null_field_is_damaged_and_says_which(missing) -> None:
+    whole = json.loads(task.Task("cpu-f-1", "0" * 64, "file:///s", "k", 0o22, None, {}).to_bytes())
     for odd in ({**whole, missing: None}, {name: value for name, value in whole.items() if name != missing}):
         with pytest.raises(IntegrityError, match=missing):
-            fields.build(launching.LaunchPage, launching._READERS, odd, "the launch page")
+            task.Task.from_page(json.dumps(odd))
 
 
 @pytest.mark.parametrize("levels", [pages.MOST_DEEP, pages.MOST_DEEP + 1])

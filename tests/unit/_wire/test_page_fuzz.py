@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kinetic._backends.local import launching
 from kinetic._batches import lease, turns
 from kinetic._jobs import record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import debug, fields, handles, keys, note, outcome, pages, pod, seal, trees
+from kinetic._wire import debug, handles, keys, note, outcome, pages, seal, task, trees
 from kinetic._wire.data import DataRef
 from kinetic._wire.group import MANIFEST, Group, Input, Settings, Table
 from kinetic._wire.manifests import File, Manifest, Part
@@ -120,10 +119,9 @@ READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "sealed debug": (_opened(debug.DEBUG, keys.debug(JOB, 0, 0)), _page(debug.DebugPage(5678))),
     "debug": (_bytes(debug.DebugPage.from_bytes), _page(debug.DebugPage(5678, roots=(("/a", "/b"),)))),
-    "pod": (lambda page: pod.PodPage.from_argument(json.dumps(page)), _page(pod.PodPage(JOB, "0" * 64, "gs://b", "k"))),
-    "launch": (
-        lambda page: fields.build(launching.LaunchPage, launching._READERS, page, "the launch page"),
-        _page(launching.LaunchPage(JOB, "0" * 64, "gs://b", "k", 0o22, None, {"A": "b"})),
+    "task": (
+        lambda page: task.Task.from_page(json.dumps(page)),
+        json.loads(task.Task(JOB, "0" * 64, "gs://b", "k", 0o22, None, {"A": "b"}, pod=task.PodSettings()).to_bytes()),
     ),
 }
 VALUES = st.recursive(

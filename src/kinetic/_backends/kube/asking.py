@@ -1,4 +1,4 @@
-"""From a launch to the request for a cluster: the launch page, the environment, the volumes, in one frozen page."""
+"""From a launch to the request for a cluster: the task, the environment, the volumes, in one frozen page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kinetic._backends.wishes import PodWishes
 from kinetic._data.mounting import fuse_mount
 from kinetic._stores.addresses import PUBLIC_VARIABLES
 from kinetic._wire import debug, outputs, threads
-from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER, PodPage
+from kinetic._wire.pod import BUCKETS_FOLDER, STORE_KEY_FILE, STORE_SECRET_FOLDER
+from kinetic._wire.task import PodSettings, Task
 from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -136,24 +137,36 @@ def manifest_of(
         umask: This client's.
     """
     coordinator = slices.coordinator(request, _make(kind, request))
-    page = page_of(launch, kind, coordinator=coordinator, key_at=key_at, runner_sha256=runner_sha256, umask=umask)
-    if page.holds:  # nothing but the slice itself can end it
-        path = kind.path(request.namespace, names.leader_worker_set(request.job_id, request.placement.hosts))
-        page, request = replace(page, removes=path), replace(request, needs_token=True)
-    return _make(kind, replace(request, command=("python3", RUNNER_PATH, _argument(page))))
+    holds = launch.placement.hosts > 1 and kind not in {JOB, JOB_SET}  # nothing but the slice itself can end it
+    removes = ""
+    if holds:
+        removes = kind.path(request.namespace, names.leader_worker_set(request.job_id, request.placement.hosts))
+        request = replace(request, needs_token=True)
+    settings = PodSettings(
+        output_dir=launch.order.output_dir,
+        checkpoint_dir=outputs.checkpoints_of(launch.order),
+        most_attempts=PodWishes.from_json(launch.requirements).settings.most_attempts,
+        holds=holds,
+        removes=removes,
+        reaches_with=client_of(launch),
+        runner_sha256=runner_sha256,
+        key_at=key_at,
+    )
+    task = task_of(launch, settings, coordinator=coordinator, umask=umask)
+    return _make(kind, replace(request, command=("python3", RUNNER_PATH, _argument(task))))
 
 
-def _argument(page: PodPage) -> str:
-    """Return the launch page as a word of a command line.
+def _argument(task: Task) -> str:
+    """Return a task as a word of a command line.
 
     Raises:
         LaunchError: It is longer than Linux allows: every container of the job would fail to start.
     """
-    word = page.to_argument()
+    word = task.to_argument()
     if len(word) > _LONGEST_WORD:
-        named = f", {len(page.placed)} references to data among them" if page.placed else ""
+        named = f", {len(task.placed)} references to data among them" if task.placed else ""
         raise LaunchError(
-            f"{page.job_id} has more to tell its pods than fits on a command line",
+            f"{task.job_id} has more to tell its pods than fits on a command line",
             why=f"{len(word):,} bytes{named}; Linux takes {_LONGEST_WORD:,}",
             next="put what the job reads into fewer folders, each one Data or volume",
         )
@@ -168,10 +181,10 @@ def _make(kind: Kind, request: JobRequest) -> Object:
     return slices.job_set(request) if kind is JOB_SET else slices.leader_worker_set(request)
 
 
-def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner_sha256: str, umask: int) -> PodPage:
+def task_of(launch: Launch, settings: PodSettings, *, coordinator: str, umask: int) -> Task:
     """Return what the runner in the pod is told."""
     order, wishes = launch.order, PodWishes.from_json(launch.requirements)
-    return PodPage(
+    return Task(
         job_id=order.job_id,
         order_sha256=launch.order_sha256,
         store_url=launch.store_url,
@@ -182,19 +195,14 @@ def page_of(launch: Launch, kind: Kind, *, coordinator: str, key_at: int, runner
         hosts=launch.placement.hosts,
         coordinator=coordinator,
         deadline=order.deadline,
+        environment={},  # the supervisor reads it in the pod
         function=order.function_name,
         placed=order.placed_early(),
-        output_dir=order.output_dir,
-        checkpoint_dir=outputs.checkpoints_of(order),
         umask=umask,
-        most_attempts=wishes.settings.most_attempts,
-        holds=launch.placement.hosts > 1 and kind not in {JOB, JOB_SET},
         retries=order.retries,
         kind=launch.placement.kind,
         chips=launch.placement.resource_count,
         require_accelerator=wishes.require_accelerator,
         requirements=wishes.requirements,
-        reaches_with=client_of(launch),
-        runner=runner_sha256,
-        key_at=key_at,
+        pod=settings,
     )

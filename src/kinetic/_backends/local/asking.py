@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import environment
-from kinetic._backends.local.launching import LaunchPage
 from kinetic._settings import home
+from kinetic._wire.task import Task
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Launch
 
 
-def page_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> LaunchPage:
+def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> Task:
     """Return what the keeper of a job is told.
 
     Args:
@@ -22,7 +22,7 @@ def page_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict
         environ: The client's environment; a batch has the one of whoever made it.
         queued: What the queue is told.
     """
-    return LaunchPage(
+    return Task(
         job_id=launch.order.job_id,
         order_sha256=launch.order_sha256,
         store_url=launch.store_url,

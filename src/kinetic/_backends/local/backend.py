@@ -197,7 +197,7 @@ class LocalBackend:
         """Write what the keeper of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
-        launching.write(self.paths, asking.page_of(launch, mask & _MODES, self.environ, queued), launch.key)
+        launching.write(self.paths, asking.task_of(launch, mask & _MODES, self.environ, queued), launch.key)
         pulse.make(self.paths.pulse(job_id))
         step("client:launch-written")
 
@@ -297,7 +297,7 @@ class LocalBackend:
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FileLog | None:  # noqa: ARG002
         """Return the log as the worker writes it; see the protocol."""
-        return FileLog.open(self.paths.log(name, attempt, host))
+        return FileLog.open(self.paths.files(name, attempt, host).log)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: here ``live_log`` reads the file that the process wrote, however it ended."""
@@ -309,7 +309,7 @@ class LocalBackend:
         if row is not None and row.state == "running":
             for host in hosts:
                 with contextlib.suppress(OSError, IntegrityError):  # not there yet
-                    page = DebugPage.from_bytes(self.paths.debug(name, row.attempt, host).read_bytes())
+                    page = DebugPage.from_bytes(self.paths.files(name, row.attempt, host).debug_page.read_bytes())
                     found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
         return found
 
@@ -356,7 +356,7 @@ class LocalBackend:
         """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
         with contextlib.suppress(KineticError, OSError):
             if row.state != "ended" and (page := launching.read(self.paths, row.job_id)) is not None:
-                burying.clear_scratch(launching.works_of(self.paths, page, row.attempt, runner="", more={}))
+                burying.clear_scratch(launching.tasks_of(self.paths, page, row.attempt))
 
     def keep(
         self,

@@ -18,12 +18,12 @@ from kinetic._backends.local import launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Keeper, Queue, Row
 from kinetic._runner import judging, memory, patience, processes, sealing
-from kinetic._runner.work import Work
+from kinetic._runner.supervisor.claim import was_removed
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store, put_file
-from kinetic._wire import digests, keys, pages, seal
-from kinetic._wire.handles import HISTORY
+from kinetic._wire import digests, keys
 from kinetic._wire.steps import step
+from kinetic._wire.task import Task
 from kinetic.errors import KineticError
 
 MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
@@ -129,7 +129,7 @@ def has_begun(paths: Paths, row: Row) -> bool:
     if row.state == "claimed":
         return False
     restarted = row.started is not None and row.started < _boot_time()
-    return restarted or paths.began(row.job_id, row.attempt).exists()
+    return restarted or paths.files(row.job_id, row.attempt).began.exists()
 
 
 def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "") -> None:
@@ -156,7 +156,7 @@ def is_finished(paths: Paths, row: Row) -> bool:
     """Say whether a job has come to its end, and only its verdict is not in the store."""
     with contextlib.suppress(KineticError, OSError):
         page = launching.read(paths, row.job_id)
-        tasks = launching.works_of(paths, page, row.attempt, runner="", more={}) if page is not None else []
+        tasks = launching.tasks_of(paths, page, row.attempt) if page is not None else ()
         ending = judging.Ending(status=None, phase="")
         return any(judging.the_word(task, ending) is not None for task in tasks)
     return False
@@ -183,7 +183,7 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
         queue.end(row.job_id, NO_PAGE)
         return
     store = open_store(page.store_url)
-    tasks = launching.works_of(paths, page, row.attempt, runner="", more={})
+    tasks = launching.tasks_of(paths, page, row.attempt)
     status = "ended"
     if store.size(keys.result(row.job_id)) is None:
         ending = judging.Ending(status=None, phase="execute" if has_begun(paths, row) else "order")
@@ -203,7 +203,7 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
     step("observer:settled")
 
 
-def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], status: str) -> None:
+def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], status: str) -> None:
     """Make the log of a job durable and say that it has ended.
 
     If its row is gone, somebody removed the job meanwhile: then nothing of it stays on this machine, and nothing in the
@@ -224,12 +224,12 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Work], stat
     launching.forget(paths, job_id)  # before anything is asked of a store that may be out of reach
     if not is_known:
         forsake(paths, store, job_id)
-    elif was_removed(store, job_id, key):
+    elif key is not None and was_removed(store, job_id, contextlib.nullcontext(key)):
         queue.forget([job_id])
         forsake(paths, store, job_id)
 
 
-def tidy(paths: Paths, job_id: str, page: launching.LaunchPage | None = None) -> None:
+def tidy(paths: Paths, job_id: str, page: Task | None = None) -> None:
     """Remove what an ended job has no more use for: its pulse, its marks, an empty log, and empty folders.
 
     Args:
@@ -253,24 +253,6 @@ def tidy(paths: Paths, job_id: str, page: launching.LaunchPage | None = None) ->
         os.rmdir(paths.job(job_id))  # not of a job that failed: its working folder is kept for a day
 
 
-def was_removed(store: Store, job_id: str, key: Path | bytes | None) -> bool:
-    """Return whether somebody removed a job: another machine that shares the home cannot reach our row.
-
-    Args:
-        store: Where the job lies.
-        job_id: The job.
-        key: Its key; or the file that holds it, so that nothing of it stays in this process; without it no page holds.
-    """
-    at = keys.tombstone(job_id)
-    if key is None or store.size(at) is None:
-        return False
-    with contextlib.suppress(KineticError, OSError):
-        lent = seal.borrowed(key) if isinstance(key, Path) else contextlib.nullcontext(key)
-        with lent as sealing_key:
-            return bool(pages.open_page(HISTORY, store, at, sealing_key).get("resource_removed"))
-    return False
-
-
 def forsake(paths: Paths, store: Store, job_id: str) -> None:
     """Leave nothing behind of a job that somebody else removed while we had it in hands."""
     if store.size(keys.record(job_id)) is None:
@@ -283,17 +265,17 @@ def clear_attempt(paths: Paths, row: Row) -> None:
     with contextlib.suppress(KineticError, OSError):
         page = launching.read(paths, row.job_id)
         if page is not None:
-            clear_scratch(launching.works_of(paths, page, row.attempt, runner="", more={}))
+            clear_scratch(launching.tasks_of(paths, page, row.attempt))
 
 
-def clear_scratch(tasks: Sequence[Work]) -> None:
+def clear_scratch(tasks: Sequence[Task]) -> None:
     """Remove what an attempt wrote on the way to its result."""
     for task in tasks:
-        for path in (task.body, task.meta):
+        for path in (task.body, task.word):
             path.unlink(missing_ok=True)
 
 
-def log_digests(tasks: Sequence[Work]) -> tuple[digests.LogDigest, ...]:
+def log_digests(tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
     """Return the digests of what the hosts of an attempt printed; none of its processes is left."""
     found = []
     for task in tasks:
@@ -302,7 +284,7 @@ def log_digests(tasks: Sequence[Work]) -> tuple[digests.LogDigest, ...]:
     return tuple(found)
 
 
-def ship_log(store: Store, task: Work) -> None:
+def ship_log(store: Store, task: Task) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
         if task.log.stat().st_size == 0:

@@ -1,4 +1,4 @@
-"""A keeper: claims the oldest job that fits, keeps it until it has its verdict, and claims again.
+"""The queue's supervisor: takes the oldest row that fits, carries it out, and takes the next.
 
 It holds its life lock from its first moment to its last, holds at most one job, and leaves after a minute without any.
 """
@@ -6,7 +6,6 @@ It holds its life lock from its first moment to its last, holds at most one job,
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import select
@@ -14,34 +13,30 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kinetic._backends.local import burying, environment, launching, life, pulse, queue_repair, soil, spawning
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue, Row
-from kinetic._runner import judging, keeping, patience, processes, retries, sealing
-from kinetic._runner.work import Work
-from kinetic._stores.opening import CREDENTIAL_VARIABLES, open_anew, open_store
-from kinetic._wire import fingerprint, keys, seal
-from kinetic._wire import note as notes
+from kinetic._runner import keeping, patience, processes, working
+from kinetic._runner.judging import Ending
+from kinetic._runner.supervisor import claim
+from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
+from kinetic._stores.opening import CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, fingerprint, keys, seal
 from kinetic._wire.note import Note
 from kinetic._wire.outcome import Outcome
 from kinetic._wire.steps import step
-from kinetic.errors import (
-    BackendUnavailableError,
-    CredentialsError,
-    IntegrityError,
-    KeyMissingError,
-    KineticError,
-    StoreUnreachableError,
-)
+from kinetic._wire.task import Task
+from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachableError
 
 T = TypeVar("T")
 
 _IDLE_SECONDS = 60.0
-_ATTEMPTS = 1000
 
 
 class Keeper:
@@ -57,10 +52,8 @@ class Keeper:
         step("keeper:alive")
         pulse.make(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.libc = keeping.use_linux()
-        keeping.adopt_orphans(self.libc)
-        self.title = processes.Title(self.libc)
-        self.bell = keeping.Bell()
+        self.supervisor = Supervisor(working.work)
+        self.title = processes.Title(self.supervisor.libc)
         self.queue = Queue(self.paths.queue)
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
@@ -88,7 +81,12 @@ class Keeper:
         whoever looks next finishes the job from what is in the store.
         """
         try:
-            self._carry(row)
+            task = launching.read(self.paths, row.job_id)
+            if task is None:
+                self.queue.end(row.job_id, burying.NO_PAGE)
+            else:
+                _lend_credentials(task)
+                self.supervisor.carry_out(QueueSource(self, row, task))
         except BackendUnavailableError:
             raise
         except (KineticError, OSError) as error:
@@ -112,206 +110,16 @@ class Keeper:
         else:
             burying.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
 
-    def _carry(self, row: Row) -> None:
-        page = launching.read(self.paths, row.job_id)
-        if page is None:
-            self.queue.end(row.job_id, burying.NO_PAGE)
-            return
-        _lend_credentials(page)
-        store = open_store(page.store_url)
-        if self._patiently(page, lambda: store.size(keys.result(page.job_id))) is not None:
-            self.queue.end(row.job_id, "ended")
-            return
-        if self._patiently(page, lambda: burying.was_removed(store, row.job_id, self.paths.key(row.job_id))):
-            self.queue.forget([row.job_id])
-            burying.forsake(self.paths, store, row.job_id)
-            return
-        started = time.time()
-        attempt = self._patiently(page, lambda: self._claim_attempt(store, page, started))
-        if attempt is None:  # another machine began with it: this row is none of ours
-            self.queue.forget([row.job_id])
-            burying.remove_job(self.paths, row.job_id)
-            return
-        step("keeper:attempt-noted")
-        queue_repair.hold(self.paths, self.name, row.job_id, attempt, row.devices)
-        if not self.queue.running(row.job_id, self.name, attempt):
-            now = self.queue.jobs([row.job_id]).get(row.job_id)
-            if now is None:  # removed
-                burying.forsake(self.paths, store, row.job_id)
-            elif now.stop:
-                self.queue.end(row.job_id, "ended")
-            return  # else it is somebody else's: the queue was rebuilt before it could know that we had the job
-        step("keeper:marked-running")
-        meet = keeping.free_address() if page.hosts > 1 else ""
-        marks = self._marks(row, attempt)
-        tasks = launching.works_of(self.paths, page, attempt, runner=self.runner, more=marks, coordinator=meet)
-        spare = sealing.Reserve(store)
-        heart = pulse.Heart(self.paths.pulse(row.job_id))
-        try:
-            again = row.requeues < burying.REQUEUES
-            verdict = self._carry_out(store, page, tasks, heart, started, spare, again=again)
-        finally:
-            self.title.reset()
-            heart.stop()
-            spare.release()
-        step("keeper:told")
-        if verdict is None:
-            return
-        store = open_store(page.store_url)  # it may have been opened anew
-        burying.finish(self.paths, self.queue, store, tasks, verdict.status)
-        for task in tasks if verdict.succeeded else ():
-            burying.remove_folder(task.folder)  # a failed one keeps its working folder for a day
-        burying.tidy(self.paths, row.job_id, page)
-
-    def _carry_out(
-        self,
-        store: Any,
-        page: launching.LaunchPage,
-        tasks: Sequence[Work],
-        heart: pulse.Heart,
-        started: float,
-        spare: sealing.Reserve,
-        *,
-        again: bool,
-    ) -> Outcome | None:
-        """Fork a worker for each host, watch, judge and seal; the Outcome is in the store when this returns.
-
-        Returns:
-            The verdict; None when a worker was killed before the function began and may be started ``again``, or when
-            the job failed and has retries left.
-        """
-        self.queue.close()  # until it is used next: SQLite's connections must not cross a fork
-        hosts = [keeping.start(task, self.libc) for task in tasks]
-        self.title.set(page.job_id, f"supervisor {tasks[0].folder}")
-        step("keeper:forked")
-        heart.running()
-        unwanted = functools.partial(self._is_unwanted, store, page.job_id)
-        endings = keeping.watch(hosts, self.bell, wake=self.wake, stop=unwanted)
-        step("keeper:worker-ended")
-        if self.libc is None:
-            burying.end_marked(self.name)  # where orphans cannot be adopted, they are found by their mark
-        decisive = judging.together(tasks, endings)
-        task, ending = tasks[decisive], endings[decisive]
-        if again and ending.was_killed and not any(task.began.exists() for task in tasks):
-            self._requeue(tasks)
-            return None
-        verdict = judging.judge(task, ending, started=started, ended=time.time(), machine_bytes=_memory())
-        if verdict.cause == "stopped" and self.ending:
-            verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
-        key = launching.key_of(self.paths, task.job_id)
-        if (
-            page.retries
-            and not self.ending
-            and self._patiently(page, lambda: _is_tried_again(store, page, verdict, tasks, key))
-        ):
-            self._requeue(tasks, counted=False)
-            return None
-        verdict = replace(verdict, key_id=page.key_id, logs=burying.log_digests(tasks))
-        step("keeper:judged")
-
-        def seal(anew: bool) -> bool:
-            now = open_anew(page.store_url) if anew else store
-            return sealing.seal(now, verdict, key, body=task.body, spare=spare, mark=page.mark)
-
-        self._seal_patiently(page, seal)
-        step("keeper:sealed")
-        return verdict
-
-    def _requeue(self, tasks: Sequence[Work], *, counted: bool = True) -> None:
-        """Free what an attempt held, and put its job back to its old place, where any keeper may take it."""
-        burying.clear_scratch(tasks)
-        burying.drop_data(self.paths, tasks[0].job_id)
-        for task in tasks:
-            task.began.unlink(missing_ok=True)
-        self.queue.requeue(tasks[0].job_id, self.name, counted=counted)
-
-    def _patiently(self, page: launching.LaunchPage, do: Callable[[], T]) -> T:
-        """Do something with a job's store; one in a cloud is waited for while it is out of reach."""
-        if not environment.is_cloud(page.store_url):
-            return do()
-        return patience.keep_trying(
-            do,
-            StoreUnreachableError,
-            wait=lambda seconds: self._is_over(page.job_id, seconds),
-            say=lambda error: sys.stderr.write(f"{page.job_id} waits for its store: {_in_words(error)}\n"),
-        )
-
-    def _seal_patiently(self, page: launching.LaunchPage, seal: Callable[[bool], bool]) -> None:
-        """Bring a verdict into its store; in a cloud it waits for the store, and for credentials that expired.
-
-        What it waits for is written into the queue. After an hour, or when this keeper is told to end, whoever looks
-        next seals it, with what credentials they have.
-        """
-        refused = False
-
-        def waits(error: Exception) -> None:
-            nonlocal refused
-            refused = refused or isinstance(error, CredentialsError)
-            said = patience.waits_for(error)
-            sys.stderr.write(f"{page.job_id} {said}\n")
-            self.queue.note(page.job_id, said)
-
-        if not environment.is_cloud(page.store_url):
-            seal(False)  # noqa: FBT003 - it has one meaning here
-            return
-        over = functools.partial(self._is_over, page.job_id)
-        patience.keep_trying(lambda: seal(refused), patience.PASSES, wait=over, say=waits)
-
-    def _is_over(self, job_id: str, seconds: float) -> bool:
-        """Wait; say whether there is no use in it any more: the job was stopped or removed, or this keeper must end."""
-        select.select([self.wake], [], [], seconds)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake, 4096)
-        with contextlib.suppress(BackendUnavailableError):  # a queue that is out of reach as well ends no job
-            row = self.queue.jobs([job_id]).get(job_id)
-            return self.ending or row is None or bool(row.stop)
-        return self.ending
-
-    def _claim_attempt(self, store: Any, page: launching.LaunchPage, started: float) -> int | None:
-        """Create the Note of the next attempt; creating it is what makes the attempt ours.
-
-        Returns:
-            Its number; None when another machine has begun: two of them were given the same child of a batch.
-        """
-        job_id = page.job_id
-        details: dict[str, object] = {"keeper": self.name, "machine_id": page.machine}
-        note = Note(job_id, 0, os.uname().nodename, started, Path(self.runner).name, fingerprint.python())
-        with seal.borrowed(self.paths.key(job_id)) as key:
-            for attempt in range(_ATTEMPTS):
-                ours = replace(note, attempt=attempt, details=details)
-                if store.put(ours.key, ours.to_bytes(key), if_absent=True):
-                    return attempt
-                if self._is_of_another_machine(store, job_id, attempt, page.machine, key):
-                    return None
-        raise KineticError(f"{job_id} has used up {_ATTEMPTS} attempts", code="attempts")
-
-    def _is_of_another_machine(self, store: Any, job_id: str, attempt: int, machine: str, key: bytes) -> bool:
-        with contextlib.suppress(KeyMissingError, IntegrityError):
-            return notes.read(store, job_id, attempt, key).details.get("machine_id", machine) != machine
-        return False
-
-    def _marks(self, row: Row, attempt: int) -> dict[str, str]:
-        marks = {burying.MARK: self.name, "KINETIC_ATTEMPT": str(attempt)}
-        return marks | ({"CUDA_VISIBLE_DEVICES": row.devices} if row.devices else {})
-
-    def _is_unwanted(self, store: Any, job_id: str) -> bool:
-        """Say whether the job shall end: asked to, removed, or cancelled by somebody who died before telling us."""
-        with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
-            row = self.queue.jobs([job_id]).get(job_id)
-            asked = self.ending or row is None or bool(row.stop) or store.size(keys.result(job_id)) is not None
-            return asked or burying.was_removed(store, job_id, self.paths.key(job_id))
-        return self.ending
-
     def _help_others(self) -> None:
         """Start keepers of another kind if those are next in line; nobody else may be looking.
 
         Meanwhile this keeper adopts no orphans: a keeper that detaches itself would become its child, and be ended as
         a left-over of its next job.
         """
-        keeping.adopt_orphans(self.libc, on=False)
+        processes.adopt_orphans(self.supervisor.libc, on=False)
         with contextlib.suppress(KineticError, OSError):
             spawning.advance(self.paths, self.queue, self.limits, collect=True)
-        keeping.adopt_orphans(self.libc)
+        processes.adopt_orphans(self.supervisor.libc)
 
     def _wait(self) -> bool:
         poll = select.poll()
@@ -340,35 +148,191 @@ class Keeper:
         pulse.poke(self.paths.wake(self.name))
 
 
-def _is_tried_again(
-    store: Any, page: launching.LaunchPage, verdict: Outcome, tasks: Sequence[Work], key: bytes
-) -> bool:
-    """Say whether a job that failed is tried again; its log and its Note know of it before the next attempt begins."""
-    words = retries.next_try(store, verdict, page.retries, key)
-    if not words:
-        return False
-    log = next(task.log for task in tasks if task.host == verdict.host)
-    line = f"kinetic: {words}\n"
-    with contextlib.suppress(OSError):
-        if not judging.last_lines(log).endswith(line.rstrip()):  # this is tried again when the store does not answer
-            with log.open("a") as file:
-                file.write(line)
-    retries.write_down(store, replace(verdict, logs=burying.log_digests(tasks)), key)
-    return True
+class QueueSource:
+    """One row of the queue, for the supervisor; see ``Source``.
+
+    Args:
+        keeper: Whose process this is.
+        row: The row, which the keeper has claimed.
+        task: Its task.
+    """
+
+    store: Store
+    witness = "keeper"
+    elsewhere: Callable[[], bool] | None = None  # all hosts of a slice are processes of this keeper
+
+    def __init__(self, keeper: Keeper, row: Row, task: Task) -> None:
+        self._keeper, self._row, self.task, self.wake = keeper, row, task, keeper.wake
+        self._paths, self._queue = keeper.paths, keeper.queue
+        self._is_cloud = environment.is_cloud(task.store_url)
+        self.passes: tuple[type[Exception], ...] = patience.PASSES if self._is_cloud else ()
+        self._heart: pulse.Heart | None = None
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether a failure may be followed by another attempt; see ``Source``."""
+        return not self._keeper.ending
+
+    def lend_key(self) -> AbstractContextManager[bytes]:
+        """Lend the job's key; see ``Source``."""
+        return seal.borrowed(self._paths.key(self.task.job_id))
+
+    def key(self) -> bytes:
+        """Return the job's key; see ``Source``."""
+        return launching.key_of(self._paths, self.task.job_id)
+
+    def reach(self, do: Callable[[], T]) -> T:
+        """Do something with the store; one in a cloud is waited for while it is out of reach."""
+        if not self._is_cloud:
+            return do()
+        return patience.keep_trying(
+            do,
+            StoreUnreachableError,
+            wait=self.wait,
+            say=lambda error: sys.stderr.write(f"{self.task.job_id} waits for its store: {_in_words(error)}\n"),
+        )
+
+    def skip(self, why: str) -> None:
+        """Take the row out of the way; see ``Source``."""
+        job_id = self.task.job_id
+        if why == DECIDED:
+            self._queue.end(job_id, "ended")
+            return
+        self._queue.forget([job_id])
+        if why == REMOVED:
+            burying.forsake(self._paths, self.store, job_id)
+        else:  # another machine began with it: this row is none of ours
+            burying.remove_job(self._paths, job_id)
+
+    def claim(self, key: bytes) -> Note | None:
+        """Make the next attempt ours, unless another machine was given the same child of a batch."""
+        details: dict[str, object] = {"keeper": self._keeper.name, "machine_id": self.task.machine}
+        runner, python = Path(self._keeper.runner).name, fingerprint.python()
+        note = Note(self.task.job_id, 0, os.uname().nodename, time.time(), runner, python, details)
+        return claim.claim(self.store, note, key)
+
+    def begin(self, note: Note) -> Sequence[Task]:
+        """Write down that the job runs; see ``Source``."""
+        job_id, keeper = self.task.job_id, self._keeper
+        queue_repair.hold(self._paths, keeper.name, job_id, note.attempt, self._row.devices)
+        if not self._queue.running(job_id, keeper.name, note.attempt):
+            now = self._queue.jobs([job_id]).get(job_id)
+            if now is None:  # removed
+                burying.forsake(self._paths, self.store, job_id)
+            elif now.stop:
+                self._queue.end(job_id, "ended")
+            return ()  # else it is somebody else's: the queue was rebuilt before it could know that we had the job
+        meet = _free_address() if self.task.hosts > 1 else ""
+        marks = {burying.MARK: keeper.name, "KINETIC_ATTEMPT": str(note.attempt)}
+        if self._row.devices:
+            marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
+        self._heart = pulse.Heart(self._paths.pulse(job_id))
+        self._queue.close()  # until it is used next: SQLite's connections must not cross a fork
+        return launching.tasks_of(
+            self._paths, self.task, note.attempt, runner=keeper.runner, more=marks, coordinator=meet
+        )
+
+    def forked(self, hosts: Sequence[keeping.Watch]) -> None:
+        """Tell that the job runs; see ``Source``."""
+        self._keeper.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
+        if self._heart is not None:
+            self._heart.running()
+
+    def is_unwanted(self) -> bool:
+        """Say whether the job shall end: asked to, removed, or cancelled by somebody who died before telling us."""
+        job_id, ending = self.task.job_id, self._keeper.ending
+        with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
+            row = self._queue.jobs([job_id]).get(job_id)
+            asked = ending or row is None or bool(row.stop) or self.store.size(keys.result(job_id)) is not None
+            return asked or claim.was_removed(self.store, job_id, self.lend_key())
+        return ending
+
+    def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
+        """Start a job again whose worker was killed before the function began; else the verdict holds."""
+        if self._keeper.supervisor.libc is None:
+            burying.end_marked(self._keeper.name)  # where orphans cannot be adopted, they are found by their mark
+        again = self._row.requeues < burying.REQUEUES
+        if again and ending.was_killed and not any(task.began.exists() for task in tasks):
+            self._requeue(tasks)
+            return None
+        if verdict.cause == "stopped" and self._keeper.ending:
+            verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
+        self._tasks = tasks
+        return verdict, task.body
+
+    def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
+        """Return the digests of what the hosts printed; see ``Source``."""
+        return burying.log_digests(tasks)
+
+    def may_seal(self, verdict: Outcome) -> bool:  # noqa: ARG002 - a pod has to send its log first
+        """Say yes: nothing comes before the verdict here."""
+        return True
+
+    def try_again(self, reason: str) -> None:  # noqa: ARG002 - its log and its Note say so
+        """Put the job back to its old place; see ``Source``."""
+        self._requeue(self._tasks, counted=False)
+
+    def _requeue(self, tasks: Sequence[Task], *, counted: bool = True) -> None:
+        """Free what an attempt held, and put its job back to its old place, where any keeper may take it."""
+        burying.clear_scratch(tasks)
+        burying.drop_data(self._paths, self.task.job_id)
+        for task in tasks:
+            task.began.unlink(missing_ok=True)
+        self._queue.requeue(self.task.job_id, self._keeper.name, counted=counted)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; say whether there is no use in it any more: the job was stopped or removed, or this keeper must end."""
+        select.select([self.wake], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 4096)
+        with contextlib.suppress(BackendUnavailableError):  # a queue that is out of reach as well ends no job
+            row = self._queue.jobs([self.task.job_id]).get(self.task.job_id)
+            return self._keeper.ending or row is None or bool(row.stop)
+        return self._keeper.ending
+
+    def waits(self, words: str) -> None:
+        """Write into the queue what the verdict waits for.
+
+        After an hour, or when this keeper is told to end, whoever looks next seals it, with what credentials they have.
+        """
+        sys.stderr.write(f"{self.task.job_id} {words}\n")
+        self._queue.note(self.task.job_id, words)
+
+    def patience_seconds(self, verdict: Outcome) -> float:  # noqa: ARG002 - the value is on the disk of this machine
+        """Return how long a verdict waits for its store; see ``Source``."""
+        return patience.HOUR
+
+    def let_go(self) -> None:
+        """Tell everybody who waits to look; see ``Source``."""
+        self._keeper.title.reset()
+        if self._heart is not None:
+            self._heart.stop()
+
+    def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one has won
+        """Make the log durable, end the row, and clear up; see ``Source``."""
+        burying.finish(self._paths, self._queue, self.store, tasks, verdict.status)
+        for task in tasks if verdict.succeeded else ():
+            burying.remove_folder(task.folder)  # a failed one keeps its working folder for a day
+        burying.tidy(self._paths, self.task.job_id, self.task)
+
+
+def _free_address() -> str:
+    """Return a free ``address:port`` on this machine, at which the hosts of an emulated slice can meet."""
+    import socket  # only slices need it
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 _TOLD_TO_END = "the job was ended because its keeper was told to end (SIGTERM), as at a shutdown of the machine"
 
 
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _lend_credentials(page: launching.LaunchPage) -> None:
+def _lend_credentials(task: Task) -> None:
     """Let this keeper open the store of a job as the job itself could: with what its client had."""
-    for name in CREDENTIAL_VARIABLES if page.store_url.startswith(("gs://", "s3://")) else ():
-        if name in page.environment:
-            os.environ[name] = page.environment[name]
+    for name in CREDENTIAL_VARIABLES if task.store_url.startswith(("gs://", "s3://")) else ():
+        if name in task.environment:
+            os.environ[name] = task.environment[name]
         else:
             os.environ.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""The launch page of a job on this machine: written 0600 beside the queue, gone with the job.
+"""The task of a job on this machine: a file for its owner only beside the queue, gone with the job.
 
 It holds what must never enter a store: the values of the job's environment. The job's key lies in a file of its own,
 which the keeper reads only after it forked the worker.
@@ -8,54 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from kinetic._backends.local.paths import Paths
-from kinetic._runner.work import Work
-from kinetic._wire import fields, folders, names, pages, seal
-
-
-@dataclass(frozen=True)
-class LaunchPage:
-    """What a keeper is told about a job; ``queued`` is what its row says, should the queue have to be rebuilt."""
-
-    job_id: str
-    order_sha256: str
-    store_url: str
-    key_id: str
-    umask: int
-    deadline: float | None
-    environment: dict[str, str] = field(repr=False)
-    hosts: int = 1
-    order_key: str = ""
-    child: dict[str, Any] | None = None
-    mark: str = ""
-    machine: str = ""
-    function: str = ""
-    placed: list[dict[str, Any]] | None = None
-    memory_bytes: int | None = None
-    retries: int = 0
-    queued: dict[str, Any] | None = None
-
-    def to_bytes(self) -> bytes:
-        """Write the page."""
-        return pages.write({"schema": pages.SCHEMA, **self.__dict__})
+from kinetic._backends.local.paths import Paths, suffix
+from kinetic._wire import folders, seal
+from kinetic._wire.task import Task
 
 
-def write(paths: Paths, page: LaunchPage, key: bytes) -> None:
-    """Write page and key into the job's folder, each whole or not at all, and force them and their names to the disk.
+def write(paths: Paths, task: Task, key: bytes) -> None:
+    """Write task and key into the job's folder, each whole or not at all, and force them and their names to the disk.
 
     The folder's own name is forced by whoever writes the row.
     """
-    write_private(paths.key(page.job_id), key)
-    write_private(paths.launch(page.job_id), page.to_bytes())
-    folders.sync(paths.job(page.job_id))
+    write_private(paths.key(task.job_id), key)
+    write_private(paths.launch(task.job_id), task.to_bytes())
+    folders.sync(paths.job(task.job_id))
 
 
-def read(paths: Paths, job_id: str) -> LaunchPage | None:
-    """Read the page of a job, or None when the job was removed.
+def read(paths: Paths, job_id: str) -> Task | None:
+    """Read the task of a job, or None when the job was removed.
 
     Raises:
         IntegrityError: It is damaged.
@@ -64,29 +37,7 @@ def read(paths: Paths, job_id: str) -> LaunchPage | None:
         data = paths.launch(job_id).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    what = f"the launch page of {job_id}"
-    return fields.build(LaunchPage, _READERS, pages.read(data, what), what)
-
-
-_READERS = {
-    "job_id": names.JOB_ID,
-    "order_sha256": fields.sha256,
-    "store_url": fields.text(fields.PATH, least=1),
-    "key_id": fields.text(fields.NAME),
-    "umask": fields.whole(0, 0o777),
-    "deadline": fields.maybe(fields.number(0, fields.SECONDS)),
-    "environment": fields.map_of(fields.text(fields.BYTES), 1_000_000, fields.text(fields.TEXT)),
-    "hosts": fields.whole(1, 100_000),
-    "order_key": fields.text(),
-    "child": fields.maybe(fields.map_of(fields.anything, 64)),
-    "mark": fields.text(),
-    "machine": fields.text(),
-    "function": fields.text(),
-    "memory_bytes": fields.maybe(fields.whole(0, fields.BYTES)),
-    "retries": fields.whole(0, fields.BYTES),
-    "queued": fields.maybe(fields.map_of(fields.anything, 64)),
-    "placed": fields.maybe(fields.array_of(fields.map_of(fields.anything, 64), 100_000)),
-}
+    return Task.from_page(data, f"the launch page of {job_id}")
 
 
 def forget(paths: Paths, job_id: str) -> None:
@@ -108,50 +59,41 @@ def key_of(paths: Paths, job_id: str) -> bytes:
     return key
 
 
-def works_of(
-    paths: Paths, page: LaunchPage, attempt: int, *, runner: str, more: dict[str, str], coordinator: str = ""
-) -> tuple[Work, ...]:
-    """Make the work of every host of one attempt, the leader's first."""
-    return tuple(
-        work_of(paths, page, attempt, runner=runner, more=more, host=host, coordinator=coordinator)
-        for host in range(page.hosts)
-    )
-
-
-def work_of(
+def tasks_of(
     paths: Paths,
-    page: LaunchPage,
+    task: Task,
     attempt: int,
     *,
-    runner: str,
-    more: dict[str, str],
-    host: int = 0,
+    runner: str = "",
+    more: Mapping[str, str] | None = None,
     coordinator: str = "",
-) -> Work:
-    """Make the work of one host: the same names whoever asks, so that an observer finds a dead keeper's files."""
-    return Work(
-        job_id=page.job_id,
-        attempt=attempt,
-        host=host,
-        order_sha256=page.order_sha256,
-        store_url=page.store_url,
-        environment={**page.environment, **more, "KINETIC_HOST_INDEX": str(host)},
-        umask=page.umask,
-        folder=paths.work(page.job_id, attempt, host),
-        log=paths.log(page.job_id, attempt, host),
-        body=paths.body(page.job_id, attempt, host),
-        meta=paths.word(page.job_id, attempt, host),
-        deadline=page.deadline,
-        runner=runner,
-        hosts=page.hosts,
-        coordinator=coordinator,
-        order_key=page.order_key,
-        child=page.child,
-        data=paths.data(page.job_id, attempt, host),
-        data_cache=paths.data_cache,
-        function=page.function,
-        placed=page.placed,
-        memory_bytes=page.memory_bytes,
+) -> tuple[Task, ...]:
+    """Return the tasks of the hosts of one attempt, the leader's first.
+
+    The same names whoever asks, so that an observer finds a dead keeper's files.
+
+    Args:
+        paths: Where.
+        task: As it was launched.
+        attempt: Which attempt.
+        runner: The folder with the runner's code; "" for whoever starts nothing.
+        more: Variables of this attempt.
+        coordinator: Where its hosts meet.
+    """
+    base = str(paths.job(task.job_id))
+    return tuple(
+        replace(
+            task,
+            environment={**task.environment, **(more or {}), "KINETIC_HOST_INDEX": str(host)},
+            attempt=attempt,
+            host=host,
+            base=base,
+            suffix=suffix(attempt, host),
+            cache=str(paths.data_cache),
+            runner=runner,
+            coordinator=coordinator,
+        )
+        for host in range(task.hosts)
     )
 
 

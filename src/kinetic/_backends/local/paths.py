@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kinetic._wire import folders
+from kinetic._wire.task import AttemptFiles
 from kinetic.errors import BackendUnavailableError
+
+
+def suffix(attempt: int, host: int) -> str:
+    """Return what stands behind the names of an attempt's files: those of all attempts and hosts share a folder."""
+    return f"-{attempt}-{host}"
 
 
 @dataclass(frozen=True)
@@ -84,37 +90,9 @@ class Paths:
         """Locked while a client is still submitting the job."""
         return self.jobs / job_id / "submitting"
 
-    def log(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """The log that a worker writes."""
-        return self.jobs / job_id / f"log-{attempt}-{host}"
-
-    def body(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """The pickled value of a worker, until the store has it; never in the store, where others may write."""
-        return self.jobs / job_id / f"body-{attempt}-{host}"
-
-    def word(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """What a worker said last: it outlives worker and keeper."""
-        return self.jobs / job_id / f"word-{attempt}-{host}"
-
-    def work(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """The folder in which the project is rebuilt."""
-        return self.jobs / job_id / f"work-{attempt}-{host}"
-
-    def data(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """The folder of what a host reads; see ``Work.data``."""
-        return self.jobs / job_id / f"data-{attempt}-{host}"
-
-    def began(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """There once the function of an attempt has begun; see ``Work.began``."""
-        return self.jobs / job_id / f"log-{attempt}-{host}.began"
-
-    def door(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """Into it a worker writes its stacks for visitors; see ``Work.door``."""
-        return self.jobs / job_id / f"log-{attempt}-{host}.stacks"
-
-    def debug(self, job_id: str, attempt: int, host: int = 0) -> Path:
-        """What a job's debug server says of itself; see ``Work.debug_page``."""
-        return self.jobs / job_id / f"log-{attempt}-{host}.debug"
+    def files(self, job_id: str, attempt: int, host: int = 0) -> AttemptFiles:
+        """The files of one host of an attempt."""
+        return AttemptFiles(str(self.job(job_id)), suffix(attempt, host))
 
     def lock(self, keeper: str) -> Path:
         """Held by a keeper for as long as it lives."""

@@ -336,7 +336,8 @@ class Queue:
         with self.change() as db:
             db.execute(
                 "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, worker = NULL,"
-                " requeues = requeues + ? WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
+                " verdict = '', requeues = requeues + ?"
+                " WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
                 (int(counted), job_id, keeper),
             )
 

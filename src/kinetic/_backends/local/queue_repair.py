@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from kinetic._backends.local import launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._wire import folders
+from kinetic._wire.task import Task
 from kinetic.errors import KineticError
 
 DAMAGED = "damaged"  # in the name of a database that was set aside
@@ -74,12 +75,12 @@ def rows(path: Path) -> list[tuple[dict[str, Any], str]]:
     return sorted(found, key=lambda each: (each[0]["submitted"], each[0]["job_id"]))
 
 
-def _row(paths: Paths, page: launching.LaunchPage, held: Held | None) -> tuple[dict[str, Any], str]:
-    if not page.queued:
-        return _ended(page.job_id, os.stat(paths.launch(page.job_id)).st_mtime), "{}"
-    queued: Mapping[str, Any] = page.queued
+def _row(paths: Paths, task: Task, held: Held | None) -> tuple[dict[str, Any], str]:
+    if not task.queued:
+        return _ended(task.job_id, os.stat(paths.launch(task.job_id)).st_mtime), "{}"
+    queued: Mapping[str, Any] = task.queued
     row = {
-        "job_id": page.job_id,
+        "job_id": task.job_id,
         "group_id": str(queued["group"]),
         "soil": str(queued["soil"]),
         "gpus": int(queued["gpus"]),
@@ -87,7 +88,7 @@ def _row(paths: Paths, page: launching.LaunchPage, held: Held | None) -> tuple[d
         "slots": int(queued["slots"]),
         "allowed": str(queued["allowed"]),
     }
-    found = held or _begun(paths, page.job_id)
+    found = held or _begun(paths, task.job_id)
     if found is not None:
         row |= {"state": "running", "keeper": found.keeper, "attempt": found.attempt, "started": found.since}
         row |= {"devices": found.devices}

@@ -30,7 +30,7 @@ def stacks(paths: Paths, row: Row | None, hosts: Sequence[int]) -> list[Stacks]:
 def _stacks_of(paths: Paths, row: Row | None, host: int) -> Stacks:
     try:
         running = _must_run(row)
-        return Stacks(host, asking.stacks(paths.door(running.job_id, running.attempt, host)))
+        return Stacks(host, asking.stacks(paths.files(running.job_id, running.attempt, host).stacks))
     except RunnerError as error:
         return Stacks(host, "", ": ".join(filter(None, (error.what, error.why))))
 
@@ -42,10 +42,10 @@ def run(paths: Paths, row: Row | None, command: Sequence[str], *, host: int, env
         RunnerError: The job does not run, or there is no such command.
     """
     running = _must_run(row)
-    door = doors.knock(paths.door(running.job_id, running.attempt, host))
+    door = doors.knock(paths.files(running.job_id, running.attempt, host).stacks)
     variables = _environment(paths, running, host, environ)
     words = list(command) or [entering.shell_of(variables)]
-    folder = entering.folder_of(door.pid) or str(paths.work(running.job_id, running.attempt, host))
+    folder = entering.folder_of(door.pid) or str(paths.files(running.job_id, running.attempt, host).folder)
     try:
         process = _start(words, variables, door.pid, folder)
     except FileNotFoundError:

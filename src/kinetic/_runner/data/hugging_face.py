@@ -23,10 +23,10 @@ from urllib.parse import unquote
 
 from kinetic._runner.data import copying, shipped, telling
 from kinetic._runner.data.cache import Cache, mode_of
-from kinetic._runner.work import DATA
 from kinetic._wire import digests
 from kinetic._wire.data import DataRef
 from kinetic._wire.manifests import File, Manifest, Part, file_digest
+from kinetic._wire.task import DATA
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

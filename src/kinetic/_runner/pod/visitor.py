@@ -8,12 +8,12 @@ import shutil
 import stat
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from kinetic._runner import asking, doors, entering, processes
 from kinetic._runner.pod import preparing
 from kinetic._wire import visits
-from kinetic._wire.pod import PodPage
+from kinetic._wire.task import Task
 from kinetic.errors import RunnerError
 
 _PACKAGES = "packages"  # see requiring.py
@@ -96,7 +96,9 @@ def _environment(door: doors.Door) -> dict[str, str]:
     page = Path(page[1:]).read_text() if page.startswith("@") else page
     base = door.path.parent
     place = preparing.Place(door.host, None, base, "")
-    found: dict[str, Any] = preparing.environment(PodPage.from_argument(page), place, door.attempt, os.environ)
+    task = Task.from_page(page)
+    captured = preparing.captured(preparing.settings_of(task))
+    found = preparing.environment(task, place, door.attempt, os.environ, captured)
     if (base / _PACKAGES).is_dir():
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(base / _PACKAGES), found.get("PYTHONPATH"))))
     return found

@@ -15,7 +15,7 @@ from kinetic._hardware import place
 from kinetic._settings.cluster import ClusterSettings
 from kinetic._wire.data import DataRef
 from kinetic._wire.order import Artifact, Child, Order
-from kinetic._wire.pod import PodPage
+from kinetic._wire.task import Task
 from kinetic.errors import LaunchError
 
 NOTHING = Artifact.within(b"")
@@ -42,13 +42,13 @@ def asked(found: Launch, **environ: str):
     return asking.request_of(found, "research", runner="r", secret="s", account="kinetic", environ=environ)
 
 
-def page(found: Launch, kind: kinds.Kind = kinds.JOB, *, key_at: int = 0) -> PodPage:
+def page(found: Launch, kind: kinds.Kind = kinds.JOB, *, key_at: int = 0) -> Task:
     manifest = asking.manifest_of(asked(found), found, kind, key_at=key_at, runner_sha256="cd", umask=0o027)
     spec = manifest["spec"]
     if "replicatedJobs" in spec:
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
-    return PodPage.from_argument(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
+    return Task.from_page(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
 
 
 def test_what_no_command_line_can_carry_is_refused_before_anything_is_made() -> None:
@@ -89,8 +89,8 @@ def test_the_runner_is_told_everything_about_its_job() -> None:
     told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_at=64)
 
     assert (told.job_id, told.store_url, told.key_id) == ("cpu-f-1", "gs://jobs/below", "k1")
-    assert (told.key_at, told.umask, told.runner, told.deadline) == (64, 0o027, "cd", 60.0)
-    assert told.checkpoint_dir == "gs://jobs/out/checkpoints"
+    assert (told.pod.key_at, told.umask, told.pod.runner_sha256, told.deadline) == (64, 0o027, "cd", 60.0)
+    assert told.pod.checkpoint_dir == "gs://jobs/out/checkpoints"
 
 
 def test_the_server_ends_a_pod_that_outlives_its_deadline_by_far_and_no_other() -> None:
@@ -106,7 +106,7 @@ def test_settings_of_the_cluster_reach_the_request() -> None:
 
     assert (request.queue, request.priority_class, request.pull_secrets) == ("gold", "high", ("p",))
     assert (request.ttl_seconds, request.needs, request.service_account) == (60, Needs(4.0), "kinetic")
-    assert page(launch(settings=settings)).most_attempts == 4
+    assert page(launch(settings=settings)).pod.most_attempts == 4
 
 
 def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
@@ -127,12 +127,12 @@ def test_a_store_of_amazon_gets_variables_only() -> None:
 
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
-    assert page(found).reaches_with.startswith("obstore==")
+    assert page(found).pod.reaches_with.startswith("obstore==")
 
 
 def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing_for_a_folder() -> None:
-    assert page(launch()).reaches_with == f"obstore=={metadata.version('obstore')}"
-    assert page(replace(launch(), store_url="file:///shared/store")).reaches_with == ""
+    assert page(launch()).pod.reaches_with == f"obstore=={metadata.version('obstore')}"
+    assert page(replace(launch(), store_url="file:///shared/store")).pod.reaches_with == ""
 
 
 def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
@@ -151,8 +151,8 @@ def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
 def test_only_where_whatever_ends_is_started_again_the_runner_stays(kind: kinds.Kind, holds: bool) -> None:
     told = page(launch("tpu-v5litepod-2x4"), kind)
 
-    assert (told.hosts, told.holds, told.coordinator) == (2, holds, "detect")
-    assert bool(told.removes) is holds
+    assert (told.hosts, told.pod.holds, told.coordinator) == (2, holds, "detect")
+    assert bool(told.pod.removes) is holds
 
 
 def test_hosts_without_chips_meet_at_the_first_of_them() -> None:

@@ -19,11 +19,13 @@ from kinetic._backends.local import burying, launching, life
 from kinetic._backends.local.paths import Paths
 from kinetic._backends.local.queue import Limits, Queue
 from kinetic._runner.data import links
+from kinetic._runner.supervisor import claim
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, folders, keys, pages, seal
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.handles import HISTORY
 from kinetic._wire.outcome import Outcome
+from kinetic._wire.task import Task
 from kinetic.errors import CredentialsError, StoreUnreachableError
 
 KEY = bytes(range(32))
@@ -42,7 +44,7 @@ class Grave:
 
     def submit(self, job: str) -> None:
         self.paths.job(job).mkdir()
-        page = launching.LaunchPage(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
+        page = Task(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
         launching.write(self.paths, page, seal.job_key(KEY, job, self.store.url))
         self.store.put(keys.record(job), b"{}")
         self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}')
@@ -64,13 +66,13 @@ class Grave:
     @property
     def work(self):
         page = launching.read(self.paths, JOB)
-        return launching.work_of(self.paths, page, 0, runner="", more={})
+        return launching.tasks_of(self.paths, page, 0)[0]
 
     def complete(self, value: bytes = b"a pickle") -> None:
         """Leave the worker's complete value and its last word."""
         self.work.body.write_bytes(value)
         word = {"status": "succeeded", "cause": "value", "body_length": len(value)}
-        self.work.meta.write_text(json.dumps(word | {"body_sha256": digests.of_bytes(value)}))
+        self.work.word.write_text(json.dumps(word | {"body_sha256": digests.of_bytes(value)}))
 
     def bury(self) -> None:
         burying.bury_the_dead(self.paths, self.queue)
@@ -463,7 +465,7 @@ def test_a_job_that_was_told_to_stop_is_not_started_again(grave):
 
 def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_path: Path):
     paths = Paths(tmp_path / "run")
-    data = paths.data(JOB, 0)
+    data = paths.files(JOB, 0).data
     data.mkdir(parents=True)
     taken, made = tmp_path / "elsewhere" / "volume", tmp_path / "elsewhere"
     made.mkdir()
@@ -547,13 +549,11 @@ def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(grave):
 
     for forged in (pages.write({"schema": pages.SCHEMA, **page}), elsewhere, of_another, b"[" * 200_000, b""):
         grave.store.put(at, forged)
-        assert not burying.was_removed(grave.store, JOB, grave.paths.key(JOB))
-        assert not burying.was_removed(grave.store, JOB, key)
+        assert not claim.was_removed(grave.store, JOB, seal.borrowed(grave.paths.key(JOB)))
     grave.store.put(at, pages.sealed(HISTORY, page, at, key))
 
-    assert burying.was_removed(grave.store, JOB, grave.paths.key(JOB))
-    assert burying.was_removed(grave.store, JOB, key)
-    assert not burying.was_removed(grave.store, JOB, None)
+    assert claim.was_removed(grave.store, JOB, seal.borrowed(grave.paths.key(JOB)))
+    assert not claim.was_removed(grave.store, JOB, seal.borrowed(grave.paths.job(JOB) / "no-key"))
 
 
 @pytest.mark.parametrize("field", ["job_id", "order_sha256", "store_url", "umask", "environment", "hosts", "child"])

@@ -128,7 +128,7 @@ def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
     paths, queue, scratch = ground
     for name, ended in (("old", DAY + 60), ("waiting", None)):
         _job(paths, queue, name, ended=ended)
-        home = paths.data(name, 0)
+        home = paths.files(name, 0).data
         (home / "0" / "set").mkdir(parents=True)
         (tmp_path / f"mnt-{name}").symlink_to(home / "0" / "set")
         (home / "links").write_text(json.dumps([str(tmp_path / f"mnt-{name}")]) + "\n")
@@ -136,7 +136,7 @@ def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
 
     sweeping.sweep(paths, queue, scratch)
 
-    assert not paths.data("old", 0).exists()
+    assert not paths.files("old", 0).data.exists()
     assert not (tmp_path / "mnt-old").is_symlink()
     assert (tmp_path / "mnt-waiting").is_dir()
 

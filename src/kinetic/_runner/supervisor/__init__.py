@@ -1,0 +1,1 @@
+"""What forks a worker, watches it, and says what became of its job; see supervise.py."""

@@ -1,0 +1,180 @@
+"""The life of an attempt, with a source of its own: tasks of a list, carried out one after the other by one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys, outcome
+from kinetic._wire import note as notes
+
+KEY = bytes(range(32))
+
+# A process of its own, as every supervisor must be: it reaps all children and adopts all orphans.
+SCRIPT = """
+import contextlib, os, pickle, sys, time
+from dataclasses import replace
+from pathlib import Path
+
+import cloudpickle
+
+from kinetic._runner import working
+from kinetic._runner.supervisor import claim
+from kinetic._runner.supervisor.supervise import Supervisor
+from kinetic._stores.files import FileStore
+from kinetic._wire import digests, fingerprint, keys
+from kinetic._wire.note import Note
+from kinetic._wire.order import Artifact, Order
+from kinetic._wire.task import Task
+
+KEY, HERE = bytes(range(32)), Path(sys.argv[1])
+STORE = FileStore(HERE / "store")
+
+
+class ListSource:
+    wake, witness, passes, is_retried, elsewhere = -1, "runner", (), True, None
+
+    def __init__(self, task):
+        self.task, self.told = task, []
+
+    def lend_key(self):
+        return contextlib.nullcontext(KEY)
+
+    def key(self):
+        return KEY
+
+    def reach(self, do):
+        return do()
+
+    def skip(self, why):
+        self.told.append(why)
+
+    def claim(self, key):
+        return claim.claim(self.store, Note(self.task.job_id, 0, "here", time.time()), key)
+
+    def begin(self, note):
+        base = HERE / f"{self.task.job_id}-{note.attempt}"
+        base.mkdir()
+        return [replace(self.task, attempt=note.attempt, base=str(base), environment=dict(os.environ))]
+
+    def forked(self, hosts):
+        self.told.append("forked")
+
+    def is_unwanted(self):
+        return False
+
+    def decide(self, tasks, task, ending, verdict):
+        return verdict, task.body
+
+    def log_digests(self, tasks):
+        return tuple(digests.of_log(task.log, task.attempt, task.host) for task in tasks)
+
+    def may_seal(self, verdict):
+        return True
+
+    def try_again(self, reason):
+        self.told.append(reason)
+
+    def wait(self, seconds):
+        return True
+
+    def waits(self, words):
+        self.told.append(words)
+
+    def patience_seconds(self, verdict):
+        return 0.0
+
+    def let_go(self):
+        self.told.append("let go")
+
+    def finish(self, tasks, verdict, *, created):
+        self.told.append(f"{verdict.status} {created}")
+
+
+def task(job_id, function, *arguments, **more):
+    order = Order(
+        job_id,
+        function.__name__,
+        Artifact.within(cloudpickle.dumps(function)),
+        Artifact.within(pickle.dumps((arguments, {}))),
+        fingerprint={"python": fingerprint.python()},
+    ).to_bytes()
+    STORE.put(keys.order(job_id), order)
+    return Task(job_id, digests.of_bytes(order), STORE.url, "key", 0o022, None, {}, **more)
+
+
+def double(number):
+    print("doubling")
+    return 2 * number
+
+
+def fail():
+    raise ValueError("never")
+
+
+def main():
+    supervisor = Supervisor(working.work)
+    one = task("one", double, 21)
+    for each in (one, task("two", fail), task("three", fail, retries=1), one):
+        while True:
+            source = ListSource(each)
+            supervisor.carry_out(source)
+            print(each.job_id, *source.told, sep="|")
+            if not any("trying again" in words for words in source.told):
+                break
+
+
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory) -> tuple[Path, list[str]]:
+    """Carry out the tasks of the list; return their folder, and what the sources were told."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "script.py").write_text(SCRIPT)
+    words = [sys.executable, str(folder / "script.py"), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout.splitlines()
+
+
+def sealed(folder: Path, job_id: str) -> outcome.Outcome:
+    store, at = FileStore(folder / "store"), keys.result(job_id)
+    return outcome.read(store.size(at), lambda start, length: store.get(at, start=start, length=length), KEY)
+
+
+def test_each_task_of_a_list_has_its_verdict_and_its_source_is_told(carried_out) -> None:
+    folder, told = carried_out
+
+    assert told[:2] == ["one|forked|let go|succeeded True", "two|forked|let go|failed True"]
+    assert (sealed(folder, "one").status, sealed(folder, "one").witness) == ("succeeded", "runner")
+    assert sealed(folder, "two").error["message"] == "never"
+    assert [log.size_bytes for log in sealed(folder, "one").logs] == [len("doubling\n")]
+    assert (folder / "one-0" / "log").read_text() == "doubling\n"
+
+
+def test_a_failure_with_a_retry_left_is_another_attempt_and_its_note_says_so(carried_out) -> None:
+    folder, told = carried_out
+
+    assert told[2:4] == [
+        "three|forked|attempt 0 failed: ValueError: never; trying again (retry 1 of 1)|let go",
+        "three|forked|let go|failed True",
+    ]
+    assert sealed(folder, "three").attempt == 1
+    assert (
+        json.dumps(notes.read(FileStore(folder / "store"), "three", 0, KEY).details["failed"]) == '"ValueError: never"'
+    )
+    assert "trying again" in (folder / "three-0" / "log").read_text()
+
+
+def test_a_task_that_has_its_verdict_is_not_begun_again(carried_out) -> None:
+    folder, told = carried_out
+
+    assert told[4:] == ["one|decided"]
+    assert not (folder / "one-1").exists()
