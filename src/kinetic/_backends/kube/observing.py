@@ -119,5 +119,5 @@ def _of_parts(parts: Iterable[dict[str, Any]]) -> JobStatus:
 
 def _ended(found: Object) -> float | None:
     state = found.get("status") or {}
-    condition = reading.condition(found, "Complete", "Completed", "Failed", "FailureTarget") or {}
-    return reading.seconds(state.get("completionTime") or condition.get("lastTransitionTime")) or None
+    ended = reading.condition(found, "Complete", "Completed", "Failed", "FailureTarget") or {}
+    return reading.seconds(state.get("completionTime") or ended.get("lastTransitionTime")) or None

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.kube import access
+from kinetic._backends.kube import access, kubeconfig
 from kinetic._backends.kube.client import Client
 from kinetic._settings.target import IN_CLUSTER
 from kinetic.errors import BackendError, BackendUnavailableError
@@ -42,7 +42,6 @@ _VARIABLES = (
 )
 _Stamp = tuple[int, int, int]
 _Circumstances = tuple[tuple[str | None, ...], tuple[_Stamp | None, ...]]
-_Key = tuple["Where", _Circumstances]
 
 
 class Where(NamedTuple):
@@ -69,6 +68,9 @@ class Where(NamedTuple):
             return ""
         where = f"--cluster {self.cluster} --location {self.zone} --project {self.project}"
         return f"gcloud container node-pools list {where}"
+
+
+_Key = tuple[Where, _Circumstances]
 
 
 class _Slot:
@@ -175,8 +177,6 @@ def _access(where: Where, environ: Mapping[str, str], folder: Path) -> Access:
         return access.in_cluster(environ, folder) or _no_pod()
     if where.context:
         _need("yaml", "a kubeconfig")
-        from kinetic._backends.kube import kubeconfig
-
         return kubeconfig.of_context(where.context, environ)
     if where.project:
         return _gke(where, environ)
