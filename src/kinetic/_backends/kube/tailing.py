@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from kinetic._backends.kube import reading
 from kinetic._backends.kube.containers import CONTAINER
 from kinetic._backends.kube.kinds import POD
-from kinetic._backends.kube.pod_logs import SILENCE_SECONDS
 from kinetic._backends.kube.transport import AGAIN, Reply
 from kinetic.errors import AccessDeniedError, KineticError
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.kube.client import Client
 
+SILENCE_SECONDS = 300.0  # a job may say nothing for hours; a connection that is silent this long is opened anew
 _MOST_FAILURES = 8
 
 
