@@ -18,8 +18,9 @@ from kinetic._backends.kube import containers, diagnosis, forwarding, keeping, k
 from kinetic._backends.kube.access import of_gke
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.kubeconfig import of_context
-from kinetic._backends.kube.request import BucketVolume, JobRequest, Needs
+from kinetic._backends.kube.request import BucketVolume, JobRequest
 from kinetic._backends.kube.watching import Watch
+from kinetic._backends.wishes import Needs
 from kinetic._data.mounting import FuseMount
 from kinetic._gcp import clusters
 from kinetic._gcp.services import Service

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from kinetic._backends.kube import containers, keeping, names, single, slices
-from kinetic._backends.kube.request import BucketVolume, Needs
+from kinetic._backends.kube.request import BucketVolume
+from kinetic._backends.wishes import Needs
 from kinetic._data.mounting import FuseMount
 from kinetic._wire import pod as words
 from kinetic.errors import LaunchError
