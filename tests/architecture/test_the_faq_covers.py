@@ -18,7 +18,7 @@ TOPICS = {
     "`gs://…` in my own code": ("path", "bucket"),
     "checkpoints": ("KINETIC_OUTPUT_DIR", "return value"),
     "find a job again": ("kinetic.attach", "list_jobs", "@last"),
-    "removed automatically": ("result()", "failed", "Outputs stay"),
+    "removed automatically": ("result()", "failed", "Outputs are always kept"),
     "spot=True": ("capacity", "slice"),
     "more than one cluster": ("profiles",),
     "Pathways": ("hosts", "jax.distributed"),

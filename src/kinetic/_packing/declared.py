@@ -13,7 +13,6 @@ from kinetic.errors import OptionError
 
 # The regular expression of PEP 723, with "script" for the type.
 _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")
-_SELF = re.compile(r"\[([^\]]*)\]")
 
 
 class Declared(NamedTuple):
@@ -117,8 +116,9 @@ def _wanted(
             continue
         seen.add(extra)
         for line in _strings(file, optional, "project.optional-dependencies", known[extra]):
-            if own and Entry(0, line).name == own:
-                queue += [normalised(name.strip()) for name in "".join(_SELF.findall(line)).split(",") if name.strip()]
+            requirement = requirements.parsed(line)
+            if requirement is not None and own and normalised(requirement.name) == own:
+                queue += sorted(map(normalised, requirement.extras))
             else:
                 found.append(line)
     return found

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kinetic._packing import declared, pythons, requirements
+from kinetic._packing import declared, requirements
 from kinetic._packing.requirements import Entry
 from kinetic._packing.root import Plan, is_installed
 from kinetic._wire import digests
@@ -72,10 +72,14 @@ class Dependencies:
         Raises:
             OptionError: It is not among those that ``requires-python`` names, or those cannot be read.
         """
+        if not self.requires_python:
+            return
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # 10 ms; few projects have it
+
         try:
-            if not self.requires_python or pythons.fits(self.requires_python, python):
+            if SpecifierSet(self.requires_python).contains(python, prereleases=True):
                 return
-        except ValueError as error:
+        except InvalidSpecifier as error:
             raise OptionError(
                 f"'requires-python' of {self.source} cannot be read",
                 why=str(error),

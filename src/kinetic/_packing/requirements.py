@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._wire import distribution
 from kinetic.errors import OptionError
 
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
 # The accelerator decides which build of these is right, so the base environment brings them.
 BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
 
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_NAMED = re.compile(rf"(?P<name>{_NAME})\s*(?:\[[^\]]*\])?\s*(?=\Z|[<>=!~;,(@]|--)")
-_DIRECT = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*@\s*(?P<target>\S+)")
 _REMOTE = re.compile(  # an address, or a variable that holds one
     r"(?:git|hg|bzr|svn)\+(?!file:|[./~])|(?!file:)[a-z][a-z0-9+.-]*://|\$\{(?!PROJECT_ROOT\b)", re.IGNORECASE
 )
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _KEEP = re.compile(r"#\s*kn:keep\b")
 _FILE_URL = re.compile(r"(?:\A|[\s=@+\"'])file:", re.IGNORECASE)
-_EXTRAS = re.compile(rf"\A{_NAME}\s*\[([^\]]*)\]")
-_MARKER = re.compile(r"\s*;.*\Z")
-_EGG = re.compile(rf"[#&]egg=({_NAME})")
+_OF_PIP = re.compile(r"\s*(?<!\S)--.*\Z")  # options of pip behind a requirement: its hashes
+_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
 _FROM_A_REPOSITORY = re.compile(r"(?:git|hg|bzr|svn)\+", re.IGNORECASE)
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -55,14 +54,26 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The normalised name of the package; "" for an option, an address or a path."""
-        match = _NAMED.match(self.text)
-        return normalised(match["name"]) if match else ""
+        """The normalized name of the package; "" for an option, an address or a path."""
+        requirement = parsed(self.text)
+        return normalised(requirement.name) if requirement else ""
 
 
 def normalised(name: str) -> str:
-    """Return the one spelling of a package's name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """Return the normalized name of a package (PEP 503)."""
+    from packaging.utils import canonicalize_name  # as below
+
+    return canonicalize_name(name)
+
+
+def parsed(text: str) -> Requirement | None:
+    """Return a requirement (PEP 508); None for an option of pip, an address or a path."""
+    from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
+
+    try:
+        return Requirement(_OF_PIP.sub("", text))
+    except InvalidRequirement:
+        return None
 
 
 def is_kept(text: str) -> bool:
@@ -99,11 +110,11 @@ def without_ourselves(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]
             kept.append(entry)
             continue
         ours.append(entry)
-        extras = _EXTRAS.search(entry.text)
-        wanted = {normalised(name.strip()) for name in extras[1].split(",")} if extras else set[str]()
-        marker = _MARKER.search(entry.text)
+        requirement = parsed(entry.text)
+        wanted = {normalised(extra) for extra in requirement.extras} if requirement else set[str]()
+        marker = f" ; {requirement.marker}" if requirement and requirement.marker else ""
         for extra in sorted(wanted & distribution.EXTRAS_OF_JOBS.keys()):
-            kept.append(Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + (marker[0] if marker else "")))
+            kept.append(Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + marker))
     return kept, ours
 
 
@@ -198,10 +209,11 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_path(text: str) -> bool:
-    direct = _DIRECT.match(text)
-    target = direct["target"] if direct else text.split(maxsplit=1)[0].partition(";")[0]
+    requirement = parsed(text)
+    url = requirement.url if requirement else None
+    target = url or text.split(maxsplit=1)[0].partition(";")[0]
     if _REMOTE.match(target):
         return False
-    if direct or target.lower().endswith(_ARCHIVES):
+    if url or target.lower().endswith(_ARCHIVES):
         return True
-    return _NAMED.match(text) is None and (target[0] in ".~" or "/" in target or "\\" in target)
+    return requirement is None and (target[0] in ".~" or "/" in target or "\\" in target)

@@ -367,7 +367,7 @@ def test_a_wrong_argument_shows_the_usage_and_has_exit_code_2(write, kinetic) ->
 
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr.startswith("Usage: kinetic run [OPTIONS] training.py::train [ARGUMENTS]\n")
-    assert "error: lr='fast' is not a float [arguments]\n" in told.stderr
+    assert "error: Invalid value for '--lr': 'fast' is not a valid float. [arguments]\n" in told.stderr
 
 
 def test_options_behind_the_file_belong_to_the_function(write, kinetic) -> None:
@@ -376,7 +376,7 @@ def test_options_behind_the_file_belong_to_the_function(write, kinetic) -> None:
     told = kinetic("run", "training.py::plain", "1", "--accelerator", "cpu")
 
     assert told.exit_code == 2
-    assert "there is no argument --accelerator" in told.stderr
+    assert "No such option '--accelerator'" in told.stderr
 
 
 def test_without_a_file_the_command_says_what_it_needs(kinetic) -> None:

@@ -19,7 +19,7 @@ from kinetic._output import gate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetic._cli.arguments import Arguments
+    from kinetic._cli.function_arguments import Arguments
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
     from kinetic._remote.callable import RemoteCallable
@@ -85,15 +85,15 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
 
     Example: kinetic run -a cpu train.py::train --lr 1e-3
     """
-    from kinetic._cli import arguments, loading
+    from kinetic._cli import function_arguments, loading
 
     found = loading.find(target, words)
-    if arguments.wants_help(words):
-        click.echo(arguments.usage(found.function, found.written))
+    if function_arguments.wants_help(words):
+        click.echo(function_arguments.usage(found.function, found.written))
         return
     with _as_flags():
         remote = _decorated(found.function, options.read_job_options(given), names)
-    handle = _submit(remote, arguments.read(found.function, words, found.written))
+    handle = _submit(remote, function_arguments.read(found.function, words, found.written))
     _tell(handle, detach=detach)
     if not detach:
         _wait(handle, as_json=as_json)
