@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _output as output
 from kinetic._batches import inputs as inputs_
+from kinetic._settings.job_options import UNSET
 from kinetic._wire.group import Settings
-from kinetic._wire.numbers import RETRIES, NotGivenNumber
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def wish_of(
     *,
     input_mode: str = "auto",
     max_concurrent: int | None = MAX_CONCURRENT,
-    retries: int = RETRIES,
+    retries: int = UNSET,
     fail_fast: bool = False,
     cancel_running_on_fail: bool = False,
     group_name: str | None = None,
@@ -63,12 +63,14 @@ def wish_of(
 ) -> Wish:
     """Check what run_async_map was given, before anything is packed."""
     inputs_.check_mode(input_mode)
-    settings = _settings(max_concurrent, retries, fail_fast=fail_fast, cancel_running_on_fail=cancel_running_on_fail)
+    given = retries is not UNSET
+    settings = _settings(
+        max_concurrent, retries if given else 0, fail_fast=fail_fast, cancel_running_on_fail=cancel_running_on_fail
+    )
     text, words = _names(group_name, tags)
     collected = inputs_.collected(inputs)
     if max_concurrent is None and len(collected) > _MANY:
         output.warn(f"{len(collected)} jobs are submitted at once; max_concurrent=64 would submit them bit by bit")
-    given = not isinstance(retries, NotGivenNumber)
     return Wish(function, leading, name, options, collected, input_mode, settings, given, text, words)
 
 

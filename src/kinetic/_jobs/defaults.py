@@ -5,16 +5,15 @@
 
 The first that says something wins. Which options there are stands in ``_settings/job_options.py``.
 
-So that ``accelerator="tpu-v5e-1"`` can be told from no accelerator at all, the default in the decorator's signature is
-a value of its own, which equals what it stands for and is shown like it.
+``accelerator`` and ``spot`` are UNSET until then, so that ``accelerator="tpu-v5e-1"`` differs from no accelerator.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
-from kinetic._settings.job_options import BY_NAME, JOB_OPTIONS
+from kinetic._settings.job_options import BY_NAME, JOB_OPTIONS, UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,26 +26,6 @@ if TYPE_CHECKING:
 NAMES = tuple(option.name for option in JOB_OPTIONS)
 OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  # Options of a function as well
 _TABLE = "[tool.kinetic]"
-
-
-class NotGivenText(str):
-    """A text that nobody wrote: equal to the default, and known as the default by its class."""
-
-    __slots__ = ()
-
-
-class NotGivenFlag(int):
-    """A flag that nobody wrote: equal to False and shown as False. ``bool`` itself cannot be subclassed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        """Look like the flag."""
-        return repr(bool(self))
-
-
-ACCELERATOR: str = NotGivenText("tpu-v5e-1")
-SPOT: bool = cast("bool", NotGivenFlag(0))  # it answers like one, except to isinstance
 
 
 class Found(NamedTuple):
@@ -76,7 +55,7 @@ class Sources(NamedTuple):
 def is_given(options: Options, name: str) -> bool:
     """Say whether the decorator, or ``with_options``, gave an option a value."""
     value = getattr(options, name)
-    return value is not None and not isinstance(value, NotGivenText | NotGivenFlag)
+    return value is not None and value is not UNSET
 
 
 def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:

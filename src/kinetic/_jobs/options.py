@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._hardware import Placement, place
-from kinetic._jobs import defaults, resources
+from kinetic._jobs import resources
 from kinetic._packing import environment
+from kinetic._settings.job_options import BY_NAME, UNSET
 from kinetic._wire.numbers import seconds_of
 from kinetic.errors import OptionError, OptionTypeError
 
@@ -24,10 +25,10 @@ class Options(NamedTuple):
         resources: Cores, memory and disk, as written; None where nobody says.
         retries: How many more times a job that failed is tried; None where nobody says.
 
-    What is not given is filled in at the submission: see ``defaults``.
+    Options that are None or UNSET are filled in at the submission: see ``defaults``.
     """
 
-    accelerator: str = defaults.ACCELERATOR
+    accelerator: str = UNSET
     container_image: str | None = None
     base_image_repo: str | None = None
     zone: str | None = None
@@ -37,7 +38,7 @@ class Options(NamedTuple):
     backend: str | None = None
     namespace: str | None = None
     volumes: Any = None
-    spot: bool = defaults.SPOT
+    spot: bool = UNSET
     output_dir: str | None = None
     debug: bool = False
     deadline: Any = None
@@ -79,11 +80,17 @@ class Options(NamedTuple):
                 raise _unknown(name, self._fields)
         return Options.checked(**{**self._asdict(), **given})
 
+    @property
+    def accelerator_name(self) -> str:
+        """The accelerator, or the default while it is not set."""
+        return BY_NAME["accelerator"].default if self.accelerator is UNSET else self.accelerator  # type: ignore[return-value] # a str
+
     def placement(self) -> Placement:
         """Say what hardware the accelerator's name asks for."""
-        if not isinstance(self.accelerator, str):
-            raise OptionTypeError(f"accelerator={self.accelerator!r} is not a string", next='accelerator="cpu"')
-        return place(self.accelerator, spot=self.spot, multi_host=registry.spans_hosts(self.backend))
+        name = self.accelerator_name
+        if not isinstance(name, str):
+            raise OptionTypeError(f"accelerator={name!r} is not a string", next='accelerator="cpu"')
+        return place(name, spot=bool(self.spot), multi_host=registry.spans_hosts(self.backend))
 
 
 def _check_text(name: str, value: object) -> None:
@@ -93,8 +100,9 @@ def _check_text(name: str, value: object) -> None:
 
 def _check_flags(options: Options) -> None:
     for name in ("spot", "debug"):
-        if not isinstance(getattr(options, name), bool | defaults.NotGivenFlag):
-            raise OptionTypeError(f"{name}={getattr(options, name)!r} is neither True nor False")
+        value = getattr(options, name)
+        if value is not UNSET and not isinstance(value, bool):
+            raise OptionTypeError(f"{name}={value!r} is neither True nor False")
     if options.debug and options.spot:
         import warnings  # 1 ms; a rare pair
 

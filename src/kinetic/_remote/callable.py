@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from kinetic._output import tracebacks
 from kinetic._remote import checking, recording
+from kinetic._settings.job_options import UNSET, documented
 from kinetic._wire import references, standard_library
-from kinetic._wire.numbers import RETRIES
 from kinetic.errors import CallableError
 
 if TYPE_CHECKING:
@@ -114,13 +114,14 @@ class RemoteCallable(Generic[P, R]):
     submit = run_async
 
     @_reaching
+    @documented
     def run_async_map(
         self,
         inputs: Iterable[Any],
         *,
         input_mode: str = "auto",
         max_concurrent: int | None = 64,
-        retries: int = RETRIES,
+        retries: int = UNSET,
         fail_fast: bool = False,
         cancel_running_on_fail: bool = False,
         name: str | None = None,
@@ -189,7 +190,7 @@ class RemoteCallable(Generic[P, R]):
     def __repr__(self) -> str:
         """Say what it is and where it runs."""
         bound = f" bound to {self._leading[0]!r}" if self._leading else ""
-        return f"<kinetic function {self._name}{bound} on {self._options.accelerator}>"
+        return f"<kinetic function {self._name}{bound} on {self._options.accelerator_name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the plain function: by name where it has one to be found under, else by value."""

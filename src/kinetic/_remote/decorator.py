@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from kinetic._jobs import defaults
 from kinetic._jobs.options import Options
 from kinetic._output import tracebacks
 from kinetic._remote import checking
 from kinetic._remote.callable import RemoteCallable
+from kinetic._settings.job_options import UNSET, documented
 from kinetic.errors import OptionTypeError
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ class Decorator(Protocol):
 
 
 @tracebacks.door
+@documented
 def run(
-    accelerator: str = defaults.ACCELERATOR,
+    accelerator: str = UNSET,
     container_image: str | None = None,
     base_image_repo: str | None = None,
     zone: str | None = None,
@@ -38,7 +39,7 @@ def run(
     backend: str | None = None,
     namespace: str | None = None,
     volumes: Mapping[str, Data] | None = None,
-    spot: bool = defaults.SPOT,
+    spot: bool = UNSET,
     output_dir: str | None = None,
     debug: bool = False,
     *,

@@ -6,7 +6,25 @@ The decorator and ``with_options``, profiles, ``[tool.kinetic]``, variables, the
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Unset:
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"  # one object in every process, so that ``is`` holds
+
+
+UNSET: Final[Any] = _Unset()  # the value of an argument that was not passed, where the default itself can be passed
 
 
 class JobOption(NamedTuple):
@@ -85,3 +103,14 @@ JOB_OPTIONS = (
     ),
 )
 BY_NAME = {option.name: option for option in JOB_OPTIONS}
+
+
+def documented(function: F) -> F:
+    """Show the defaults of the table in the signature of a function whose arguments default to UNSET."""
+    signature = inspect.signature(function)
+    shown = [
+        one.replace(default=BY_NAME[one.name].default) if one.default is UNSET else one
+        for one in signature.parameters.values()
+    ]
+    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined] # read by inspect
+    return function

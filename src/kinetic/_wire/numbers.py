@@ -1,4 +1,4 @@
-"""Numbers as people give them: spans of time, and defaults that are known as such."""
+"""Durations as people write them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,3 @@ def seconds_of(text: str) -> tuple[float, bool] | None:
     """
     found = _SPAN.fullmatch(text.strip())
     return (float(found[1]) * UNITS[found[2] or "s"], bool(found[2])) if found else None
-
-
-class NotGivenNumber(int):
-    """A number that nobody wrote: equal to the default, and known as the default by its class."""
-
-    __slots__ = ()
-
-
-RETRIES: int = NotGivenNumber(0)  # of a batch: the profile and the project may say more

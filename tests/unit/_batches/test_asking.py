@@ -6,7 +6,6 @@ import pytest
 
 from kinetic._batches import asking
 from kinetic._wire.group import Settings
-from kinetic._wire.numbers import RETRIES
 from kinetic.errors import OptionError, OptionTypeError
 
 
@@ -17,7 +16,7 @@ def wish(inputs=(1,), **options):
 def test_what_is_not_said_is_as_documented():
     found = wish()
 
-    assert found.settings == Settings(max_concurrent=64, retries=RETRIES, fail_fast=False, cancel_running_on_fail=False)
+    assert found.settings == Settings(max_concurrent=64, retries=0, fail_fast=False, cancel_running_on_fail=False)
     assert (found.input_mode, found.group_name, found.tags) == ("auto", None, {})
     assert not found.retries_given
 
