@@ -20,8 +20,9 @@ from kinetic import _output as output
 from kinetic._batches import naming, tally
 from kinetic._jobs.status import observe
 from kinetic._output import lines, live
+from kinetic._output.format import duration_text
 from kinetic._output.gate import plain
-from kinetic._output.progress import Clock, lasting
+from kinetic._output.progress import Clock
 from kinetic._wire import outcome as outcomes
 from kinetic.errors import KineticError
 
@@ -87,7 +88,7 @@ class View:
             with contextlib.suppress(Exception):  # as above
                 self._take_ends(board)
                 self._name_failures(board)
-                seconds = lasting(self._clock() - self._since)
+                seconds = duration_text(self._clock() - self._since)
                 output.say(f"waited {seconds} for {self._batch.group_id}: {tally.told(self._counts(board))}")
 
     def _look(self, board: Board | Loose, now: float) -> None:
@@ -136,8 +137,10 @@ class View:
         total = max(len(board.attempts), 1)
         name = f" {plain(self._batch.name)}" if self._batch.name else ""
         left = self._seconds_left(board, counts, now)
-        about = f", about {lasting(left)} left" if left is not None else ""
-        head = f"{lines.PREFIX}{self._batch.group_id}{name}: {_ended(counts)}, {lasting(now - self._since)}{about}"
+        about = f", about {duration_text(left)} left" if left is not None else ""
+        head = (
+            f"{lines.PREFIX}{self._batch.group_id}{name}: {_ended(counts)}, {duration_text(now - self._since)}{about}"
+        )
         states = [state for state in tally.STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         bars = {state: "#" * max(1, round(counts[state] * _BAR / total)) for state in states}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kinetic._cli import completing, options
+from kinetic._output.format import shortened
 
 if TYPE_CHECKING:
     from kinetic._batches.handle import BatchHandle
@@ -150,4 +151,4 @@ def input_of(batch: Batch, index: int) -> str:
     from kinetic._cli import tables
 
     table = batch.handle._table  # noqa: SLF001 - the terminal's side of the same thing
-    return tables.shortened(tables.plain(table.inputs[index].shown), _LONGEST_INPUT) if table is not None else ""
+    return shortened(tables.plain(table.inputs[index].shown), _LONGEST_INPUT) if table is not None else ""

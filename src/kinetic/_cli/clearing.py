@@ -11,6 +11,7 @@ import click
 from kinetic import _output as output
 from kinetic._cli import asking, durations, tables
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,8 +133,6 @@ def _remove(job: Ended, wishes: Wishes) -> bool:
 
 
 def _sentence(jobs: Sequence[Ended], verb: str, start: str = "") -> str:
-    from kinetic._packing.walking import size_text
-
     return f"{start if not jobs else ''}{_count(jobs)} {verb}, {size_text(sum(job.size_bytes for job in jobs))}"
 
 
@@ -142,9 +141,7 @@ def _count(jobs: Sequence[Ended]) -> str:
 
 
 def _cells(job: Ended) -> list[str]:
-    from kinetic._packing.walking import size_text
-
-    ended = tables.age(time.time() - job.when)
+    ended = f"{age_text(time.time() - job.when)} ago"
     return [job.handle.job_id, job.handle.func_name, _status(job), ended, size_text(job.size_bytes)]
 
 

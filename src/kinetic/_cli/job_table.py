@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._cli import tables
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text, duration_cell
 
 if TYPE_CHECKING:
     from kinetic._wire.group import Group
@@ -146,7 +146,7 @@ def cells(page: Page, now: float) -> list[str]:
         page["accelerator"] + beside,
         page["where"],
         _age(page["created_at"], now),
-        tables.duration(page["duration_seconds"]),
+        duration_cell(page["duration_seconds"]),
     ]
 
 
@@ -184,4 +184,4 @@ def _age(written: str, now: float) -> str:
     from kinetic._wire import names
 
     moment = names.moment(written)
-    return written if moment is None else tables.short(now - moment)
+    return written if moment is None else age_text(now - moment)

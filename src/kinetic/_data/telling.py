@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from kinetic import _output as output
 from kinetic._output import live
+from kinetic._output.format import share_text, size_text
 from kinetic._wire import threads
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _SLOW_SECONDS = 1.0
 _LARGE_BYTES = 10 << 30  # above this, sending is worth a second thought
 _NAMED = 5  # names in one line
-_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Telling:
@@ -73,7 +73,7 @@ class Telling:
         """Say the same in the 80 columns of a terminal; what it is about comes last, where it may be cut off."""
         with self._lock:
             files, done, there = self._files, self._done, self._there
-        told = [f"{files}/{self._of_files} files", _share_text(done + there, self._of_bytes)]
+        told = [f"{files}/{self._of_files} files", share_text(done + there, self._of_bytes)]
         told += [f"{size_text(done / seconds)}/s"] if done and seconds > 0 else []
         told += [f"{size_text(there)} there"] if there else []
         return f"{', '.join(told)} ({self._what})"
@@ -85,22 +85,6 @@ class Telling:
         while not self._over.wait(_SLOW_SECONDS):
             seconds = time.monotonic() - self._begun
             progress.enter(doing, self.brief(seconds) if is_live else self.detail(seconds))
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes as people say it."""
-    unit, bytes_per_unit = _unit_of(size)
-    return f"{size / bytes_per_unit:.{1 if bytes_per_unit > 1 else 0}f} {unit}"
-
-
-def _share_text(part: float, whole: float) -> str:
-    unit, bytes_per_unit = _unit_of(whole)
-    digits = 1 if bytes_per_unit > 1 else 0
-    return f"{part / bytes_per_unit:.{digits}f}/{whole / bytes_per_unit:.{digits}f} {unit}"
-
-
-def _unit_of(size: float) -> tuple[str, float]:
-    return next((found for found in _UNITS if size >= found[1]), ("bytes", 1.0))
 
 
 def tell_left_out(what: str, tree: Tree) -> None:

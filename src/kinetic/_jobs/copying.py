@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._packing.walking import size_text
+from kinetic._output.format import size_text
 from kinetic._stores import transfer
 from kinetic._wire import descriptors
 from kinetic.errors import KeyMissingError, KineticError, OptionError, StoreError

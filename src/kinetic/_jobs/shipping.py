@@ -12,6 +12,7 @@ from kinetic import _settings as settings
 from kinetic._jobs import defaults, interpreting, places, record, referring, resources
 from kinetic._jobs import ground as grounds
 from kinetic._jobs.resources import Resources
+from kinetic._output.format import size_text
 from kinetic._packing import archive, environment, root
 from kinetic._settings import project_file
 from kinetic._settings.variables import read
@@ -140,7 +141,7 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     shipped = archive.ship(shipment.plan, ground.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
-        output.say(f"packed {shipped.files} files, {shipped.bytes / 1e6:.1f} MB, in {took:.1f} s")
+        output.say(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")
     tell((*shipped.notes, *_stale(shipment.plan)))
     return shipped
 

@@ -12,7 +12,8 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from kinetic._output import gate, widths
+from kinetic._output import gate
+from kinetic._output.format import shortened
 
 _CLEAR = "\r\x1b[K"
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
@@ -63,7 +64,7 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
         if _is_taken(owner):
             return
         width = _width() - 1
-        fitting = [widths.shortened(gate.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
+        fitting = [shortened(gate.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
         _again[:] = fitting if owner is not None else []

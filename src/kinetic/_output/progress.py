@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kinetic._output import lines, live
+from kinetic._output.format import duration_text
 from kinetic._wire import threads
 
 SLOW_SECONDS = 1.0
@@ -63,7 +64,7 @@ class Progress:
             return
         about = f": {self._detail}" if self._detail else ""
         if self._is_live and not self._mid_line:
-            text = f"{lines.PREFIX}{self._phase}, {lasting(seconds)}{about}"
+            text = f"{lines.PREFIX}{self._phase}, {duration_text(seconds)}{about}"
             if text != self._told:
                 self._told = text
                 live.show(text, owner=self)
@@ -79,7 +80,7 @@ class Progress:
         """
         if self._phase and not self._is_live and not self._told:
             about = f": {detail}" if detail else ""
-            self._told = f"still {self._phase} after {lasting(self._clock() - self._since)}{about}"
+            self._told = f"still {self._phase} after {duration_text(self._clock() - self._since)}{about}"
             lines.say(self._told)
 
     def wrote(self, text: str) -> None:
@@ -95,7 +96,7 @@ class Progress:
         if self._phase and seconds >= SLOW_SECONDS:
             if self._mid_line and self._is_live:
                 live.end_line()
-            lines.say(f"{self._phase} took {lasting(seconds)}")
+            lines.say(f"{self._phase} took {duration_text(seconds)}")
         self._phase, self._mid_line = "", False
 
     def clear(self) -> None:
@@ -123,15 +124,6 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
             progress.end()
         else:
             progress.clear()
-
-
-def lasting(seconds: float) -> str:
-    """Say how long something takes."""
-    if seconds < _MINUTE:
-        return f"{int(seconds)} s"
-    if seconds < _HOUR:
-        return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
-    return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE:02d} min"
 
 
 def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Callable[[], None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kinetic._blobs.scan import Scan
+from kinetic._output.format import size_text
 from kinetic._packing.ignore import FILE
-from kinetic._packing.walking import size_text
 
 WARN_VARIABLE = "KINETIC_CONTEXT_SIZE_WARN_MB"
 _WARN_MB = 100.0

@@ -9,11 +9,12 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from kinetic._blobs.scan import File, Folder, LeftOut, Scan, Selection, scan
+from kinetic._output.format import size_text
 from kinetic._packing.ignore import ENVIRONMENT_SIGNS, Rule, Rules
 from kinetic._wire import descriptors
 from kinetic.errors import ProjectRootError
 
-LIMIT_BYTES = 2 << 30  # 2 GB: above this it is data, and belongs into kinetic.Data
+LIMIT_BYTES = 2 * 10**9  # 2 GB: above this it is data, and belongs into kinetic.Data
 LIMIT_FILES = 1_000_000  # links that lead to each other can multiply without end
 _APART = "kept apart: data, credentials, or kinetic's own"
 
@@ -205,11 +206,3 @@ def problem(root: str, walked: Scan) -> ProjectRootError | None:
         next="name in .kineticignore what the job does not need, or set KINETIC_PACKAGE_ROOT to a smaller folder",
         code="project-too-large",
     )
-
-
-def size_text(size: int) -> str:
-    """Return a size as people say it."""
-    for unit, bytes_per_unit in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= bytes_per_unit:
-            return f"{size / bytes_per_unit:.1f} {unit}"
-    return f"{size} bytes"

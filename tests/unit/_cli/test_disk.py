@@ -305,7 +305,7 @@ def test_clean_removes_what_nobody_needs_and_says_what(kinetic, made_job, fill, 
 
     told = kinetic("disk", "--clean")
 
-    assert "removed: 1 pack, 1 page of the cache; 3.0 KB" in told.stderr
+    assert "removed: 1 pack, 1 page of the cache; 3.1 kB" in told.stderr
     assert not (home / "store/packs/spare").exists()
     assert (home / "store/outputs/x/y").exists()
     assert (home / "store" / job_id / "result.pkl").exists()

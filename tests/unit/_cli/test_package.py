@@ -31,7 +31,7 @@ def test_it_lists_sizes_and_reasons(project, kinetic) -> None:
     assert told.exit_code == 0
     assert rows["deep/train.py"].split() == ["yes", "15", "bytes", "deep/train.py"]
     assert rows[".env"].startswith("no ")
-    assert "2.0 KB" in told.stdout
+    assert "2.0 kB" in told.stdout
     assert "notes.txt" in told.stdout
 
 

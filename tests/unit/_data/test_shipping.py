@@ -15,6 +15,7 @@ import pytest
 
 from kinetic._data import Data, hashing, reading, recheck, remembering, sending, telling
 from kinetic._data.shipping import ship
+from kinetic._output.format import size_text
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
@@ -692,7 +693,7 @@ def test_what_takes_a_moment_is_not_told(send, capsys):
 def test_sizes_are_told_as_people_say_them():
     sizes = [0, 999, 1000, 2_500_000, 7e9]
 
-    assert [telling.size_text(size) for size in sizes] == ["0 bytes", "999 bytes", "1.0 kB", "2.5 MB", "7.0 GB"]
+    assert [size_text(size) for size in sizes] == ["0 bytes", "999 bytes", "1.0 kB", "2.5 MB", "7.0 GB"]
 
 
 def test_what_is_remembered_of_another_store_is_not_believed(cache):

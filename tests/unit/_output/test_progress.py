@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic import _output as output
+from kinetic._output import format as format_
 from kinetic._output import lines, live, progress
 
 
@@ -252,4 +253,4 @@ def test_a_phase_without_a_thread_to_show_it_in_says_at_its_end_how_long_it_took
     ("seconds", "text"), [(1.9, "1 s"), (59.9, "59 s"), (60, "1 min 00 s"), (3600, "1 h 00 min"), (7325, "2 h 02 min")]
 )
 def test_a_time_is_written_as_people_say_it(seconds, text) -> None:
-    assert progress.lasting(seconds) == text
+    assert format_.duration_text(seconds) == text

@@ -10,6 +10,7 @@ import click
 from kinetic._cli import batches, options, tables, tree
 from kinetic._cli.lazy import LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -101,5 +102,5 @@ def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:
         str(group.total_expected),
         tally.told(standing.counts),
         batches.driver_of(standing),
-        tables.short(now - group.created),
+        age_text(now - group.created),
     ]

@@ -10,6 +10,7 @@ import click
 
 from kinetic._cli import batches, durations, failures, options, tables
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text, duration_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +165,7 @@ def _show(batch: Batch, standing: Standing, rows: _Rows) -> None:
     print(f"{group.group_id}: {tally.told(standing.counts)}, of {group.total_expected}")
     about = filter(None, (group.group_name, f"{group.submit_fn_name} on {group.handle.get('accelerator')}"))
     driver = batches.driver_of(standing)
-    age = tables.age(time.time() - group.created)
+    age = f"{age_text(time.time() - group.created)} ago"
     print(tables.plain(", ".join([*about, f"made {age}", *([f"driven by {driver}"] if driver else [])])))
     shown = _looked_at(batch, rows.shown)
     if shown:
@@ -184,7 +185,7 @@ def _cells(batch: Batch, row: Row) -> list[str]:
         batches.input_of(batch, row.index),
         row.state,
         "" if row.attempt is None else str(row.attempt),
-        tables.duration(_times(row)[2]),
+        duration_cell(_times(row)[2]),
         _reason(row),
         row.job_id or "",
     ]

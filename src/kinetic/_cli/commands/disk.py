@@ -11,6 +11,7 @@ import click
 
 from kinetic._cli import options, tables
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text, size_text
 
 if TYPE_CHECKING:
     from kinetic._maintenance.garbage_collection import Removed
@@ -50,7 +51,9 @@ def disk(clean: bool, as_json: bool) -> None:
         tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
     else:
         tables.show(COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
-        click.echo(f"{_size(found.size_bytes)} in {tables.plain(', '.join(map(os.fspath, found.places)))}", err=True)
+        click.echo(
+            f"{size_text(found.size_bytes)} in {tables.plain(', '.join(map(os.fspath, found.places)))}", err=True
+        )
     if swept is not None:
         click.echo(_told(swept), err=True)
     if overdue := found.overdue(now):
@@ -58,8 +61,8 @@ def disk(clean: bool, as_json: bool) -> None:
 
 
 def _cells(holding: Holding, now: float) -> list[str]:
-    oldest = tables.age(now - holding.oldest) if holding.oldest is not None else ""
-    return [holding.name, str(holding.count), _size(holding.size_bytes), oldest, holding.why]
+    oldest = f"{age_text(now - holding.oldest)} ago" if holding.oldest is not None else ""
+    return [holding.name, str(holding.count), size_text(holding.size_bytes), oldest, holding.why]
 
 
 def _page(found: Usage, now: float) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def _told(swept: Removed) -> str:
     kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
     kinds |= {"file that a job was sent": swept.payloads, "blob of data": swept.data}
     what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
-    return f"removed: {what}; {_size(swept.size_bytes)}"
+    return f"removed: {what}; {size_text(swept.size_bytes)}"
 
 
 def _plural(name: str) -> str:
@@ -110,13 +113,7 @@ def _warn(overdue: list[Waiting]) -> None:
     names = ", ".join(result.job_id for result in overdue[:_NAMED])
     more = f" and {len(overdue) - _NAMED} more" if len(overdue) > _NAMED else ""
     many = f"{len(overdue)} results have" if len(overdue) > 1 else "1 result has"
-    size = _size(sum(result.size_bytes for result in overdue))
+    size = size_text(sum(result.size_bytes for result in overdue))
     click.echo(f"warning: {many} waited for more than 30 days, {size}: {names}{more}", err=True)
     click.echo(f"  collect: kinetic jobs result {overdue[0].job_id}", err=True)
     click.echo("  remove:  kinetic jobs cleanup --all --older-than 30d", err=True)
-
-
-def _size(size: int) -> str:
-    from kinetic._packing.walking import size_text
-
-    return size_text(size)

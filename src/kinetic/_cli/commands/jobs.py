@@ -13,6 +13,7 @@ from kinetic import _output as output
 from kinetic._cli import durations, job_table, options, tables, tree
 from kinetic._cli.job_table import Filters
 from kinetic._cli.lazy import LazyGroup, show_help_alone
+from kinetic._output.format import table_lines
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
             now, pages = time.time(), _pages(wanted)
             rows = [job_table.cells(page, now) for page in pages]
             width = shutil.get_terminal_size().columns - 1
-            shown = tables.lines(job_table.COLUMNS, rows, width=width) if rows else ["There are no such jobs"]
+            shown = table_lines(job_table.COLUMNS, rows, columns_wide=width) if rows else ["There are no such jobs"]
             live.show_lines(shown, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:

@@ -13,6 +13,7 @@ import click
 from kinetic._cli import completing, options, tables
 from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
 from kinetic._cli.tables import Column
+from kinetic._output.format import age_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +85,9 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
         tables.show(COLUMNS, [_cells(row, now) for row in shown])
     size, many = sum(row.size for row in shown), sum(row.files for row in shown)
     click.echo(
-        f"{_files(many)}, {_size(size)}, in {tables.plain(place.address)}" if shown else tables.plain(_nothing(place)),
+        f"{_files(many)}, {size_text(size)}, in {tables.plain(place.address)}"
+        if shown
+        else tables.plain(_nothing(place)),
         err=True,
     )
     _tell_of("not a file, so it cannot be copied", found.others)
@@ -164,7 +167,7 @@ def _row(file: File) -> Row:
 
 def _cells(row: Row, now: float) -> list[str]:
     files = str(row.files) if row.path.endswith("/") else ""
-    return [_size(row.size), files, tables.age(now - row.modified), row.path]
+    return [size_text(row.size), files, f"{age_text(now - row.modified)} ago", row.path]
 
 
 def _page(place: Place, path: str, shown: list[Row]) -> dict[str, Any]:
@@ -201,9 +204,8 @@ def _copied(copy: Copy) -> dict[str, Any]:
 
 def _told(copy: Copy, place: Place) -> str:
     there = f"; {_files(len(copy.same))} already there" if copy.same else ""
-    return (
-        f"copied {_files(len(copy.done))}, {_size(sum(file.size for file in copy.done))}, from {place.address}{there}"
-    )
+    size = size_text(sum(file.size for file in copy.done))
+    return f"copied {_files(len(copy.done))}, {size}, from {place.address}{there}"
 
 
 def _tell_of(what: str, paths: Iterable[str]) -> None:
@@ -216,9 +218,3 @@ def _tell_of(what: str, paths: Iterable[str]) -> None:
 
 def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
-
-
-def _size(size: int) -> str:
-    from kinetic._packing.walking import size_text
-
-    return size_text(size)

@@ -10,6 +10,7 @@ import click
 
 from kinetic._cli import options, tables
 from kinetic._cli.tables import Column
+from kinetic._output.format import size_text
 
 if TYPE_CHECKING:
     from kinetic._packing.listing import Listed, Listing
@@ -63,8 +64,6 @@ def _listing(file: Path) -> Listing:
 
 
 def _told(listing: Listing) -> str:
-    from kinetic._packing.walking import size_text
-
     files = "1 file" if listing.files == 1 else f"{listing.files} files"
     return f"{files}, {size_text(listing.bytes)}, would go from {listing.root}"
 
@@ -84,7 +83,5 @@ def _page(listing: Listing) -> dict[str, object]:
 
 
 def _cells(entry: Listed) -> list[str]:
-    from kinetic._packing.walking import size_text
-
     size = "" if entry.size is None or entry.path.endswith("/") else size_text(entry.size)
     return ["yes" if entry.kept else "no", size, entry.path, entry.reason]

@@ -1,0 +1,147 @@
+"""Text for people: sizes, durations, and tables that fit the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kinetic._output.gate import plain
+
+_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and every disk; requests keep their Mi and Gi
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
+_GAP = "  "  # between two columns
+_LEAST = 12  # characters: a narrower column shows nothing useful
+
+
+def size_text(count: float) -> str:
+    """Write a number of bytes: "1.5 MB"."""
+    return _in_unit(count, count)
+
+
+def share_text(part: float, whole: float) -> str:
+    """Write a part of a number of bytes: "0.5/1.5 MB"."""
+    number, _, _ = _in_unit(part, whole).partition(" ")
+    return f"{number}/{_in_unit(whole, whole)}"
+
+
+def _in_unit(count: float, like: float) -> str:
+    for unit, count_per_unit in _SIZES:
+        if like >= count_per_unit:
+            return f"{count / count_per_unit:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration_text(seconds: float) -> str:
+    """Write how long something takes, for a sentence: "5 s", "2 min 05 s", "1 h 30 min"."""
+    if seconds < _MINUTE:
+        return f"{int(seconds)} s"
+    if seconds < _HOUR:
+        return f"{int(seconds) // _MINUTE} min {int(seconds) % _MINUTE:02d} s"
+    return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE:02d} min"
+
+
+def duration_cell(seconds: float | None) -> str:
+    """Write how long something took, for a table: "5.0s", "2m 05s", "1h 30m"; "" for None."""
+    if seconds is None:
+        return ""
+    if seconds < _MINUTE:
+        return f"{max(seconds, 0.0):.1f}s"
+    if seconds < _HOUR:
+        return f"{int(seconds) // _MINUTE}m {int(seconds) % _MINUTE:02d}s"
+    return f"{int(seconds) // _HOUR}h {int(seconds) % _HOUR // _MINUTE:02d}m"
+
+
+def age_text(seconds: float) -> str:
+    """Write an age for a table: "5m"; a time in the future, by a wrong clock, is "0s"."""
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(int(seconds), 0)}s"
+
+
+def age_in_words(seconds: float) -> str:
+    """Write an age for a sentence: "5 min"."""
+    written = age_text(seconds)
+    return f"{written[:-1]} {'min' if written[-1] == 'm' else written[-1]}"
+
+
+def width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # 1 ms; only for more than ASCII
+
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
+
+
+def shortened(text: str, columns: int) -> str:
+    """Cut a text to at most some columns; an ellipsis marks the cut."""
+    if width(text) <= columns:
+        return text
+    while text and width(text) > columns - 1:
+        text = text[:-1]
+    return f"{text}…" if columns > 0 else ""
+
+
+class Column(NamedTuple):
+    """One column of a table.
+
+    Attributes:
+        name: Its heading.
+        right: Whether its cells are aligned to the right, like numbers.
+        flexible: Whether it is shortened if the terminal is too narrow.
+        spare: The order in which columns are left out if shortening is not enough, highest first; 0 for never.
+    """
+
+    name: str
+    right: bool = False
+    flexible: bool = False
+    spare: int = 0
+
+
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, columns_wide: int | None = None
+) -> list[str]:
+    """Lay out a table.
+
+    Args:
+        columns: The columns.
+        rows: Their cells. Control characters are escaped.
+        columns_wide: The width of the terminal; None for no limit.
+
+    Returns:
+        Its lines, the headings first.
+    """
+    cells = [[column.name for column in columns], *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(width, each)) for each in zip(*cells, strict=True)]
+    shown = list(range(len(columns)))
+    if columns_wide is not None:
+        shown, widths = _fitted(columns, widths, columns_wide)
+    return [_line(columns, row, shown, widths) for row in cells]
+
+
+def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tuple[list[int], list[int]]:
+    """Return the columns that are shown and how wide each is, so that a line fits if possible."""
+    shown = list(range(len(columns)))
+    fitted = list(widths)
+    while True:
+        over = sum(fitted[index] for index in shown) + len(_GAP) * (len(shown) - 1) - most
+        for index in shown:
+            if over > 0 and columns[index].flexible:
+                cut = min(over, max(0, fitted[index] - _LEAST))
+                fitted[index] -= cut
+                over -= cut
+        spare = max(shown, key=lambda index: columns[index].spare)
+        if over <= 0 or not columns[spare].spare:
+            return shown, fitted
+        shown.remove(spare)
+        fitted = list(widths)
+
+
+def _line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
+    cells = []
+    for index in shown:
+        text = shortened(row[index], widths[index]) if columns[index].flexible else row[index]
+        blank = " " * (widths[index] - width(text))
+        cells.append(blank + text if columns[index].right else text + blank)
+    return _GAP.join(cells).rstrip()
