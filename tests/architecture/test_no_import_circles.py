@@ -18,7 +18,6 @@ KNOWN = (
     {"kinetic._data.hashing", "kinetic._data.telling"},
     {"kinetic._cli.clearing", "kinetic._cli.commands.ending"},
     {"kinetic._settings.cluster", "kinetic._settings.cluster_values", "kinetic._settings.profiles"},
-    {"kinetic._jobs.defaults", "kinetic._jobs.options", "kinetic._jobs.typed"},
 )
 
 
