@@ -454,7 +454,7 @@ def test_a_job_that_did_not_get_as_far_as_the_function_says_where_it_was(kinetic
 
     told = kinetic("jobs", "explain", job_id).out
 
-    assert "phase: before the function began: function and arguments were opened, and modules imported" in told
+    assert "phase: before the function started: loading the function and its arguments, and importing modules" in told
     assert "OSError: not here" in told
 
 
@@ -497,7 +497,7 @@ def test_on_a_terminal_cleaning_up_asks(kinetic, project) -> None:
     assert process.wait(timeout=20) == 0
     os.close(leader)
 
-    assert b"Remove 1 job, with 1 result that nobody collected?" in shown
+    assert b"Remove 1 job, with 1 uncollected result?" in shown
     assert jobs(kinetic) == []
 
 

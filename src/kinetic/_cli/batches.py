@@ -82,8 +82,8 @@ def find(word: str, project: str | None, cluster: str | None) -> Batch:
         from kinetic.errors import BatchNotFoundError
 
         raise BatchNotFoundError(
-            "there is no batch yet, so there is no newest one",
-            why=f"looked in {store.url}; batches that were cleaned up leave nothing",
+            "there are no batches, so @last is not available",
+            why=f"looked in {store.url}; removed batches have no history",
             next="kinetic jobs list --all",
         )
     return Batch(group, finding.handle_of(group, store))
@@ -142,7 +142,7 @@ def say_if_left(batch: Batch, standing: Standing) -> None:
     """Say so when inputs wait for a driver that is not there, and how to go on."""
     if standing.is_left:
         what = "1 input is" if standing.open == 1 else f"{standing.open} inputs are"
-        click.echo(f"{what} still to be submitted, and nobody drives this batch any more", err=True)
+        click.echo(f"{what} not submitted, and no process drives this batch", err=True)
         click.echo(f"next:  kinetic batch resume {batch.group.group_id}", err=True)
 
 

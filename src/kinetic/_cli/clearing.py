@@ -68,7 +68,7 @@ def clear(
         tables.show(COLUMNS, [_cells(job) for job in found])
         sys.stdout.flush()
     if not found or dry_run:
-        click.echo(_sentence(found, "would be removed", "there is nothing to remove: "), err=True)
+        click.echo(_sentence(found, "would be removed", "nothing to remove: "), err=True)
         removed: list[Ended] = []
     else:
         if not yes and not _is_agreed(found, f"{command} --yes"):
@@ -110,12 +110,14 @@ def _is_agreed(found: Sequence[Ended], command: str) -> bool:
         from kinetic.errors import OptionError
 
         raise OptionError(
-            f"nothing was removed: {_count(found)} would go",
-            why="there is no terminal to ask in whether that is meant",
+            f"nothing was removed: {_count(found)} would be removed",
+            why="not a terminal: pass --yes to confirm",
             next=command,
         )
     waiting = sum(job.seen.outcome is not None and job.seen.outcome.succeeded for job in found)
-    results = f", with {'1 result' if waiting == 1 else f'{waiting} results'} that nobody collected" if waiting else ""
+    results = (
+        f", with {'1 uncollected result' if waiting == 1 else f'{waiting} uncollected results'}" if waiting else ""
+    )
     return asking.is_agreed(f"Remove {_count(found)}{results}?")
 
 

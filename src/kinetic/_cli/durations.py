@@ -34,7 +34,7 @@ class Duration(_Type):
         if found is None or not (found[1] or self._bare):
             seconds = "seconds, or " if self._bare else ""
             self.fail(
-                f"{value!r} is not a span of time: write {seconds}a number and s, m, h, d or w, as in 7d", param, ctx
+                f"{value!r} is not a valid duration: use {seconds}a number and s, m, h, d or w, such as 7d", param, ctx
             )
         return found[0]
 

@@ -109,7 +109,7 @@ def _without_a_verdict(handle: JobHandle, seen: Snapshot) -> KineticError:
     if seen.status is JobStatus.FAILED:
         return JobError(
             f"{handle.func_name} was lost",
-            why="its process is gone, and nothing of it is left on this machine",
+            why="its process ended without a result",
             next=f"kinetic jobs logs {handle.job_id}",
             code="lost",
         )
@@ -135,11 +135,10 @@ def _tell_own(error: BaseException) -> int:
 
     if isinstance(error, OSError) and error.errno in _NO_ROOM and not isinstance(error, KineticError):
         block(
-            "a disk is full"
-            + (f": {error.filename}" if error.filename else ", and what was asked for is not complete"),
+            "a disk is full" + (f": {error.filename}" if error.filename else ", and the output is incomplete"),
             code="disk-full",
-            why=f"{error.strerror}; standard output may lead to a file there",
-            next="free some space, or send it elsewhere, and run it again; a job that was submitted goes on",
+            why=f"{error.strerror}; standard output may be a file on it",
+            next="free some space, or redirect the output, and run it again; a submitted job keeps running",
         )
         return ERROR
     if not isinstance(error, KineticError):
@@ -147,8 +146,8 @@ def _tell_own(error: BaseException) -> int:
         block(
             f"{type(error).__name__}: {text}" if text else type(error).__name__,
             code="unexpected",
-            why="kinetic did not expect this; it may be a mistake of ours",
-            next="run it again with the traceback: put --debug after kinetic",
+            why="an unexpected error; it may be a bug in kinetic",
+            next="to see the traceback, run it again with --debug after kinetic",
         )
         return ERROR
     from kinetic._output import tracebacks

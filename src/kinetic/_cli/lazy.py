@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
             return MistakeError(
                 f"there is no command {name!r}; did you mean {meant.command!r}?",
                 ctx,
-                why=f"{ctx.command_path} knows: {', '.join(self.later)}",
+                why=f"commands of {ctx.command_path}: {', '.join(self.later)}",
                 next=meant.line,
             )
 
@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
         return MistakeError(
             f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
             ctx,
-            why=f"{ctx.command_path} knows: {', '.join(self.later)}",
+            why=f"commands of {ctx.command_path}: {', '.join(self.later)}",
             next=f"{ctx.command_path} {best or '-h'}",
         )
 

@@ -58,7 +58,7 @@ def _check_file(file: Path, name: str) -> None:
     alone, colon, rest = str(file).rpartition(":")
     if colon and not name and Path(alone).is_file():
         raise OptionError(
-            f"{file} is not a file", why="the function stands behind two colons", next=f"kinetic run {alone}::{rest}"
+            f"{file} is not a file", why="the function follows two colons", next=f"kinetic run {alone}::{rest}"
         )
     if file.exists():
         raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
@@ -69,7 +69,7 @@ def _check_file(file: Path, name: str) -> None:
     raise OptionError(
         f"there is no file {file}",
         why=f"looked in {file.parent.absolute()}",
-        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "name a file, as in train.py::train",
+        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "pass a file, such as train.py::train",
     )
 
 
@@ -152,7 +152,7 @@ def _only_one(module: ModuleType, place: str) -> Target:
         return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
     known = decorated or _plain(module)
     raise OptionError(
-        f"which function of {place} is meant?",
+        f"{place} has more than one candidate function",
         why=f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: {_listed(known)}",
         next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
     )
@@ -206,13 +206,13 @@ def _in_words(error: BaseException, file: Path, page: traceback.TracebackExcepti
     elif isinstance(error, ModuleNotFoundError) and error.name:
         what, way = (
             f"{file} cannot be imported: there is no module {error.name}",
-            (f"install it for this Python: {sys.executable} -m pip install {error.name.partition('.')[0]}"),
+            (f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"),
         )
     else:
         (text, *_), kind = str(error).splitlines() or [""], type(error).__name__
         what, way = (
             f"{file} cannot be imported: {kind}: {text}".removesuffix(": "),
-            f"correct it; to see it alone: python {file}",
+            f"correct the file; to see it alone: python {file}",
         )
     return KineticError(what, why=why, next=way, code="import-failed")
 

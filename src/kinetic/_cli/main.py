@@ -48,8 +48,8 @@ def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.group(
     cls=Root,
     later=tree.below(),
-    epilog="Exit codes: 0 done, 1 an error, 2 a mistake on the command line, 124 the time is over, 125 the job failed, "
-    "130 interrupted. What you asked for goes to standard output, everything else to standard error.",
+    epilog="Exit codes: 0 success, 1 error, 2 usage error, 124 timeout, 125 the job failed, "
+    "130 interrupted. Results are written to standard output, messages to standard error.",
 )
 @click.version_option(__version__, message="kinetic %(version)s")
 @click.option(
@@ -61,9 +61,9 @@ def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.option("--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, profile: str | None, debug: bool) -> None:  # noqa: ARG001 - Root.invoke reads debug
-    """Run Python functions as jobs, and bring their results home.
+    """Run Python functions as jobs, and collect their results.
 
-    A job is made in Python, with @kinetic.run(...), or here, with kinetic run; the other commands look after it.
+    Submit a job in Python, with @kinetic.run(...), or with kinetic run; the other commands manage it.
 
     Example: kinetic run train.py::train --lr 1e-3
     """

@@ -22,7 +22,7 @@ Command = Callable[..., Any]
 def where(function: Command) -> Command:
     """Add the options that say in which place to look."""
     for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
-        help_ = f"{what}; else KINETIC_{name.upper()}, else the profile."
+        help_ = f"{what}.  [default: KINETIC_{name.upper()}, or the profile]"
         function = click.option(f"--{name}", metavar="NAME", help=help_)(function)
     return function
 
@@ -35,7 +35,7 @@ def of_jobs(function: Command) -> Command:
         flag = f"--{option.name.replace('_', '-')}"
         help_ = f"{option.effect[0].upper()}{option.effect[1:]}."
         if option.kinds == (bool,):
-            function = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=f"{help_[:-1]}; or do not.")(function)
+            function = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=help_)(function)
         else:
             short = ("-a",) if option.name == "accelerator" else ()
             complete = completing.accelerators if option.name == "accelerator" else None
@@ -82,7 +82,7 @@ def confirmation(function: Command) -> Command:
         default=2,
         show_default=True,
         metavar="SECONDS",
-        help="Accepted for compatibility; on this machine the end is told, not asked for.",
+        help="Accepted for compatibility; has no effect on this machine.",
     )(function)
     return click.option(
         "--cleanup-timeout",
@@ -90,7 +90,7 @@ def confirmation(function: Command) -> Command:
         default=180,
         show_default=True,
         metavar="SECONDS",
-        help="How long to wait until the job's processes are gone.",
+        help="How long to wait until the job's processes have ended.",
     )(function)
 
 
@@ -113,8 +113,8 @@ def find(job_id: str, project: str | None, zone: str | None, cluster: str | None
 
         removed = finding.were_removed(project=project, zone=zone, cluster=cluster)
         raise JobNotFoundError(
-            f"there is no job {'any more' if removed else 'yet'}, so there is no newest one",
-            why="all of them were removed, and are history" if removed else "nothing is kept of any job",
+            f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
+            why="all jobs were removed" if removed else "no job was submitted",
             next="kinetic jobs list --all",
         )
     return newest

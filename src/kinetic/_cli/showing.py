@@ -22,8 +22,8 @@ def value_of(handle: JobHandle, outcome: Outcome) -> Any:
         return collecting.value_of(places.store_of(handle), outcome, handle.func_name)
     except ResultUnreadableError as error:
         error.next = (
-            f"in the folder of its project: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
-            f"or unopened: kinetic jobs result {handle.job_id} --save result.pkl"
+            f"run in the project's folder: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
+            f"or save it without loading: kinetic jobs result {handle.job_id} --save result.pkl"
         )
         raise
 

@@ -50,7 +50,7 @@ def call(
     try:
         handle = submit(function, args, kwargs, name, options)
     except KeyboardInterrupt:
-        words = "interrupted before the job was submitted; nothing runs"
+        words = "interrupted; no job was submitted"
         output.say(words)
         raise tracebacks.interrupt(words) from None
     output.say(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")

@@ -298,7 +298,7 @@ class JobHandle(JobRecord, Generic[R]):
             return self._spent(seen.past or {})
         why = {
             JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
-            JobStatus.FAILED: "its process is gone, and nothing of it is left on this machine",
+            JobStatus.FAILED: "its process ended without a result",
             JobStatus.SUCCEEDED: "it ended well, and its result is not in the store",
         }[seen.status]
         return ResultMissingError(

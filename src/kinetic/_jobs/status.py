@@ -66,7 +66,7 @@ class Snapshot:
                 return self.sighting.reason
             if self.is_elsewhere:
                 return "only the machine that runs it can see it"
-            return "its process is gone, and nothing of it is left" if self.status is JobStatus.FAILED else ""
+            return "its process ended without a result" if self.status is JobStatus.FAILED else ""
         if outcome.succeeded:
             return ""
         if outcome.status == outcomes.CANCELLED:

@@ -75,7 +75,7 @@ def add(home: Path, text: str) -> str:
     except ValueError:
         key = b""
     if len(key) != seal.KEY_BYTES:
-        raise SettingsError("this is not a key of kinetic", why=f"a key is {2 * seal.KEY_BYTES} hexadecimal digits")
+        raise SettingsError("this is not a valid key", why=f"a key is {2 * seal.KEY_BYTES} hexadecimal digits")
     folders.make(home / "keys")
     _create(home / "keys" / seal.key_id(key), key.hex())
     return seal.key_id(key)

@@ -86,7 +86,7 @@ def test_what_it_becomes_on_this_machine_is_said(name, words, kinetic, monkeypat
 def test_a_gpu_that_is_here_is_said_to_be(kinetic, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_LOCAL_GPUS", "0")
 
-    assert "it runs on the GPU that is here" in kinetic("accelerators", "gpu-l4").stdout
+    assert "it runs on a GPU of this machine" in kinetic("accelerators", "gpu-l4").stdout
 
 
 def test_what_this_machine_cannot_be_is_said_and_is_no_error(kinetic) -> None:
@@ -180,7 +180,7 @@ def test_without_a_name_a_cluster_is_not_asked_and_the_reason_is_said(words, kin
     told = kinetic("accelerators", *words)
 
     assert (told.exit_code, told.stdout, cluster.asked) == (2, "", [])
-    assert f"error: {words[0]} needs the NAME of an accelerator" in told.stderr
+    assert f"error: {words[0]} requires the NAME of an accelerator" in told.stderr
     assert told.stderr.endswith("next:  kinetic accelerators tpu-v5e-1 --live\n")
 
 
@@ -188,5 +188,5 @@ def test_where_jobs_run_on_this_machine_there_is_no_cluster_to_ask(kinetic, clus
     told = kinetic("accelerators", "gpu-l4", "--live")
 
     assert (told.exit_code, cluster.asked) == (2, [])
-    assert "error: there is no cluster to ask" in told.stderr
+    assert "error: no cluster is configured" in told.stderr
     assert "jobs run on this machine" in told.stderr

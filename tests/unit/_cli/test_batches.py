@@ -55,7 +55,7 @@ def test_inputs_that_were_never_submitted_wait_for_somebody_who_does(kinetic, ma
     listed, shown, results = (kinetic("batch", *words) for words in (["list"], ["status", group_id], ["results", "-"]))
 
     assert "1 succeeded, 2 not submitted  nobody" in listed.stdout
-    assert "2 inputs are still to be submitted, and nobody drives this batch any more" in shown.stderr
+    assert "2 inputs are not submitted, and no process drives this batch" in shown.stderr
     assert results.stdout == "[0] 0\n"
     assert results.exit_code == 125
     for told in (listed, shown, results):
@@ -130,7 +130,7 @@ def test_a_person_is_asked_before_a_batch_goes(answer, exit_code, there, kinetic
     told = kinetic("batch", "cleanup", group_id, input=answer)
 
     assert told.exit_code == exit_code
-    assert "with 2 jobs, with 1 result that nobody collected?" in told.stderr
+    assert "with 2 jobs, with 1 uncollected result?" in told.stderr
     assert (group_id in kinetic("batch", "list").stdout) is there
 
 

@@ -56,7 +56,7 @@ def test_a_job_that_has_not_ended_stays(kinetic, made_job, monkeypatch) -> None:
 
     told = kinetic("jobs", "cleanup", "--all", "--yes")
 
-    assert told.stderr.startswith("there is nothing to remove: 0 jobs")
+    assert told.stderr.startswith("nothing to remove: 0 jobs")
     assert live() == {running}
 
 
@@ -67,7 +67,7 @@ def test_without_a_terminal_nothing_is_removed_unless_yes_is_said(kinetic, made_
 
     assert told.exit_code == 2
     assert live() == {job_id}
-    assert told.stderr.startswith("error: nothing was removed: 1 job would go")
+    assert told.stderr.startswith("error: nothing was removed: 1 job would be removed")
     assert told.stderr.endswith("next:  kinetic jobs cleanup --all --older-than 7d --yes\n")
 
 
@@ -78,7 +78,7 @@ def test_a_person_is_asked_and_told_how_many_results_would_be_lost(answer, stays
 
     told = kinetic("jobs", "cleanup", "--all", input=answer)
 
-    assert "Remove 2 jobs, with 1 result that nobody collected? [y/N]" in told.stderr
+    assert "Remove 2 jobs, with 1 uncollected result? [y/N]" in told.stderr
     assert (job_id in live()) is stays
     assert told.exit_code == 0
 

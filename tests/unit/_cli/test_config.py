@@ -59,7 +59,7 @@ def test_each_source_is_named(settings, kinetic, folder, monkeypatch) -> None:
 
     found = settings()
 
-    assert found["profile"] == ("team", "the current one")
+    assert found["profile"] == ("team", "current profile")
     assert found["backend"] == ("gke", "profile team")
     assert found["project"] == ("acme", "profile team")
     assert found["zone"] == ("us-east5-b", "KINETIC_ZONE")

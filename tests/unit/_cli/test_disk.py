@@ -262,7 +262,7 @@ def test_results_that_have_waited_for_a_month_are_named_with_the_command_that_re
 
     told = kinetic("disk")
 
-    assert "warning: 7 results have waited for more than 30 days" in told.stderr
+    assert "warning: 7 results were not collected for more than 30 days" in told.stderr
     assert f"{old[6]}, {old[5]}" in told.stderr
     assert "and 2 more" in told.stderr
     assert f"kinetic jobs result {old[6]}" in told.stderr
@@ -312,7 +312,7 @@ def test_clean_removes_what_nobody_needs_and_says_what(kinetic, made_job, fill, 
 
 
 def test_clean_with_nothing_to_do_says_so(kinetic, home) -> None:
-    assert "nothing was there that nobody needs" in kinetic("disk", "--clean").stderr
+    assert "there was nothing to remove" in kinetic("disk", "--clean").stderr
 
 
 def test_looking_makes_nothing(kinetic, home) -> None:

@@ -60,15 +60,15 @@ def test_a_job_that_never_began_is_explained_by_the_phase_and_its_reason(kinetic
 
     assert told["what"] == "the project cannot be unpacked"
     assert told["why"] == "no space"
-    assert told["phase"] == "before the function began: the project was unpacked"
+    assert told["phase"] == "before the function started: unpacking the project"
 
 
 @pytest.mark.parametrize(
     ("status", "what", "next_"),
     [
-        ("succeeded", "it ended well, and its result waits for you", "kinetic jobs result {}"),
-        ("cancelled", "it was cancelled; its log stays", "kinetic jobs logs {}"),
-        ("", "kinetic removed it, or it was never launched", "kinetic jobs list --all"),
+        ("succeeded", "it succeeded, and its result is ready", "kinetic jobs result {}"),
+        ("cancelled", "it was cancelled; its log is kept", "kinetic jobs logs {}"),
+        ("", "it was removed, or never launched", "kinetic jobs list --all"),
     ],
 )
 def test_every_end_has_its_next_command(status, what, next_, kinetic, made_job) -> None:
@@ -122,7 +122,7 @@ def test_a_job_that_waits_says_for_what_and_who_holds_it(waiting) -> None:
 
 
 def test_a_job_that_nobody_would_start_says_so(waiting) -> None:
-    assert waiting("waits", kept=False).why.startswith("no keeper is alive")
+    assert waiting("waits", kept=False).why.startswith("no supervisor is running")
 
 
 def test_a_job_that_is_not_in_the_queue_yet_says_what_was_seen(waiting) -> None:
@@ -251,7 +251,7 @@ def test_when_nothing_passes_the_filter_that_is_said(kinetic, made_job) -> None:
     told = kinetic("jobs", "list", "--function", "other")
 
     assert (told.exit_code, told.stdout) == (0, "")
-    assert told.stderr.startswith("There are no such jobs")
+    assert told.stderr.startswith("There are no matching jobs")
 
 
 def test_an_unknown_status_is_answered_with_those_there_are(kinetic) -> None:

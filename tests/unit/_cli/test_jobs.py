@@ -13,8 +13,8 @@ WAITING = {"status": "PENDING", "where": "this machine"}
 @pytest.mark.parametrize(
     ("pages", "kept", "told"),
     [
-        ([WAITING], False, "1 job waits, and no keeper is alive"),
-        ([WAITING, WAITING], False, "2 jobs wait, and no keeper is alive"),
+        ([WAITING], False, "1 job is pending, and no supervisor is running"),
+        ([WAITING, WAITING], False, "2 jobs are pending, and no supervisor is running"),
         ([WAITING], True, ""),
         ([], False, ""),
         ([{**WAITING, "status": "RUNNING"}], False, ""),

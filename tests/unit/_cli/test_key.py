@@ -71,6 +71,6 @@ def test_what_is_not_a_key_is_not_added(text, home, kinetic) -> None:
     told = kinetic("key", "import", input=text)
 
     assert told.exit_code == 1
-    assert told.stderr.startswith("error: this is not a key of kinetic")
+    assert told.stderr.startswith("error: this is not a valid key")
     assert told.stderr.splitlines()[-1].startswith("next:  ")
     assert keyring.listed(home) == []

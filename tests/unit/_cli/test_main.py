@@ -197,7 +197,7 @@ def test_without_jobs_there_is_no_newest_one(newest, kinetic) -> None:
     told = kinetic("jobs", "status", newest)
 
     assert told.exit_code == 1
-    assert told.stderr.startswith("error: there is no job yet")
+    assert told.stderr.startswith("error: there are no jobs, so @last")
 
 
 @pytest.mark.parametrize("newest", ["@last", "-"])
@@ -207,7 +207,7 @@ def test_once_all_jobs_are_removed_there_is_no_newest_one_any_more(newest, kinet
     told = kinetic("jobs", "status", newest)
 
     assert told.exit_code == 1
-    assert told.stderr.startswith("error: there is no job any more")
+    assert told.stderr.startswith("error: there are no jobs except removed ones")
 
 
 def test_what_cannot_be_an_id_is_a_mistake_on_the_command_line(kinetic) -> None:

@@ -38,7 +38,7 @@ def test_it_lists_sizes_and_reasons(project, kinetic) -> None:
 def test_what_was_counted_and_what_looks_like_a_secret_stand_on_standard_error(project, kinetic) -> None:
     told = kinetic("package", "--dry-run", str(project / "deep" / "train.py"))
 
-    assert f"would go from {project}" in told.stderr
+    assert f"would be sent from {project}" in told.stderr
     assert "left out because they look like secrets: .env" in told.stderr
 
 

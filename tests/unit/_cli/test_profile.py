@@ -53,7 +53,7 @@ def test_a_profile_is_saved_and_the_first_one_is_the_current_one(kinetic, saved)
     second = kinetic("profile", "create", "solo", *PLACE)
 
     assert (first.exit_code, first.stdout, second.exit_code) == (0, "", 0)
-    assert "current one now" in first.stderr
+    assert "now the current profile" in first.stderr
     assert "kinetic profile use solo" in second.stderr
     assert saved().current == "team"
     assert saved().saved["team"] == profiles.Profile("team", "acme", "us-west4-a", "main")
@@ -145,7 +145,7 @@ def test_without_a_terminal_the_missing_flags_are_named(kinetic, saved) -> None:
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr.splitlines() == [
         "error: --project and --cluster are missing [option]",
-        "why:   there is no terminal to ask in",
+        "why:   not a terminal: pass the options",
         (
             "next:  kinetic profile create team --project YOUR-PROJECT --zone z --cluster kinetic-cluster"
             "     or, for this machine, --backend local"
@@ -225,7 +225,7 @@ def test_the_list_says_when_the_environment_hides_the_current_one(kinetic, monke
     told = kinetic("profile", "list")
 
     assert "*  local" in told.stdout
-    assert told.stderr == "KINETIC_PROFILE=local holds; without it the current one would: team\n"
+    assert told.stderr == "KINETIC_PROFILE=local is active instead of the current profile team\n"
 
 
 def test_the_list_can_be_seen_while_the_environment_names_a_profile_that_is_gone(kinetic, monkeypatch) -> None:
@@ -235,7 +235,7 @@ def test_the_list_can_be_seen_while_the_environment_names_a_profile_that_is_gone
 
     assert told.exit_code == 0
     assert "*" not in told.stdout
-    assert "KINETIC_PROFILE=gone names none of them" in told.stderr
+    assert "KINETIC_PROFILE=gone is not one of them" in told.stderr
 
 
 def test_the_list_as_json_is_a_document(kinetic, home) -> None:
@@ -285,7 +285,7 @@ def test_show_without_any_is_an_error_with_a_way_out(kinetic) -> None:
     told = kinetic("profile", "show")
 
     assert (told.exit_code, told.stdout) == (1, "")
-    assert told.stderr.startswith("error: no profile holds")
+    assert told.stderr.startswith("error: no profile is active")
     assert "kinetic profile use local" in told.stderr
 
 
@@ -314,7 +314,7 @@ def test_use_and_unset_say_when_the_environment_masks_them(kinetic, monkeypatch)
     kinetic("profile", "create", "team", *PLACE)
     monkeypatch.setenv("KINETIC_PROFILE", "team")
 
-    assert "KINETIC_PROFILE=team is set and holds all the same" in kinetic("profile", "use", "local").stderr
+    assert "KINETIC_PROFILE=team is still set" in kinetic("profile", "use", "local").stderr
     assert "KINETIC_PROFILE" not in kinetic("profile", "use", "team").stderr
     unset = kinetic("profile", "unset")
     assert "it was team" in unset.stderr
@@ -342,7 +342,7 @@ def test_without_a_terminal_nothing_is_removed_unless_that_is_said(kinetic, save
 
     done = kinetic("profile", "rm", "team", "-y")
     assert done.exit_code == 0
-    assert "none is now" in done.stderr
+    assert "there is no current profile now" in done.stderr
     assert saved().saved == {}
 
 

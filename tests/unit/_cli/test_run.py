@@ -204,7 +204,7 @@ def test_of_several_decorated_functions_one_must_be_named(write) -> None:
     refused = refusal("training.py")
 
     assert isinstance(refused, OptionError)
-    assert refused.what == "which function of training.py is meant?"
+    assert refused.what == "training.py has more than one candidate function"
     assert refused.why == "2 of its functions are decorated: train, other"
     assert refused.next == "kinetic run training.py::train"
 

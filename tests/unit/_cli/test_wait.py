@@ -82,7 +82,7 @@ def test_ctrl_c_ends_the_waiting_and_says_that_the_jobs_go_on(kinetic, made_job,
     told = kinetic("jobs", "wait", job_id)
 
     assert told.exit_code == 130
-    assert f"unharmed: {job_id}" in told.stderr
+    assert f"not affected: {job_id}" in told.stderr
 
 
 def test_without_a_job_nothing_is_waited_for(kinetic) -> None:
@@ -113,7 +113,7 @@ def test_what_is_no_span_of_time_is_a_mistake_on_the_command_line(text, kinetic)
     told = kinetic("jobs", "list", "--since", text)
 
     assert told.exit_code == 2
-    assert "is not a span of time" in told.stderr
+    assert "is not a valid duration" in told.stderr
 
 
 def test_a_bare_number_is_refused_where_it_could_mean_anything(kinetic) -> None:

@@ -39,16 +39,18 @@ _PLANE = 2  # axes; what has more of them comes in too many shapes for a table
 _CUBE = 64  # chips; larger slices are made of whole cubes
 
 
-@click.command(epilog="Write gpu-NAME or gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, and :spot behind it.")
+@click.command(
+    epilog="NAME is gpu-NAME, gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, optionally followed by :spot."
+)
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=completing.accelerators)
-@click.option("--live", is_flag=True, help="Ask the cluster whether it has what NAME means, as a submission does.")
+@click.option("--live", is_flag=True, help="Check whether the cluster has such nodes, as a submission does.")
 @options.where
 @options.as_json
 def accelerators(name: str | None, live: bool, as_json: bool, **place: str | None) -> None:
     """Show what a job can run on.
 
-    With a NAME: what it means, on a cluster and on this machine. Without one: all there are, TPUs in their usual sizes.
-    A cluster is asked with --live only, or when a place is named; without, nothing goes over a network.
+    With a NAME: what it means, on a cluster and on this machine. Without NAME: all accelerators, TPUs in common sizes.
+    The network is used only with --live, --project, --zone or --cluster.
 
     Example: kinetic accelerators tpu-v5p-8
     """
@@ -93,8 +95,8 @@ def _refuse_without_a_name(*, live: bool, place: Mapping[str, str | None]) -> No
     given = [f"--{word}" for word, value in place.items() if value] or (["--live"] if live else [])
     if given:
         raise OptionError(
-            f"{given[0]} needs the NAME of an accelerator",
-            why="a cluster is asked about one at a time: its nodes, node pools and your rights there",
+            f"{given[0]} requires the NAME of an accelerator",
+            why="a cluster is checked for one accelerator at a time: nodes, node pools and your permissions",
             next="kinetic accelerators tpu-v5e-1 --live",
         )
 
@@ -119,14 +121,14 @@ def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ..
     )
     if registry.is_here(target.backend.value):
         raise OptionError(
-            "there is no cluster to ask",
+            "no cluster is configured",
             why=f"jobs run on this machine: the backend is {registry.HERE.name} ({target.backend.source})",
             next=f"kinetic accelerators {placement.name} --project PROJECT --cluster CLUSTER",
         )
     with output.phase("asking the cluster", summary=False):
         wanted = {"settings": cluster.read(target.profile, os.environ).to_json()}
         notes = places.backend_at(target).check(placement, wanted)
-    return notes or ("nothing speaks against a job there",)
+    return notes or ("a job can run there",)
 
 
 def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool) -> None:
@@ -146,7 +148,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
         ["chips per host", str(placement.chips_per_host) if placement.kind == "tpu" else ""],
         ["topology", placement.topology or ""],
         ["machine type", placement.machine_type or ""],
-        ["spot", "yes: it may be taken away at short notice" if placement.spot else ""],
+        ["spot", "yes: it can be preempted at short notice" if placement.spot else ""],
         ["on this machine", "; ".join(here)],
         ["in the cluster", "; ".join(there)],
         *(["note", note] for note in placement.notes),
@@ -181,17 +183,17 @@ def _here(placement: Placement) -> tuple[tuple[str, ...], bool]:
         return (f"not possible: {error.what}",), False
     if notes:
         return notes, True
-    return ("it runs on the CPU" if placement.kind == "cpu" else "it runs on the GPU that is here",), True
+    return ("it runs on the CPU" if placement.kind == "cpu" else "it runs on a GPU of this machine",), True
 
 
 def _meaning(placement: Placement) -> str:
     if placement.kind == "cpu":
-        return "any machine; no accelerator is asked for"
+        return "any machine; no accelerator is requested"
     what = "GPU" if placement.kind == "gpu" else "TPU chip"
     count = f"{placement.chips} {what}{'' if placement.chips == 1 else 's'} of the kind {placement.family}"
     if placement.hosts == 1:
         return f"{count}, on one host"
-    return f"{count}, on {placement.hosts} hosts that work as one slice"
+    return f"{count}, on {placement.hosts} hosts of one slice"
 
 
 def _plain_words() -> Iterator[str]:
@@ -203,7 +205,7 @@ def _plain_words() -> Iterator[str]:
             yield from hardware.parse(f"tpu-{tpu.short.removeprefix('tpu')}-{_GOOGLE_EXAMPLE}").notes
     boxes = [tpu.short for tpu in hardware.TPUS.values() if tpu.axes > _PLANE and tpu.max_chips > _CUBE]
     families = f"{', '.join(boxes[:-1])} and {boxes[-1]}"
-    yield f"{families} come in more shapes than these: AxBxC with A <= B <= C, all multiples of 4"
+    yield f"{families} also have the shapes AxBxC with A <= B <= C, all multiples of 4"
 
 
 def _gpu_cells(gpu: GpuFamily) -> list[str]:

@@ -33,14 +33,14 @@ COLUMNS = (
     cls=LazyGroup,
     later=tree.below("batch"),
     aliases={"ls": "list"},
-    epilog="GROUP is a batch's id, the beginning of it if only one batch begins so, or @last or - for the newest one. "
-    "INDEX is the place of an input in the list that was submitted, from 0.",
+    epilog="GROUP is the id of a batch, a unique beginning of it, or @last or - for the newest one. "
+    "INDEX is the position of an input in the submitted list, from 0.",
 )
 @click.pass_context
 def batch(ctx: click.Context) -> None:
-    """Look at batches, collect them, end them, go on with them.
+    """List, inspect, collect, cancel and resume batches.
 
-    A batch is made in Python, with f.run_async_map(inputs).
+    Submit a batch in Python, with f.run_async_map(inputs).
 
     Example: kinetic batch status @last --watch
     """
@@ -48,13 +48,13 @@ def batch(ctx: click.Context) -> None:
 
 
 @click.command("list")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show only the N newest.")
 @options.where
 @options.as_json
 def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
     """List batches, newest first.
 
-    SUBMITTED BY is the process that submits what is not submitted yet, and tries again what failed.
+    SUBMITTED BY is the process that submits the remaining inputs and the retries.
 
     Example: kinetic batch list --limit 10
     """
@@ -67,7 +67,7 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
         tables.document(batches=[batches.page_of(*each) for each in seen])
         return
     if not newest:
-        click.echo("There are no batches; f.run_async_map(inputs) makes one", err=True)
+        click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
         return
     now = time.time()
     tables.show(COLUMNS, [_cells(*each, now) for each in seen])

@@ -19,9 +19,9 @@ _PATIENCE_SECONDS = 10.0  # how long removing waits for processes; see _batches/
 @batches.on_a_batch
 @options.as_json
 def cancel(batch: Batch, as_json: bool) -> None:
-    """Cancel a batch: what runs, waits or is not submitted yet.
+    """Cancel the running, pending and unsubmitted jobs of a batch.
 
-    Jobs that have ended stay as they are, and their results with them; all logs stay. Whoever drives the batch stops.
+    Jobs that have ended, their results and all logs are kept. The process that submits the batch stops.
 
     Example: kinetic batch cancel @last
     """
@@ -35,23 +35,27 @@ def cancel(batch: Batch, as_json: bool) -> None:
     group_id, ended = batch.group.group_id, after.counts[tally.CANCELLED] - before.counts[tally.CANCELLED]
     if as_json:
         tables.document(batch=batches.page_of(batch, after), cancelled=ended)
-    jobs = "1 job was" if ended == 1 else f"{ended} jobs were"
+    jobs = "1 job" if ended == 1 else f"{ended} jobs"
     others = tally.told(after.counts, of=(tally.SUCCEEDED, tally.FAILED, REMOVED, tally.MISSING))
-    click.echo(f"{group_id} is cancelled: {jobs} ended by it{f'; besides, {others}' if others else ''}", err=True)
+    click.echo(f"{group_id} is cancelled: {jobs} cancelled{f'; {others}' if others else ''}", err=True)
 
 
 @click.command
 @batches.on_a_batch
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--k8s/--no-k8s", default=True, help="The resources: here the queue's rows, processes, working folders.")
-@click.option("--gcs/--no-gcs", default=True, help="The stored artifacts, and what makes the batch findable.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--k8s/--no-k8s",
+    default=True,
+    help="Remove the processes, queue entries and working folders, or the Kubernetes objects.",
+)
+@click.option("--gcs/--no-gcs", default=True, help="Remove the stored files and the batch itself.")
 @options.as_json
 def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_json: bool) -> None:
     """Remove a batch: its jobs, their results and logs, and itself.
 
-    What still runs is ended first. Afterwards the batch cannot be found any more, unless --no-gcs keeps what is stored.
-    The files that its jobs wrote into their output folders always stay.
+    Running jobs are stopped first. The batch can then no longer be found, unless --no-gcs keeps its stored files.
+    Files in output folders are always kept.
 
     Example: kinetic batch cleanup @last --yes
     """
@@ -64,7 +68,7 @@ def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_jso
     elif yes or _is_agreed(batch, standing, results=gcs):
         batch.handle.cleanup(k8s=k8s, gcs=gcs)
         removed = True
-        kept = "" if k8s and gcs else "; its stored artifacts stay" if k8s else "; its resources stay"
+        kept = "" if k8s and gcs else "; its stored files are kept" if k8s else "; its resources are kept"
         click.echo(f"{group_id} is removed: {_told(standing)}{kept}", err=True)
     else:
         click.echo("nothing was removed", err=True)
@@ -84,14 +88,14 @@ def _is_agreed(batch: Batch, standing: Standing, *, results: bool) -> bool:
     group_id = batch.group.group_id
     if not asking.can_ask():
         raise OptionError(
-            f"nothing was removed: {group_id} would go, {_told(standing)}",
-            why="there is no terminal to ask in whether that is meant",
+            f"nothing was removed: {group_id} would be removed, {_told(standing)}",
+            why="not a terminal: pass --yes to confirm",
             next=f"kinetic batch cleanup {group_id} --yes",
         )
     running = standing.counts[tally.RUNNING] + standing.counts[tally.WAITING]
-    open_ = f", of which {running} have not ended" if running else ""
+    open_ = f", {running} of them not ended" if running else ""
     waiting = _uncollected(batch) if results else 0
-    lost = f", with {'1 result' if waiting == 1 else f'{waiting} results'} that nobody collected" if waiting else ""
+    lost = f", with {'1 uncollected result' if waiting == 1 else f'{waiting} uncollected results'}" if waiting else ""
     return asking.is_agreed(f"Remove {group_id} with {batch.group.total_expected} jobs{open_}{lost}?")
 
 

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 @click.command
 @batches.on_a_batch
 @click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; 125 is the exit code if it failed.")
-@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N lines.")
 @click.option(
-    "--attempt", type=click.IntRange(min=0), metavar="N", help="Of attempt N at it, from 0; the newest without it."
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="Show attempt N, from 0.  [default: the newest]"
 )
-@click.option("--host", default="0", metavar="N|all", help="Of host N of a slice, or of all of them; 0 without it.")
+@click.option("--host", default="0", metavar="N|all", help="Show host N of a slice, or all hosts.  [default: 0]")
 @click.pass_context
 def logs(
     ctx: click.Context, /, batch: Batch, index: int, follow: bool, tail: int | None, attempt: int | None, host: str
 ) -> None:
     """Print the log of one job of a batch.
 
-    INDEX is the place of its input in the list, from 0. Each attempt at an input is a job with a log of its own.
+    INDEX is the position of the input, from 0. Each attempt of an input is a job with its own log.
 
     Example: kinetic batch logs @last 3 --follow
     """
@@ -49,7 +49,7 @@ def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
     if index >= total:
         raise OptionError(
             f"{group_id} has no input {index}",
-            why=f"it has {total}, which count from 0",
+            why=f"it has {total} inputs, counted from 0",
             next=f"kinetic batch logs {group_id} {total - 1}",
         )
     board = batch.handle._refreshed()  # noqa: SLF001 - the terminal's side of the same thing
@@ -58,13 +58,13 @@ def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
         error = batch.handle.submission_failures.get(index)
         raise OptionError(
             f"input {index} of {group_id} has no log",
-            why=f"it could not be submitted: {error}" if error else "it was not submitted so far",
+            why=f"it could not be submitted: {error}" if error else "it is not submitted yet",
             next=f"kinetic batch status {group_id}",
         )
     if attempt is not None and attempt > newest:
         raise OptionError(
             f"input {index} of {group_id} has no attempt {attempt}",
-            why=f"attempts count from 0, and the newest is {newest}",
+            why=f"attempts are counted from 0, and the newest is {newest}",
             next=f"kinetic batch logs {group_id} {index} --attempt {newest}",
         )
     return batch.group.child_id(index, newest if attempt is None else attempt)

@@ -54,24 +54,24 @@ class Found:
     "--timeout",
     type=durations.Duration(bare=True),
     metavar="TIME",
-    help="Wait no longer, as in 90 (seconds), 10m, 2h; exit code 124 then.",
+    help="Stop waiting after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
 )
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Save the values instead of printing them: the pickle of a list as long as the inputs, None where one failed.",
+    help="Save the values instead of printing them: a pickled list in input order, None for each failed one.",
 )
-@click.option("--force", is_flag=True, help="Let --save replace a file that exists.")
+@click.option("--force", is_flag=True, help="Let --save replace an existing file.")
 @click.option(
-    "--cleanup/--no-cleanup", default=False, help="Remove afterwards what succeeded; or keep it, the default."
+    "--cleanup/--no-cleanup", default=False, help="Remove the jobs that succeeded afterwards.  [default: no-cleanup]"
 )
 @options.as_json
 def results(batch: Batch, timeout: float | None, save: Path | None, force: bool, cleanup: bool, as_json: bool) -> None:
     """Wait for a batch and print its values, or save them.
 
-    A line for each input, in order: its index, and the value as Python writes it. What failed is named on standard
-    error, and the exit code is 125 then. Everything stays where it is, unless --cleanup removes it.
+    One line per input, in order: its index, and the repr of the value. Failed inputs are listed on standard
+    error, with exit code 125. The results are kept unless you pass --cleanup.
 
     Example: kinetic batch results @last --save losses.pkl
     """
@@ -87,7 +87,7 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
         collected.append(found if save is not None else replace(found, value=None))
     if save is not None:
         size = _save(save, [found.value for found in collected])
-        click.echo(f"{save} holds {len(collected)} results, a pickle of {size} bytes", err=True)
+        click.echo(f"saved {len(collected)} results to {save}, a pickle of {size} bytes", err=True)
     if as_json:
         saved = {} if save is None else {"saved_to": str(save)}
         tables.document(group_id=batch.group.group_id, **saved, results=pages)
@@ -135,9 +135,9 @@ def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> Kinet
     if seen.outcome is None and state in {tally.SUCCEEDED, REMOVED}:
         if tombstones.is_collected(seen.past):
             logs = f"kinetic jobs logs {job.job_id}"
-            return ResultMissingError("its result was collected before; its log is kept", next=logs)
-        did = "was collected before" if state == tally.SUCCEEDED else "was removed before"
-        return ResultMissingError(f"it {did}, and nothing is left of it", next="kinetic jobs list --all")
+            return ResultMissingError("its result was already collected; its log is kept", next=logs)
+        did = "was already collected" if state == tally.SUCCEEDED else "was already removed"
+        return ResultMissingError(f"it {did}", next="kinetic jobs list --all")
     return failures.of_job(job, seen)
 
 
@@ -184,7 +184,7 @@ def _save(path: Path, values: list[Any]) -> int:
         raise KineticError(
             f"the results could not be saved to {path}",
             why=f"{type(error).__name__}: {error}; they are still in the store",
-            next="choose a file on another disk, or collect them in Python with kinetic.attach_batch",
+            next="use a file on another disk, or collect them in Python with kinetic.attach_batch",
             code="not-saved",
         ) from error
     finally:
@@ -215,7 +215,7 @@ def _failure(batch: Batch, failed: list[Found]) -> KineticError:
         lines.append(f"[{found.index}] input {batches.input_of(batch, found.index)}: {told}")
     more = len(failed) - len(lines)
     group_id, total = batch.group.group_id, batch.group.total_expected
-    what = f"{len(failed)} of {total} inputs of {group_id} gave no result"
+    what = f"{len(failed)} of {total} inputs of {group_id} have no result"
     why = "\n".join([*lines, *([f"and {more} more"] if more else [])])
     kind = ResultMissingError if all(isinstance(found.failure, ResultMissingError) for found in failed) else JobError
     return kind(what, why=why, next=f"kinetic batch status {group_id}")

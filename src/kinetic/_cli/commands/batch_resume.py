@@ -21,13 +21,13 @@ _LOOK_SECONDS = 0.2
 
 @click.command
 @batches.on_a_batch
-@click.option("--failed", "again", is_flag=True, help="Run also what failed again, each input once more.")
+@click.option("--failed", "again", is_flag=True, help="Also run failed inputs again, once each.")
 def resume(batch: Batch, again: bool) -> None:
-    """Go on with a batch whose driver is gone: submit what is missing.
+    """Submit the missing inputs of a batch whose driver has ended.
 
-    It stays until nothing is left to be submitted; where the batch has retries, until the last attempts are under way.
-    Ctrl-C ends it at any time: what was submitted goes on by itself, and the same command takes up the rest. Nothing
-    that was collected, that succeeded or that runs is started again.
+    It runs until all inputs are submitted; if the batch has retries, until the last attempts are submitted.
+    Ctrl-C ends it at any time: submitted jobs keep running, and the same command submits the rest. Jobs
+    that run, succeeded or were collected are not started again.
 
     Example: kinetic batch resume @last
     """
@@ -35,7 +35,7 @@ def resume(batch: Batch, again: bool) -> None:
 
     standing = batches.standing_of(batch)
     if not again and _is_over(standing):
-        click.echo(f"{batch.group.group_id} has ended: {_told(standing)}; nothing is left to be submitted", err=True)
+        click.echo(f"{batch.group.group_id} has ended: {_told(standing)}; all inputs were submitted", err=True)
         return
     try:
         with _shown(batch):
@@ -44,8 +44,10 @@ def resume(batch: Batch, again: bool) -> None:
             else:
                 resuming.resume(batch.handle, batch.group, here=True)
     except KeyboardInterrupt:
-        click.echo(f"\nlet go of {batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
-        click.echo(f"what was submitted goes on; the rest: kinetic batch resume {batch.group.group_id}", err=True)
+        click.echo(f"\ndetached from {batch.group.group_id}: {_told(batches.standing_of(batch))}", err=True)
+        click.echo(
+            f"submitted jobs keep running; to submit the rest: kinetic batch resume {batch.group.group_id}", err=True
+        )
         raise
     after = batches.standing_of(batch)
     click.echo(f"{batch.group.group_id}: {_told(after)}", err=True)

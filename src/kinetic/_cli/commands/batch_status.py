@@ -56,8 +56,10 @@ class Row:
 
 @click.command
 @batches.on_a_batch
-@click.option("--failed", "only_failed", is_flag=True, help="Only the inputs that failed or could not be submitted.")
-@click.option("--all", "everything", is_flag=True, help=f"Every input, in order; {_ROWS} at most without it.")
+@click.option(
+    "--failed", "only_failed", is_flag=True, help="Show only the inputs that failed or could not be submitted."
+)
+@click.option("--all", "everything", is_flag=True, help=f"Show every input, in order.  [default: at most {_ROWS}]")
 @click.option(
     "-w",
     "--watch",
@@ -65,13 +67,13 @@ class Row:
     "--follow",
     "watch",
     is_flag=True,
-    help="Show how it goes until all have ended; 125 is the exit code if one failed.",
+    help="Show the progress until all jobs have ended; exit code 125 if one failed.",
 )
 @click.option(
     "--timeout",
     type=durations.Duration(bare=True),
     metavar="TIME",
-    help="With --watch: no longer than this, as in 90 (seconds), 10m, 2h; exit code 124 then.",
+    help="With --watch: stop after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
 )
 @options.as_json
 @click.pass_context
@@ -85,15 +87,15 @@ def status(
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Show how a batch stands, and each of its jobs.
+    """Show the state of a batch and of its jobs.
 
-    Without --all the table shows a few: those that failed first, then those that run. With --json all of them are in
-    the document. Ctrl-C ends the watching, never a job.
+    Without --all the table shows some jobs: failed ones first, then running ones. --json always has all of
+    them. Ctrl-C stops watching and does not end any job.
 
     Example: kinetic batch status @last --failed
     """
     if timeout is not None and not watch:
-        raise click.UsageError("--timeout is for --watch")
+        raise click.UsageError("--timeout requires --watch")
     if watch:
         watched(batch, timeout)
     standing = batches.standing_of(batch)
@@ -166,7 +168,7 @@ def _show(batch: Batch, standing: Standing, rows: _Rows) -> None:
     about = filter(None, (group.group_name, f"{group.submit_fn_name} on {group.handle.get('accelerator')}"))
     driver = batches.driver_of(standing)
     age = f"{age_text(time.time() - group.created)} ago"
-    print(tables.plain(", ".join([*about, f"made {age}", *([f"driven by {driver}"] if driver else [])])))
+    print(tables.plain(", ".join([*about, f"submitted {age}", *([f"driven by {driver}"] if driver else [])])))
     shown = _looked_at(batch, rows.shown)
     if shown:
         print()

@@ -19,9 +19,9 @@ _HOW = {
 @click.command(epilog="; ".join(f"{shell}: {how}" for shell, how in _HOW.items()) + ".")
 @click.argument("shell", type=click.Choice([*_HOW]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands.
+    """Print a script for shell completion.
 
-    With it, the Tab key completes commands, options, ids of jobs, names of profiles and of accelerators.
+    It completes commands, options, job ids, profiles and accelerators.
 
     Example: kinetic completion bash >> ~/.bashrc
     """

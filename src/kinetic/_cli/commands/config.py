@@ -50,9 +50,9 @@ class Row(NamedTuple):
 @click.argument("what", required=False, type=click.Choice(["show"]), metavar="[show]")
 @options.as_json
 def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" and "config show" are the same
-    """Show every setting, its value and who set it.
+    """Show every setting, its value and its source.
 
-    For the next submission from this folder. An argument wins over all of it: @kinetic.run(...) is not known here.
+    It applies to the next submission from this folder. Arguments of @kinetic.run(...) take precedence.
 
     Example: kinetic config
     """
@@ -104,7 +104,7 @@ class _Look:
         yield Row("profiles_file", str(file), _variable("KINETIC_PROFILES_FILE"))
         choice = profiles.choose(os.environ)
         self._profile = choice.profile
-        source = "the current one" if choice.source == "current" else choice.source
+        source = "current profile" if choice.source == "current" else choice.source
         self.notes += choice.notes
         yield Row("profile", choice.profile.name if choice.profile else None, source)
 

@@ -22,31 +22,35 @@ _SUGGESTED = {"project": "", "zone": _DEFAULTS["zone"], "cluster": _DEFAULTS["cl
 
 @click.command(epilog=f"Job options: {', '.join(BY_NAME)}; as in --option resources=cpu=4,memory=16Gi.")
 @click.argument("name", required=False, metavar="[NAME]")
-@click.option("--project", metavar="NAME", help="Google Cloud project; else KINETIC_PROJECT.")
-@click.option("--zone", metavar="NAME", help="Google Cloud zone; else KINETIC_ZONE.")
-@click.option("--cluster", metavar="NAME", help="GKE cluster; else KINETIC_CLUSTER.")
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE.")
+@click.option("--project", metavar="NAME", help="Google Cloud project.  [default: KINETIC_PROJECT]")
+@click.option("--zone", metavar="NAME", help="Google Cloud zone.  [default: KINETIC_ZONE]")
+@click.option("--cluster", metavar="NAME", help="GKE cluster.  [default: KINETIC_CLUSTER]")
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE]")
 @click.option(
-    "--backend", type=click.Choice(registry.names()), help="Where jobs run; without it GKE, or a context's cluster."
+    "--backend",
+    type=click.Choice(registry.names()),
+    help="Where jobs run.  [default: the cluster of the project or context]",
 )
-@click.option("--store", metavar="URL", help="The store that keeps jobs and results; without it the cluster's bucket.")
-@click.option("--context", metavar="NAME", help="A kubeconfig context instead of GKE's own endpoint.")
-@click.option("--service-account", metavar="NAME", help="The account that pods run as.")
-@click.option("--queue", metavar="NAME", help="The queue (of Kueue) that jobs wait in.")
+@click.option("--store", metavar="URL", help="The store for jobs and results.  [default: the cluster's bucket]")
+@click.option("--context", metavar="NAME", help="A kubeconfig context, instead of GKE's endpoint.")
+@click.option("--service-account", metavar="NAME", help="The service account of the pods.")
+@click.option("--queue", metavar="NAME", help="The LocalQueue (Kueue) for the jobs.")
 @click.option("--priority-class", metavar="NAME", help="The priority class of pods.")
-@click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret to pull images with; may be given again.")
+@click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret for pulling images; can be repeated.")
 @click.option("--store-secret", metavar="NAME", help="A Secret with credentials for the store.")
-@click.option("--node-selector", metavar="KEY=VALUE,…", help="Labels of nodes instead of Google's, or none: any node.")
-@click.option("--ttl-hours", metavar="HOURS", help="When a cluster removes what is left of an ended job.")
-@click.option("--most-attempts", metavar="N", help="How many attempts of a job may be cut short.")
-@click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; may be given many times.")
-@click.option("--force", is_flag=True, help="Replace a profile of this name.")
+@click.option(
+    "--node-selector", metavar="KEY=VALUE,…", help="Node labels to require instead of Google's; none for any node."
+)
+@click.option("--ttl-hours", metavar="HOURS", help="Hours until the cluster removes the objects of an ended job.")
+@click.option("--most-attempts", metavar="N", help="How many attempts of a job may be interrupted.")
+@click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; can be repeated.")
+@click.option("--force", is_flag=True, help="Replace an existing profile of this name.")
 def create(
     name: str | None, written: tuple[str, ...], pull_secret: tuple[str, ...], force: bool, **fields: str | None
 ) -> None:
-    """Save a place under a name.
+    """Save a profile.
 
-    What is missing is asked for where there is a terminal. The first profile becomes the current one.
+    In a terminal, it prompts for missing values. The first profile becomes the current one.
 
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
     """
@@ -62,12 +66,12 @@ def create(
     new = Profile(profiles.check_name(name), **given, options=job_options)
     _check(new)
     is_current = profile_store.save(os.environ, new, replace=force)
-    click.echo(f"Saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
+    click.echo(f"saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
     if is_current:
-        click.echo("It is the first one, so it is the current one now; undo with: kinetic profile unset", err=True)
+        click.echo("it is now the current profile; to undo: kinetic profile unset", err=True)
         profile.tell_if_masked(name)
     else:
-        click.echo(f"Make it the current one with: kinetic profile use {name}", err=True)
+        click.echo(f"to make it the current profile: kinetic profile use {name}", err=True)
 
 
 def _job_options(written: tuple[str, ...]) -> dict[str, object]:
@@ -119,7 +123,7 @@ def _incomplete(name: str | None, given: dict[str, str], missing: list[str]) -> 
     shown = " ".join(f"--{field} {given[field] or _SUGGESTED[field] or 'YOUR-PROJECT'}" for field in REQUIRED)
     return OptionError(
         f"{' and '.join(flags)} {'is' if len(flags) == 1 else 'are'} missing",
-        why="there is no terminal to ask in",
+        why="not a terminal: pass the options",
         next=f"kinetic profile create {name or 'NAME'} {shown}     or, for this machine, --backend local",
     )
 
@@ -129,7 +133,7 @@ def _check(new: Profile) -> None:
     if new.context and not (new.store or new.project):
         raise OptionError(
             "--store is missing",
-            why="a cluster that is reached by a kubeconfig context has no bucket of its own",
+            why="a kubeconfig context has no default bucket",
             next=f"add --store gs://your-bucket to: kinetic profile create {new.name} --context {new.context}",
         )
     alone = {

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     default=5678,
     show_default=True,
     metavar="N",
-    help="The port of this machine that the editor connects to.",
+    help="The local port for the editor.",
 )
-@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Of host N of a slice; 0 without it.")
+@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Use host N of a slice.  [default: 0]")
 def debug(handle: JobHandle, port: int, host: int) -> None:
     """Attach a debugger to a job that was submitted with debug=True.
 
     Waits for the job's debug server, prints the launch.json for VS Code, and forwards the port until the job ends.
-    Ctrl-C closes the port, never the job.
+    Ctrl-C closes the port and does not end the job.
 
     Example: kinetic jobs debug @last --port 5679
     """

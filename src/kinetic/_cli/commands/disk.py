@@ -28,13 +28,13 @@ _NAMED = 5  # results named in the warning
 
 
 @click.command
-@click.option("--clean", is_flag=True, help="First remove what nobody needs; never outputs, never a waiting result.")
+@click.option("--clean", is_flag=True, help="First remove expired files; never outputs or uncollected results.")
 @options.as_json
 def disk(clean: bool, as_json: bool) -> None:
-    """Show what kinetic's files hold, and why.
+    """Show the disk space that kinetic uses, and why.
 
-    Every file below the kinetic home and the folder of running jobs is in one of the rows. Most of it goes by itself;
-    results that nobody collected stay until you collect or remove them, and outputs stay in any case. Sizes are exact;
+    Every file in the kinetic home and the runtime folder is in one of the rows. Most files are removed automatically;
+    uncollected results are kept until you collect or remove them, and outputs are always kept. Sizes are exact;
     only folders of jobs, batches and history that have not changed since the last report are not read again.
 
     Example: kinetic disk --clean
@@ -96,7 +96,7 @@ def _page(found: Usage, now: float) -> dict[str, Any]:
 
 def _told(swept: Removed) -> str:
     if not any(swept):
-        return "nothing was there that nobody needs"
+        return "there was nothing to remove"
     kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
     kinds |= {"file that a job was sent": swept.payloads, "blob of data": swept.data}
     what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
@@ -112,8 +112,8 @@ def _warn(overdue: list[Waiting]) -> None:
     """Name the results that have waited for long, and the commands that collect and remove them."""
     names = ", ".join(result.job_id for result in overdue[:_NAMED])
     more = f" and {len(overdue) - _NAMED} more" if len(overdue) > _NAMED else ""
-    many = f"{len(overdue)} results have" if len(overdue) > 1 else "1 result has"
+    many = f"{len(overdue)} results were" if len(overdue) > 1 else "1 result was"
     size = size_text(sum(result.size_bytes for result in overdue))
-    click.echo(f"warning: {many} waited for more than 30 days, {size}: {names}{more}", err=True)
+    click.echo(f"warning: {many} not collected for more than 30 days, {size}: {names}{more}", err=True)
     click.echo(f"  collect: kinetic jobs result {overdue[0].job_id}", err=True)
     click.echo("  remove:  kinetic jobs cleanup --all --older-than 30d", err=True)

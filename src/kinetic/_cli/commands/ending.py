@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @options.on_a_job
 @options.confirmation
 def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: float) -> None:  # noqa: ARG001 - documented
-    """Cancel a job; its log stays.
+    """Cancel a job; its log is kept.
 
-    A job that has ended already stays as it is, and its result with it.
+    A job that has already ended, and its result, are kept.
 
     Example: kinetic jobs cancel @last
     """
@@ -32,14 +32,21 @@ def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: flo
 
 @click.command
 @click.argument("job_id", required=False, metavar="[JOB_ID]", shell_complete=completing.jobs)
-@click.option("--all", "everything", is_flag=True, help="All jobs that have ended, instead of one.")
+@click.option("--all", "everything", is_flag=True, help="Remove all jobs that have ended.")
 @click.option(
-    "--older-than", type=durations.Duration(), metavar="AGE", help="With --all: those that ended before then, as in 7d."
+    "--older-than",
+    type=durations.Duration(),
+    metavar="AGE",
+    help="With --all: only jobs that ended longer ago than this, such as 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="With --all: show which, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask.")
-@click.option("--k8s/--no-k8s", default=True, help="The resource: here the queue's row, processes, working folder.")
-@click.option("--gcs/--no-gcs", default=True, help="The stored artifacts: result, log and record.")
+@click.option("--dry-run", is_flag=True, help="With --all: show the jobs, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask for confirmation.")
+@click.option(
+    "--k8s/--no-k8s",
+    default=True,
+    help="Remove the processes, the queue entry and the working folder, or the Kubernetes objects.",
+)
+@click.option("--gcs/--no-gcs", default=True, help="Remove the stored files: result, log and record.")
 @options.confirmation
 @options.where
 @options.as_json
@@ -56,10 +63,10 @@ def cleanup(
     as_json: bool,
     **place: str | None,
 ) -> None:
-    """Remove a job and what is stored of it, or many.
+    """Remove a job and its stored files, or many jobs.
 
-    A job that still runs is ended first. With --all instead of an id: every job that has ended; those that wait or run
-    are left alone. The files that a job wrote into KINETIC_OUTPUT_DIR always stay.
+    A running job is stopped first. With --all instead of an id: every job that has ended; pending and running jobs
+    are not affected. Files in KINETIC_OUTPUT_DIR are always kept.
 
     Example: kinetic jobs cleanup --all --older-than 7d
     """
@@ -70,9 +77,9 @@ def cleanup(
         clearing.clear(wishes, older_than=older_than, dry_run=dry_run, yes=yes, as_json=as_json, place=place)
         return
     if job_id is None:
-        raise click.UsageError("name a job, or add --all for every job that has ended")
+        raise click.UsageError("pass a job id, or --all for all jobs that have ended")
     if everything or older_than is not None or dry_run:
-        raise click.UsageError("--all, --older-than and --dry-run do not go together with the id of one job")
+        raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
     _cleanup_one(options.find(job_id, **place), wishes, as_json=as_json)
 
 
@@ -100,7 +107,7 @@ class Wishes(NamedTuple):
         if not (self.resource or self.artifacts):
             raise OptionError(
                 "there is nothing to remove",
-                why="--no-k8s and --no-gcs together leave everything as it is",
+                why="--no-k8s and --no-gcs together remove nothing",
                 next=command,
             )
 
@@ -112,9 +119,9 @@ def _cleanup_one(handle: JobHandle, wishes: Wishes, *, as_json: bool) -> None:
     wishes.check(f"kinetic jobs cleanup {handle.job_id}")
     (seen,) = observe_many([handle])  # a damaged result is no obstacle: removing needs no reading
     removing.remove(handle, seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
-    ended = "" if seen.status.is_final else f"it was {seen.status.value} and was ended; "
+    ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
     both = wishes.resource and wishes.artifacts
-    kept = "" if both else "its stored artifacts stay; " if wishes.resource else "its resource stays; "
+    kept = "" if both else "its stored files are kept; " if wishes.resource else "its resource is kept; "
     click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
     if as_json:
         tables.document(removed=[handle.job_id])

@@ -25,14 +25,14 @@ _LINES = 10  # of the log of a job that failed
 _LOG_BYTES = 16 << 10
 # The runner's phases, as a person would say where a job was.
 _PHASES = {
-    "order": "before anything was fetched: its order was read",
-    "artifact verification": "before the function began: what was sent was fetched and verified",
-    "context extract": "before the function began: the project was unpacked",
-    "environment setup": "before the function began: its environment was set up",
-    "debugger setup": "before the function began: its debug server was started, or a debugger was waited for",
-    "payload unpickle": "before the function began: function and arguments were opened, and modules imported",
+    "order": "before the function started: reading the order",
+    "artifact verification": "before the function started: fetching and verifying the uploaded files",
+    "context extract": "before the function started: unpacking the project",
+    "environment setup": "before the function started: setting up the environment",
+    "debugger setup": "before the function started: starting the debug server, or waiting for a debugger",
+    "payload unpickle": "before the function started: loading the function and its arguments, and importing modules",
     "execute": "while the function ran",
-    "result serialization": "after the function had returned: its value was pickled",
+    "result serialization": "after the function returned: pickling the value",
 }
 
 
@@ -58,10 +58,10 @@ class Explanation(NamedTuple):
 @options.on_a_job
 @options.as_json
 def explain(handle: JobHandle, as_json: bool) -> None:
-    """Say why a job waits or failed, and what to do.
+    """Show why a job is pending or failed, and what to do.
 
-    Of a job that waits: for what, and which jobs have it. Of one that failed: the cause, the phase it was in, the last
-    lines of its log. The next command comes last.
+    For a pending job: what it waits for, and which jobs use it. For a failed job: the cause, the phase, the last
+    lines of its log. The last line is the next command to run.
 
     Example: kinetic jobs explain @last
     """
@@ -122,17 +122,17 @@ def _explained(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Exp
         case "FAILED":
             return _of_failed(handle, seen)
         case "SUCCEEDED":
-            return Explanation("it ended well, and its result waits for you", next=f"kinetic jobs result {job_id}")
+            return Explanation("it succeeded, and its result is ready", next=f"kinetic jobs result {job_id}")
     if seen.outcome is not None and seen.outcome.status == "cancelled":
-        return Explanation("it was cancelled; its log stays", next=f"kinetic jobs logs {job_id}")
-    return Explanation("kinetic removed it, or it was never launched", next="kinetic jobs list --all")
+        return Explanation("it was cancelled; its log is kept", next=f"kinetic jobs logs {job_id}")
+    return Explanation("it was removed, or never launched", next="kinetic jobs list --all")
 
 
 def _of_collected(handle: JobHandle, past: Mapping[str, Any]) -> Explanation:
     """Explain a job whose result was collected: how it ended, and what is left."""
     job_id = handle.job_id
     if past.get("status") == "SUCCEEDED":
-        return Explanation("it ended well and was collected; its log is kept", next=f"kinetic jobs logs {job_id}")
+        return Explanation("it succeeded and was collected; its log is kept", next=f"kinetic jobs logs {job_id}")
     why = str(past.get("reason") or "")
     what = "it failed and was collected; its log is kept"
     return Explanation(what, why, log=_last_lines(handle), next=f"kinetic jobs logs {job_id}")
@@ -143,15 +143,15 @@ def _of_live(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Expla
 
     if not places.can_be_seen(handle):
         what = f"it is on {describing.place_of(handle)}, and only that machine can see more of it"
-        return Explanation(what, next=f"there: kinetic jobs explain {handle.job_id}")
+        return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
     if handle.debug and seen.status.value == "RUNNING" and (waits := _of_debugged(handle)) is not None:
         return waits
     if told is None:  # not in the queue yet, or not any more
-        return Explanation(seen.reason or "it is about to begin", next="kinetic jobs list")
+        return Explanation(seen.reason or "it is about to start", next="kinetic jobs list")
     what = told.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
     why = told.why
     if places.is_here(handle) and seen.status.value == "PENDING" and not places.is_supervised():
-        why = "no keeper is alive that would start it; the next command starts one"
+        why = "no supervisor is running; the next command starts one"
     return Explanation(what, why, next=told.next)
 
 
@@ -170,7 +170,7 @@ def _of_debugged(handle: JobHandle) -> Explanation | None:
         return None
     who = "it waits" if count == 1 else f"{_named(waiting, count)} {'wait' if waiting[1:] else 'waits'}"
     until = time.strftime("%H:%M:%S UTC", time.gmtime(max(addresses[host].until for host in waiting)))
-    why = f"it was submitted with debug=True; its function begins when a debugger comes, or at {until}"
+    why = f"it was submitted with debug=True; its function starts when a debugger attaches, or at {until}"
     which = f" --host {waiting[0]}" if waiting[0] else ""
     return Explanation(f"{who} for a debugger", why, next=f"kinetic jobs debug {handle.job_id}{which}")
 

@@ -27,11 +27,11 @@ _WATCH_SECONDS = 2.0
     cls=LazyGroup,
     later=tree.below("jobs"),
     aliases={"ls": "list"},
-    epilog="JOB_ID is a job's id, the beginning of it if only one job begins so, or @last or - for the newest job.",
+    epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job.",
 )
 @click.pass_context
 def jobs(ctx: click.Context) -> None:
-    """Look at jobs, collect them, end them.
+    """List, inspect, collect and cancel jobs.
 
     Example: kinetic jobs logs @last --follow
     """
@@ -39,36 +39,43 @@ def jobs(ctx: click.Context) -> None:
 
 
 @click.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that were removed in the last 30 days.")
+@click.option("--all", "everything", is_flag=True, help="Also show jobs that were removed in the last 30 days.")
 @click.option(
     "--status",
     "statuses",
     multiple=True,
     type=click.Choice(STATUSES, case_sensitive=False),
     metavar="STATUS",
-    help=f"Only jobs with this status; may be repeated. {', '.join(STATUSES[:-1])}; with --all also {STATUSES[-1]}.",
+    help=f"Show only jobs with this status; repeatable. {', '.join(STATUSES[:-1])}; with --all also {STATUSES[-1]}.",
 )
-@click.option("--function", metavar="NAME", help="Only jobs of this function.")
-@click.option("--name", metavar="PATTERN", help="Only jobs of batches with this name, as in 'sweep-*'.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Only jobs of batches with this tag.")
+@click.option("--function", metavar="NAME", help="Show only jobs of this function.")
+@click.option("--name", metavar="PATTERN", help="Show only jobs of batches with this name, such as 'sweep-*'.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY[=VALUE]", help="Show only jobs of batches with this tag.")
 @click.option(
-    "--where", metavar="TEXT", help="Only jobs whose place has this in it, as in 'this machine' or a cluster."
+    "--where",
+    metavar="TEXT",
+    help="Show only jobs whose WHERE column contains this text, such as 'this machine' or a cluster.",
 )
 @click.option(
-    "--since", type=durations.Duration(), metavar="AGE", help="Only jobs made since then, as in 10m, 12h, 7d."
+    "--since",
+    type=durations.Duration(),
+    metavar="AGE",
+    help="Show only jobs submitted within this time, such as 10m, 12h or 7d.",
 )
-@click.option("--older-than", type=durations.Duration(), metavar="AGE", help="Only jobs made before then.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows.")
+@click.option(
+    "--older-than", type=durations.Duration(), metavar="AGE", help="Show only jobs submitted longer ago than this."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show only the first N rows.")
 @click.option(
     "--sort",
     type=click.Choice([*job_table.SORTS]),
     default="age",
-    help="By which column.  [default: age, newest first]",
+    help="Sort by this column.  [default: age, newest first]",
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--children", is_flag=True, help="A row for each job of a batch, not one for the batch.")
-@click.option("--watch", is_flag=True, help="Show the table anew every two seconds, until Ctrl-C.")
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
+@click.option("--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
 @options.where
 @options.as_json
 def list_(
@@ -90,8 +97,8 @@ def list_(
 ) -> None:
     """List jobs, newest first.
 
-    Jobs of this machine, of others that share its home, and of the cluster that a project or a profile names. The jobs
-    of a batch are one row; --children shows each, and --json always has each.
+    Jobs of this machine, of machines with the same home, and of the configured cluster. The jobs
+    of a batch are one row; --children shows each of them, and --json always has all of them.
 
     Example: kinetic jobs list --status failed --since 7d
     """
@@ -108,8 +115,8 @@ def list_(
         now = time.time()
         tables.show(job_table.COLUMNS, [job_table.cells(page, now) for page in pages])
     else:
-        which = "There are no jobs" if filters == Filters() else "There are no such jobs"
-        more = "" if everything else "; those that were removed: kinetic jobs list --all"
+        which = "There are no jobs" if filters == Filters() else "There are no matching jobs"
+        more = "" if everything else "; for removed jobs: kinetic jobs list --all"
         click.echo(f"{which}{more}", err=True)
     _say_if_nobody_keeps(pages)
 
@@ -153,7 +160,7 @@ def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
             now, pages = time.time(), _pages(wanted)
             rows = [job_table.cells(page, now) for page in pages]
             width = shutil.get_terminal_size().columns - 1
-            shown = table_lines(job_table.COLUMNS, rows, columns_wide=width) if rows else ["There are no such jobs"]
+            shown = table_lines(job_table.COLUMNS, rows, columns_wide=width) if rows else ["There are no matching jobs"]
             live.show_lines(shown, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
@@ -164,9 +171,9 @@ def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
 @options.on_a_job
 @options.as_json
 def show(handle: JobHandle, as_json: bool) -> None:
-    """Show everything that is known of a job.
+    """Show all details of a job.
 
-    What it is, where it runs, how it stands, how long each phase took, and where its outputs are.
+    The function, where it runs, its status, the duration of each phase, and its output folder.
 
     Example: kinetic jobs show @last
     """
@@ -191,8 +198,8 @@ def show(handle: JobHandle, as_json: bool) -> None:
 def status(handle: JobHandle, as_json: bool) -> None:
     """Print the status of a job.
 
-    One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; of a job that was collected, how it ended and
-    when it was collected. What a job waits for, or how it failed, follows on standard error.
+    One line: the id and PENDING, RUNNING, SUCCEEDED, FAILED or NOT_FOUND; for a collected job, how it ended and
+    when it was collected. The reason why it is pending or failed is printed on standard error.
 
     Example: kinetic jobs status @last
     """
@@ -272,5 +279,7 @@ def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:
 
     waiting = sum(page["status"] == "PENDING" and page["where"] == "this machine" for page in pages)
     if waiting and not places.is_supervised():
-        what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
-        click.echo(f"{what}, and no keeper is alive: the next command starts one, such as kinetic jobs list", err=True)
+        what = "1 job is pending" if waiting == 1 else f"{waiting} jobs are pending"
+        click.echo(
+            f"{what}, and no supervisor is running: the next command starts one, such as kinetic jobs list", err=True
+        )

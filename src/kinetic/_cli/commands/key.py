@@ -21,11 +21,11 @@ from kinetic._cli.tables import Column
 )
 @click.pass_context
 def key(ctx: click.Context) -> None:
-    """Take the key that seals results to another machine.
+    """Export and import the keys that seal results.
 
-    Every result carries a seal that only the holder of a key can make, so that whoever can write to a store cannot make
-    this machine run their code. A result of another machine opens here once its key is here. A key is a secret: who has
-    it can make results that you will trust.
+    Every result has a seal that can be made only with the key, so that write access to a store is not enough to make
+    this machine run code. Import the key of another machine to load its results. A key is a secret: everyone who has
+    it can make results that you trust.
 
     Example: kinetic key export | ssh laptop kinetic key import
     """
@@ -35,9 +35,9 @@ def key(ctx: click.Context) -> None:
 @click.command("list")
 @options.as_json
 def list_(as_json: bool) -> None:
-    """List the keys that this machine holds.
+    """List the keys of this machine.
 
-    Their ids, never the keys themselves.
+    It prints their ids, not the keys.
 
     Example: kinetic key list
     """
@@ -49,7 +49,7 @@ def list_(as_json: bool) -> None:
     elif found:
         tables.show([Column("KEY ID")], [[key_id] for key_id in found])
     else:
-        click.echo(f"There are no keys in {_home()}; the first job makes one", err=True)
+        click.echo(f"There are no keys in {_home()}; the first job creates one", err=True)
 
 
 @click.command
@@ -57,7 +57,7 @@ def list_(as_json: bool) -> None:
 def export(key_id: str | None) -> None:
     """Print a key, for another machine.
 
-    The key of this home without an id. Whoever reads it can make results that you will trust: send it through something
+    The key of this home without an id. Everyone who has it can make results that you trust: send it through a channel
     that only you can read.
 
     Example: kinetic key export > kinetic.key
@@ -79,7 +79,7 @@ def export(key_id: str | None) -> None:
             )
         found = other
     print(found.hex())
-    click.echo(f"This is the key {key_id}; on the other machine: kinetic key import", err=True)
+    click.echo(f"this is the key {key_id}; on the other machine run: kinetic key import", err=True)
 
 
 @click.command("import")
@@ -87,7 +87,7 @@ def export(key_id: str | None) -> None:
 def import_(file: IO[str]) -> None:
     """Add a key that another machine exported.
 
-    Reads the key from FILE, or from standard input. Results that it seals can be opened here from now on.
+    It reads the key from FILE, or from standard input. Results sealed with it can then be loaded on this machine.
 
     Example: kinetic key import kinetic.key
     """
@@ -100,11 +100,11 @@ def import_(file: IO[str]) -> None:
     try:
         key_id = keyring.add(settings.ensure_home(os.environ), file.read())
     except UnicodeDecodeError as error:
-        raise SettingsError("this is not a key of kinetic", why="it is not text") from error
+        raise SettingsError("this is not a valid key", why="it is not text") from error
     except SettingsError as error:
         error.next = error.next or "on the machine that has the key: kinetic key export"
         raise
-    click.echo(f"The key {key_id} is here now: results that it seals can be opened", err=True)
+    click.echo(f"imported the key {key_id}", err=True)
 
 
 def _home() -> Path:

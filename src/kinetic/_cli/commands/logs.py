@@ -26,14 +26,16 @@ _BLOCK_BYTES = 1 << 20
 
 @click.command
 @options.on_a_job
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; 125 is the exit code if it failed.")
-@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of attempt N, from 0; the newest without it.")
-@click.option("--host", default="0", metavar="N|all", help="Of host N of a slice, or of all of them; 0 without it.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N lines.")
+@click.option(
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="Show attempt N, from 0.  [default: the newest]"
+)
+@click.option("--host", default="0", metavar="N|all", help="Show host N of a slice, or all hosts.  [default: 0]")
 def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
     """Print the log of a job.
 
-    Without an option: everything up to now. Ctrl-C stops the printing, never the job.
+    Without options, it prints the log so far. Ctrl-C stops printing and does not end the job.
 
     Example: kinetic jobs logs @last --follow
     """
@@ -111,8 +113,8 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
 
     if follow and tail is not None:
         raise OptionError(
-            "--follow and --tail do not go together",
-            why="--follow prints the whole log and what is still to come, --tail only its end",
+            "--follow and --tail cannot be used together",
+            why="--follow prints the whole log and new lines, --tail only its end",
             next=f"kinetic jobs logs {handle.job_id} --follow",
         )
     if attempt is not None:
@@ -125,7 +127,7 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
         if attempt > latest:
             raise OptionError(
                 f"{handle.job_id} has no attempt {attempt}",
-                why=f"attempts count from 0, and the newest is {latest}",
+                why=f"attempts are counted from 0, and the newest is {latest}",
                 next=f"kinetic jobs logs {handle.job_id} --attempt {latest}",
             )
 

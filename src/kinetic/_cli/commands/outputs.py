@@ -34,16 +34,16 @@ COLUMNS = (
 @click.group(
     cls=LazyGroup,
     later={
-        "ls": Later(f"{_HERE}:ls", "List what a job wrote."),
-        "get": Later(f"{_HERE}:get", "Copy what a job wrote into a folder here."),
+        "ls": Later(f"{_HERE}:ls", "List the output files of a job."),
+        "get": Later(f"{_HERE}:get", "Copy the output files of a job into a local folder."),
     },
     aliases={"list": "ls"},
-    epilog="JOB_ID is a job's id, the beginning of it if only one job begins so, or @last or - for the newest job. One "
-    "that was collected or removed counts: what it wrote is still there. PATH is a file or folder that it wrote.",
+    epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job, "
+    "collected and removed jobs included: their files are kept. PATH is a file or folder of the job's output.",
 )
 @click.pass_context
 def outputs(ctx: click.Context) -> None:
-    """List what jobs wrote, and copy it here.
+    """List and copy the output files of jobs.
 
     Example: kinetic outputs get @last model.keras
     """
@@ -65,12 +65,14 @@ def _of_a_job(function: options.Command) -> options.Command:
 
 @click.command
 @_of_a_job
-@click.option("--recursive", "-r", is_flag=True, help="List every file, not one level with folders put together.")
+@click.option(
+    "--recursive", "-r", is_flag=True, help="List every file, instead of one level with the totals of folders."
+)
 @options.as_json
 def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
-    """List what a job wrote.
+    """List the output files of a job.
 
-    One level: the files there, and each folder with the number and size of all files in it.
+    It shows one level: files, and folders with the number and total size of their files.
 
     Example: kinetic outputs ls @last checkpoints
     """
@@ -99,16 +101,16 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where to; made if it does not exist.  [default: this folder; outputs/JOB_ID for all that the job wrote]",
+    help="The target folder.  [default: the current folder; outputs/JOB_ID without PATH]",
 )
-@click.option("--force", is_flag=True, help="Replace files that are there and differ.")
+@click.option("--force", is_flag=True, help="Replace existing files that differ.")
 @options.as_json
 def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) -> None:
-    """Copy what a job wrote into a folder here.
+    """Copy the output files of a job into a local folder.
 
-    One file or folder, which comes into the current folder; or all of it, into outputs/JOB_ID here. Each file gets
-    the path in FOLDER that it has below the output directory, and appears there when it is complete. Files that are
-    there already with the same size and time are not copied again, so a copy that was interrupted goes on where it
+    It copies one file or folder into the current folder; or all files into outputs/JOB_ID. Each file keeps
+    its path below the output folder, and appears when it is complete. Files that
+    already exist with the same size and time are not copied again, so an interrupted copy resumes where it
     stopped. The folder is printed.
 
     Example: kinetic outputs get @last checkpoints --to ./mine
@@ -142,7 +144,7 @@ def _find(job_id: str, project: str | None, zone: str | None, cluster: str | Non
     newest = outputs_.newest(project=project, zone=zone, cluster=cluster)
     if newest is None:
         raise JobNotFoundError(
-            "there is no job yet, so there is no newest one", next="kinetic outputs ls JOB_ID     for one of long ago"
+            "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"
         )
     return newest
 
@@ -155,8 +157,8 @@ def _folder_here(job_id: str) -> Path:
 
 
 def _nothing(place: Place) -> str:
-    ran = f"; it ran on {place.host}, and the folder may be there" if place.host else ""
-    return f"{place.job_id} has written nothing into {place.address} so far{ran}"
+    ran = f"; it ran on {place.host}, and the folder can be there" if place.host else ""
+    return f"{place.job_id} has not written any files to {place.address}{ran}"
 
 
 def _row(file: File) -> Row:

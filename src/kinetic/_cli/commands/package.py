@@ -15,23 +15,23 @@ from kinetic._output.format import size_text
 if TYPE_CHECKING:
     from kinetic._packing.listing import Listed, Listing
 
-COLUMNS = (Column("GOES"), Column("SIZE", right=True), Column("PATH"), Column("WHY NOT", flexible=True, spare=1))
+COLUMNS = (Column("INCLUDED"), Column("SIZE", right=True), Column("PATH"), Column("REASON", flexible=True, spare=1))
 
 
 @click.command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.py")
-@click.option("--dry-run", is_flag=True, help="Show it, and send nothing. There is no other way to call this yet.")
+@click.option("--dry-run", is_flag=True, help="Required: show the files, and upload nothing.")
 @options.as_json
 def package(file: Path, dry_run: bool, as_json: bool) -> None:
-    """Show what would go with a job.
+    """Show which files would be sent with a job.
 
-    Lists every path of the project that FILE.py belongs to: what would go with a job that `python FILE.py` submits, and
-    what stays out and why. A .kineticignore file in the project's folder decides about the rest.
+    It lists every path of the project of FILE.py: the files that a job submitted by `python FILE.py` would get, and
+    the files that are left out, with the reason. Exclude files with .kineticignore in the project's folder.
 
     Example: kinetic package --dry-run train.py
     """
     if not dry_run:
-        raise click.UsageError("add --dry-run: a package is only made when a job is submitted")
+        raise click.UsageError("pass --dry-run: a package is built only when a job is submitted")
     listing = _listing(file)
     if as_json:
         tables.document(**_page(listing))
@@ -45,7 +45,7 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
         raise ProjectRootError(
             listing.problem,
             why=_told(listing),
-            next="name in .kineticignore what the job does not need",
+            next="exclude files that the job does not need in .kineticignore",
             code="project-too-large",
         )
     click.echo(_told(listing), err=True)
@@ -65,7 +65,7 @@ def _listing(file: Path) -> Listing:
 
 def _told(listing: Listing) -> str:
     files = "1 file" if listing.files == 1 else f"{listing.files} files"
-    return f"{files}, {size_text(listing.bytes)}, would go from {listing.root}"
+    return f"{files}, {size_text(listing.bytes)}, would be sent from {listing.root}"
 
 
 def _page(listing: Listing) -> dict[str, object]:

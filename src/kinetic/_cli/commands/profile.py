@@ -34,12 +34,12 @@ _COLUMNS = (
     cls=LazyGroup,
     later=tree.below("profile"),
     aliases={"ls": "list", "remove": "rm"},
-    epilog=f"The profile that holds is that of --profile, else of {_VARIABLE}, else the current one. It fills in what "
-    "neither an argument nor an environment variable says. The profile 'local' is built in and means this machine.",
+    epilog=f"The active profile is the one of --profile, else of {_VARIABLE}, else the current one. It provides "
+    "values that neither an argument nor an environment variable sets. The profile 'local' is built in: this machine.",
 )
 @click.pass_context
 def profile(ctx: click.Context) -> None:
-    """Save places under a name, and choose among them.
+    """Save and select profiles: where jobs run, and their options.
 
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main
     """
@@ -51,7 +51,7 @@ def profile(ctx: click.Context) -> None:
 def list_(as_json: bool) -> None:
     """List the profiles.
 
-    The one that holds has a star.
+    A star marks the active profile.
 
     Example: kinetic profile list
     """
@@ -63,9 +63,9 @@ def list_(as_json: bool) -> None:
     else:
         tables.show(_COLUMNS, [_cells(found, holds) for found in _all(saved)])
     if wanted and not saved.get(wanted):
-        click.echo(f"{_VARIABLE}={wanted} names none of them: correct it or unset it", err=True)
+        click.echo(f"{_VARIABLE}={wanted} is not one of them: correct it or unset it", err=True)
     elif wanted and wanted != saved.current and saved.current:
-        click.echo(f"{_VARIABLE}={wanted} holds; without it the current one would: {saved.current}", err=True)
+        click.echo(f"{_VARIABLE}={wanted} is active instead of the current profile {saved.current}", err=True)
     if LOCAL.name in saved.saved:
         click.echo(f"the profile {LOCAL.name!r} that {saved.file} has is not used: the name is built in", err=True)
 
@@ -76,26 +76,26 @@ def list_(as_json: bool) -> None:
 def use(name: str, as_json: bool) -> None:
     """Make a profile the current one.
 
-    It holds from now on, in every terminal, where neither --profile nor KINETIC_PROFILE says otherwise.
+    It is used in every terminal, unless --profile or KINETIC_PROFILE selects another one.
 
     Example: kinetic profile use team
     """
     found = profile_store.use(os.environ, name)
     _tell(found, as_json=as_json)
-    click.echo(f"{name} is the current profile now", err=True)
+    click.echo(f"{name} is now the current profile", err=True)
     tell_if_masked(name)
 
 
 @click.command
 def unset() -> None:
-    """Leave no profile the current one.
+    """Clear the current profile.
 
-    No profile is removed. Without any, jobs run on this machine unless the environment says otherwise.
+    No profile is removed. Without a current profile, jobs run on this machine unless environment variables are set.
 
     Example: kinetic profile unset
     """
     before = profile_store.unset(os.environ)
-    told = f"No profile is the current one any more; it was {before}" if before else "No profile was the current one"
+    told = f"there is no current profile now; it was {before}" if before else "there was no current profile"
     click.echo(told, err=True)
     tell_if_masked()
 
@@ -104,9 +104,9 @@ def unset() -> None:
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=completing.profiles)
 @options.as_json
 def show(name: str | None, as_json: bool) -> None:
-    """Show what a profile says.
+    """Show a profile.
 
-    The one that holds without a NAME.
+    Without NAME, it shows the active profile.
 
     Example: kinetic profile show team
     """
@@ -116,8 +116,8 @@ def show(name: str | None, as_json: bool) -> None:
         raise profiles.unknown(name, saved, way="kinetic profile show {nearest}")
     if found is None:
         raise SettingsError(
-            "no profile holds",
-            why=f"there is no current one in {saved.file}, and {_VARIABLE} is not set",
+            "no profile is active",
+            why=f"{saved.file} has no current profile, and {_VARIABLE} is not set",
             next=f"kinetic profile use {saved.names[0]}     or name one: kinetic profile show {saved.names[0]}",
         )
     _tell(found, as_json=as_json)
@@ -125,11 +125,11 @@ def show(name: str | None, as_json: bool) -> None:
 
 @click.command
 @click.argument("name", metavar="NAME", shell_complete=completing.profiles)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, yes: bool) -> None:
     """Remove a profile.
 
-    Asks first; where there is no terminal, --yes is needed. Jobs and results stay where they are.
+    It asks for confirmation; without a terminal, --yes is required. Jobs and results are kept.
 
     Example: kinetic profile rm team --yes
     """
@@ -140,15 +140,15 @@ def remove(name: str, yes: bool) -> None:
         if not asking.can_ask():
             raise OptionError(
                 f"the profile {name!r} was not removed",
-                why="there is no terminal to ask in whether that is meant",
+                why="not a terminal: pass --yes to confirm",
                 next=f"kinetic profile rm {name} --yes",
             )
         if not asking.is_agreed(f"Remove the profile {name}?"):
-            click.echo("It stays", err=True)
+            click.echo("not removed", err=True)
             return
     was_current = profile_store.remove(os.environ, name)
-    told = "; it was the current one, and none is now" if was_current else ""
-    click.echo(f"The profile {name} is removed{told}", err=True)
+    told = "; there is no current profile now" if was_current else ""
+    click.echo(f"removed the profile {name}{told}", err=True)
     tell_if_masked()
 
 
@@ -156,7 +156,7 @@ def tell_if_masked(name: str = "") -> None:
     """Say so if the environment names another profile: that one holds, whatever is the current one."""
     wanted = os.environ.get(_VARIABLE, "")
     if wanted not in {"", name}:
-        click.echo(f"{_VARIABLE}={wanted} is set and holds all the same: unset {_VARIABLE}", err=True)
+        click.echo(f"{_VARIABLE}={wanted} is still set: unset {_VARIABLE}", err=True)
 
 
 def _all(saved: Profiles) -> list[Profile]:

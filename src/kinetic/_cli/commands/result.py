@@ -32,15 +32,17 @@ class Wishes(NamedTuple):
 
 @click.command
 @options.on_a_job
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer; exit code 124 then.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop waiting after this time; exit code 124."
+)
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Save the value as a pickle instead of printing it; it is verified and not opened.",
+    help="Save the value as a pickle instead of printing it; it is verified, but not loaded.",
 )
-@click.option("--force", is_flag=True, help="Let --save replace a file that exists.")
-@click.option("--cleanup/--no-cleanup", default=False, help="Remove the job afterwards; or keep it, the default.")
+@click.option("--force", is_flag=True, help="Let --save replace an existing file.")
+@click.option("--cleanup/--no-cleanup", default=False, help="Remove the job afterwards.  [default: no-cleanup]")
 @options.confirmation
 @options.as_json
 @click.pass_context
@@ -57,8 +59,8 @@ def result(
 ) -> None:
     """Wait for a job and print its value, or save it.
 
-    Text is printed as it is, everything else as Python writes it. A job that failed shows its traceback; the exit code
-    is 125 then. The result stays where it is, unless --cleanup removes it.
+    A string is printed as it is, other values by their repr. For a failed job it prints the traceback, with exit code
+    125. The result is kept unless you pass --cleanup.
 
     Example: kinetic jobs result @last --save result.pkl
     """
@@ -91,12 +93,14 @@ def check_place(save: Path | None, *, force: bool) -> None:
     if save is None:
         return
     if not save.parent.is_dir():
-        raise OptionError(f"there is no folder {save.parent}", why=f"--save {save} would write into it", next="make it")
+        raise OptionError(
+            f"there is no folder {save.parent}", why=f"--save {save} writes to it", next=f"mkdir -p {save.parent}"
+        )
     if save.exists() and not force:
         raise OptionError(
             f"{save} exists already",
-            why="--save replaces nothing by itself",
-            next="choose another name, or add --force",
+            why="--save does not replace files",
+            next="use another name, or add --force",
             code="file-exists",
         )
 
@@ -107,7 +111,7 @@ def _deliver(handle: JobHandle, outcome: Outcome, wishes: Wishes) -> None:
         size = _save(handle, outcome, wishes.save)
         if wishes.as_json:
             tables.document(**showing.head(handle, outcome), saved_to=str(wishes.save), size_bytes=size)
-        click.echo(f"{wishes.save} holds the result, a pickle of {size} bytes", err=True)
+        click.echo(f"saved the result to {wishes.save}, a pickle of {size} bytes", err=True)
     elif wishes.as_json:
         tables.document(**showing.head(handle, outcome), **showing.page_of(showing.value_of(handle, outcome)))
     else:
@@ -128,7 +132,7 @@ def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
         raise KineticError(
             f"the result could not be saved to {path}",
             why=f"{type(error).__name__}: {error.strerror or error}; the result is still in the store",
-            next="choose a file on another disk or in a folder of your own",
+            next="use a file on another disk or in your own folder",
             code="not-saved",
         ) from error
 

@@ -50,7 +50,7 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
     return MistakeError(
         f"kinetic run has no option {error.option_name}",
         ctx,
-        why=f"options before the file are kinetic's own; an argument of the function stands behind {file}",
+        why=f"options of kinetic come before the file; arguments of the function come after {file}",
         next=f"kinetic run {file} {error.option_name} …     or see: kinetic run -h",
     )
 
@@ -61,27 +61,27 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
 @options.of_jobs
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
 @options.where
-@click.option("--namespace", metavar="NAME", help="Kubernetes namespace; else KINETIC_NAMESPACE, else the profile.")
-@click.option("--output-dir", metavar="PLACE", help="Where its files are kept; it sees this as KINETIC_OUTPUT_DIR.")
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
+@click.option("--output-dir", metavar="PLACE", help="Its output folder, KINETIC_OUTPUT_DIR in the job.")
 @click.option(
     "--env",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Take this variable along, or NAME* for many; may be repeated.",
+    help="Pass this environment variable to the job, or NAME* for many; can be repeated.",
 )
-@click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait.")
+@click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
 @options.as_json
 def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: bool, as_json: bool, **given: Any) -> None:
     """Run a function of a file as a job.
 
-    Options of kinetic stand before the file; everything behind it are the function's arguments: values by position,
-    --name VALUE, --flag and --no-flag, read by the function's annotations, else as Python literals, else as text.
-    FILE.py::func --help explains the function. ::func may be left out when exactly one function is decorated with
-    @kinetic.run; a decorated function keeps its own options where none is given here.
+    Options of kinetic come before the file; all words after it are arguments of the function: values by position,
+    --name VALUE, --flag and --no-flag, converted to the annotated types, otherwise Python literals or strings.
+    FILE.py::func --help shows the function's arguments. Omit ::func if exactly one function is decorated with
+    @kinetic.run; options of the decorator apply unless you pass them here.
 
-    Follows the log, then prints the value; both on standard output, with --json the value only. The exit code is the
-    job's: 0, or 125 when it failed. Ctrl-C detaches: the job keeps running. The result stays until the job is removed.
+    It follows the log, then prints the value; both on standard output, with --json only the value. The exit code is 0,
+    or 125 if the job failed. Ctrl-C detaches: the job keeps running. The result is kept until the job is removed.
 
     Example: kinetic run -a cpu train.py::train --lr 1e-3
     """
@@ -130,7 +130,7 @@ def _submit(remote: RemoteCallable[..., Any], call: Arguments) -> JobHandle:
     try:
         return remote.run_async(*call.args, **call.kwargs)
     except KeyboardInterrupt:
-        click.echo("interrupted before the job was submitted; nothing runs", err=True)
+        click.echo("interrupted; no job was submitted", err=True)
         raise
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 @click.command
 @options.on_a_job
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="On host N of a slice; 0 without it.")
+@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Use host N of a slice.  [default: 0]")
 @click.pass_context
 def shell(ctx: click.Context, /, handle: JobHandle, command: tuple[str, ...], host: int) -> None:
-    """Open a shell where a job runs, or run a command there.
+    """Open a shell in a running job, or run a command there.
 
-    It has the job's variables and stands in its working directory; on a cluster it is in the job's container. The job
-    goes on and knows nothing of it. The exit code is that of the shell, or of the command.
+    It has the job's environment variables and working directory; on a cluster it runs in the job's container. The job
+    is not affected. The exit code is the one of the shell or the command.
 
     Example: kinetic jobs shell @last -- nvidia-smi
     """

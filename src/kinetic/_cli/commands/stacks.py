@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.command
 @options.on_a_job
-@click.option("--host", default="all", metavar="N|all", help="Of host N of a slice; of all of them without it.")
+@click.option("--host", default="all", metavar="N|all", help="Show host N of a slice.  [default: all]")
 @options.as_json
 @click.pass_context
 def stacks(ctx: click.Context, /, handle: JobHandle, host: str, as_json: bool) -> None:
-    """Print where each thread of a running job is.
+    """Print the stack of each thread of a running job.
 
-    The job is asked, not stopped: it goes on, and a job that hangs in C code answers as well. The innermost call comes
-    first. The exit code is 1 when a host did not answer.
+    The job keeps running, and a job that hangs in C code answers as well. The innermost call comes
+    first. The exit code is 1 if a host did not answer.
 
     Example: kinetic jobs stacks @last
     """
@@ -58,8 +58,8 @@ def _host(handle: JobHandle, wanted: str) -> int | None:
     from kinetic.errors import OptionError
 
     raise OptionError(
-        f"{wanted!r} is no host",
-        why="a host is a number, from 0, or the word all",
+        f"{wanted!r} is not a valid host",
+        why="a host is a number, from 0, or all",
         next=f"kinetic jobs stacks {handle.job_id} --host all",
     )
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.command
 @click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...", shell_complete=completing.jobs)
 @click.option(
-    "--timeout", type=durations.Duration(bare=True), metavar="TIME", help="Wait no longer, as in 90 (seconds), 10m, 2h."
+    "--timeout",
+    type=durations.Duration(bare=True),
+    metavar="TIME",
+    help="Stop waiting after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
 )
 @options.where
 @options.as_json
@@ -30,8 +33,8 @@ def wait(
 ) -> None:
     """Wait until jobs have ended.
 
-    Prints how each one ended. The exit code is 0 when all succeeded, 125 when one did not, and 124 when the time was
-    over before the last one ended. Nothing is collected and nothing is removed; Ctrl-C ends the waiting only.
+    It prints how each job ended. The exit code is 0 if all succeeded, 125 if one failed, and 124 if the time was
+    over before all had ended. Nothing is collected or removed; Ctrl-C only stops waiting.
 
     Example: kinetic jobs wait @last --timeout 10m
     """
@@ -67,7 +70,7 @@ def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Snap
                 continue  # the others are looked at once: they may have ended long ago
     except KeyboardInterrupt:
         left_over = [handle.job_id for handle in handles if handle.job_id not in seen]
-        click.echo(f"\nstill there, and unharmed: {', '.join(left_over)}", err=True)
+        click.echo(f"\nnot affected: {', '.join(left_over)}", err=True)
         raise
     progress.end()
     return seen
@@ -98,7 +101,7 @@ def _too_late(late: Sequence[JobHandle], timeout: float | None) -> Exception:
     from kinetic.errors import JobTimeoutError
 
     what = late[0].job_id if len(late) == 1 else f"{len(late)} jobs"
-    goes = "it goes on" if len(late) == 1 else "they go on: " + ", ".join(handle.job_id for handle in late)
+    goes = "it keeps running" if len(late) == 1 else "they keep running: " + ", ".join(handle.job_id for handle in late)
     return JobTimeoutError(
         f"{what} {'has' if len(late) == 1 else 'have'} not ended within {durations.written(timeout or 0.0)}",
         why=goes,
