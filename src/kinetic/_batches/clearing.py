@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kinetic._jobs import history, places, removing, tombstones
 from kinetic._jobs.status import observe
 from kinetic._stores import transfer
-from kinetic._wire import handles, keys, seal
+from kinetic._wire import handles, keys
 from kinetic._wire.steps import step
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def bury(job: JobRecord, board: Board | Loose, status: str, *, resource: bool, a
 
 
 def _mark(job: JobRecord, board: Board | Loose) -> None:
-    if mark := removing.mark_of(job):
-        board.store.put(seal.mark(mark, "removed", places.key_to_seal(job)), b"")
+    removing.mark_as_removed(job, board.store)
+    if job.group_id:
         board.note_end(job.group_index or 0, job.group_attempt or 0, "removed")
 
 

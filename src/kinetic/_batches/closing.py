@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic._batches.clearing import run
-from kinetic._jobs import places, removing
-from kinetic._runner import sealing
+from kinetic._jobs import removing
 from kinetic._wire import keys
 from kinetic._wire import outcome as outcomes
-from kinetic._wire.outcome import Outcome
 
 if TYPE_CHECKING:
     from kinetic._batches.board import Board
@@ -27,7 +24,7 @@ def close(job: JobRecord, store: Store) -> None:
     if store.size(keys.result(job.job_id)) is not None:
         return
     why = "its process was lost; another attempt took its place"
-    seal_verdict(job, store, outcomes.FAILED, "lost", {"message": why})
+    removing.seal(job, store, removing.outcome_of(job, outcomes.FAILED, "lost", message=why))
 
 
 def cancel(indexes: Iterable[int], board: Board) -> None:
@@ -40,21 +37,5 @@ def cancel(indexes: Iterable[int], board: Board) -> None:
 
 
 def _cancel(job: JobRecord, board: Board) -> None:
-    if seal_verdict(job, board.store, outcomes.CANCELLED, "cancelled", {}) and job.group_index is not None:
+    if removing.seal(job, board.store, removing.outcome_of(job)) and job.group_index is not None:
         board.note_end(job.group_index, job.group_attempt or 0, outcomes.CANCELLED)
-
-
-def seal_verdict(job: JobRecord, store: Store, status: str, cause: str, error: dict[str, str]) -> bool:
-    """Create the Outcome of a child; False when it has another one already."""
-    verdict = Outcome(
-        job_id=job.job_id,
-        status=status,
-        attempt=-1,
-        cause=cause,
-        phase="",
-        error=dict(error),
-        ended=time.time(),
-        witness="client",
-        key_id=job.key_id or "",
-    )
-    return sealing.seal(store, verdict, places.key_to_seal(job), mark=removing.mark_of(job))

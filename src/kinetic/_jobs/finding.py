@@ -106,13 +106,7 @@ def list_jobs(
 
 
 def kept(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> list[JobHandle]:
-    """List every job of which something is kept: the live ones, and those that were cancelled, whose log stays.
-
-    Args:
-        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
-        zone: Google Cloud zone.
-        cluster: GKE cluster.
-    """
+    """List every job of which something is kept: the live ones, and those that were cancelled, whose log stays."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return _newest_first(_records((store, _ids(store)) for store in _stores(target)))
 
@@ -122,11 +116,6 @@ def newest(project: str | None = None, zone: str | None = None, cluster: str | N
 
     One that was cancelled or collected counts, since its log stays; one that was removed by hand does not: nothing is
     left that could be looked at.
-
-    Args:
-        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
-        zone: Google Cloud zone.
-        cluster: GKE cluster.
     """
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     stores = _stores(target)
@@ -138,13 +127,7 @@ def newest(project: str | None = None, zone: str | None = None, cluster: str | N
 
 
 def were_removed(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
-    """Say whether there were jobs that are history now.
-
-    Args:
-        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
-        zone: Google Cloud zone.
-        cluster: GKE cluster.
-    """
+    """Say whether there were jobs that are history now."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return any(tombstones.ids(store) for store in _stores(target))
 
@@ -152,14 +135,7 @@ def were_removed(project: str | None = None, zone: str | None = None, cluster: s
 def known(
     project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
 ) -> Known:
-    """List live jobs and the history of removed ones, both newest first.
-
-    Args:
-        project: Google Cloud project; every argument falls back as in ``kinetic.run``.
-        zone: Google Cloud zone.
-        cluster: GKE cluster.
-        namespace: Kubernetes namespace.
-    """
+    """List live jobs and the history of removed ones, both newest first."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
     live = {handle.job_id: handle for handle in _live(target)}
     pages = (page for store in _stores(target) for page in tombstones.listed(store))

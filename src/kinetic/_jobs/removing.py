@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kinetic._jobs import describing, history, places, tombstones
 from kinetic._jobs.status import Snapshot, observe
 from kinetic._runner import sealing
-from kinetic._wire import handles, keys, outputs, seal
+from kinetic._wire import handles, keys, outputs
+from kinetic._wire import seal as seals
 from kinetic._wire.outcome import CANCELLED, Outcome
 from kinetic._wire.steps import step
 from kinetic.errors import BackendError, IntegrityError, KineticError
@@ -36,16 +37,17 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
         page = _history(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
         tombstones.write(store, page, places.key_to_seal(job))
-        _mark_as_removed(job, store)
+        mark_as_removed(job, store)
     if artifacts:
         history.forget(store, job.job_id)
     step("client:tombstone-written")
     _carry_away(job, seen, resource=resource, artifacts=artifacts, wait=wait)
 
 
-def _mark_as_removed(job: JobRecord, store: Store) -> None:
+def mark_as_removed(job: JobRecord, store: Store) -> None:
+    """Say in the listing of its batch, if it has one, that a job was removed."""
     if mark := mark_of(job):
-        store.put(seal.mark(mark, "removed", places.key_to_seal(job)), b"")
+        store.put(seals.mark(mark, "removed", places.key_to_seal(job)), b"")
 
 
 def _carry_away(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
@@ -90,7 +92,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     step("client:collected")
     try:
         page = collected_page(job, seen)
-        _mark_as_removed(job, places.store_of(job))
+        mark_as_removed(job, places.store_of(job))
         step("client:tombstone-written")
         _carry_away(job, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
@@ -132,21 +134,30 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
         return True
     if seen.status.is_final:
         return False
-    verdict = _cancelled(job, seen.sighting)
-    if not sealing.seal(store, verdict, places.key_to_seal(job), mark=mark_of(job)):
+    verdict = outcome_of(job, sighting=seen.sighting)
+    if not seal(job, store, verdict):
         return False
     step("canceller:sealed")
     _carry_out(job, verdict, wait=wait)
     return True
 
 
-def _cancelled(job: JobRecord, sighting: Sighting | None) -> Outcome:
+def outcome_of(
+    job: JobRecord,
+    status: str = CANCELLED,
+    cause: str = "cancelled",
+    *,
+    message: str = "",
+    sighting: Sighting | None = None,
+) -> Outcome:
+    """Return the outcome that a client gives to a job that has none: it is cancelled, or nothing is left of it."""
     return Outcome(
         job_id=job.job_id,
-        status=CANCELLED,
+        status=status,
         attempt=sighting.attempt if sighting and sighting.attempt is not None else -1,
-        cause="cancelled",
+        cause=cause,
         phase="",
+        error={"message": message} if message else {},
         started=sighting.started if sighting else None,
         ended=time.time(),
         witness="client",
@@ -154,12 +165,17 @@ def _cancelled(job: JobRecord, sighting: Sighting | None) -> Outcome:
     )
 
 
+def seal(job: JobRecord, store: Store, outcome: Outcome) -> bool:
+    """Create the outcome of a job, and the mark that its batch sees; False when it has another outcome already."""
+    return sealing.seal(store, outcome, places.key_to_seal(job), mark=mark_of(job))
+
+
 def _cancel_unread(job: JobRecord, *, wait: float) -> bool:
     """Cancel a job whose result is damaged, if it runs all the same; else it has ended."""
     sighting = places.backend_of(job).observe([job.job_id]).get(job.job_id)
     if sighting is None or sighting.status.is_final:
         return False
-    _carry_out(job, _cancelled(job, sighting), wait=wait)
+    _carry_out(job, outcome_of(job, sighting=sighting), wait=wait)
     return True
 
 
