@@ -35,7 +35,6 @@ class Driver:
 
     Args:
         launcher: Launches children.
-        board: Shows how they stand.
         lease: The right to drive.
         on_launch: Told of the index of every child that was launched.
         only: Launch nothing for any other input; None drives them all.

@@ -17,8 +17,7 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._batches import inputs as inputs_
 from kinetic._batches.launching import Launcher, secrets_of
-from kinetic._jobs import debugging, referring, shipping
-from kinetic._jobs import ground as grounds
+from kinetic._jobs import debugging, referring, shipping, submit_context
 from kinetic._packing import call as calls
 from kinetic._packing.inputs import InputPacker
 from kinetic._wire import digests, fingerprint, keys, names, outputs, seal
@@ -57,11 +56,11 @@ def prepare(wish: Wish) -> Prepared:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
     debugging.refuse_batches(wish.options)
-    ground = grounds.prepare(wish.options)
-    shipment = shipping.settle(wish.function, wish.options, ground)
-    ground = shipment.ground
-    group_id = _new_group(ground.store)
-    ground.backend.begin(group_id)  # while it is held, nobody sweeps what no order names yet
+    context = submit_context.prepare(wish.options)
+    shipment = shipping.settle(wish.function, wish.options, context)
+    context = shipment.context
+    group_id = _new_group(context.store)
+    context.backend.begin(group_id)  # while it is held, nobody sweeps what no order names yet
     try:
         with output.phase("packing", summary=False):
             packed = _pack(wish, shipment, group_id)
@@ -72,7 +71,7 @@ def prepare(wish: Wish) -> Prepared:
         _undo(shipment, group_id)
         raise
     finally:
-        ground.backend.finish_submitting(group_id, leave_nothing=True)
+        context.backend.finish_submitting(group_id, leave_nothing=True)
     shipping.tell(tuple(shipment.captured.notes))
     return prepared
 
@@ -101,11 +100,11 @@ class _Packed(NamedTuple):
 
 
 def _pack(wish: Wish, shipment: Shipment, group_id: str) -> _Packed:
-    ground, options = shipment.ground, shipment.options
+    context, options = shipment.context, shipment.options
     call = calls.Call(wish.function, wish.leading, {}, wish.name)
     found = referring.Found()
     function, notes = calls.pack_function(
-        call, shipment.plan, ground.store, keys.group_function(group_id), by_value=shipment.by_value, swap=found
+        call, shipment.plan, context.store, keys.group_function(group_id), by_value=shipment.by_value, swap=found
     )
     shipping.tell(notes)
     volumes = options.volumes or {}
@@ -149,7 +148,7 @@ def _pack_inputs(
     theirs: dict[int, referring.Found] = {}
     with InputPacker(
         shipment.plan,
-        shipment.ground.store,
+        shipment.context.store,
         lambda number: keys.group_inputs(group_id, number),
         by_value=shipment.by_value,
     ) as packer:
@@ -173,7 +172,7 @@ def _pack_inputs(
 
 def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Prepared:
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
-    ground = shipment.ground
+    context = shipment.context
     order = _order(wish, shipment, packed, group_id)
     table = packed.table.to_bytes()
     group = Group(
@@ -185,25 +184,25 @@ def _write(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Pr
         submit_fn_name=wish.name,
         slug=hardware.slug(shipment.options.accelerator),
         handle=shipment.shared_fields(wish.name),
-        more={"spot": ground.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()},
+        more={"spot": context.placement.spot, "machine": os.uname().nodename, "python": fingerprint.python()},
         settings=_settings(wish, shipment),
         order_sha256=digests.of_bytes(order.to_bytes()),
         table_sha256=digests.of_bytes(table),
         outputs=_outputs(shipment),
-        key_id=ground.key_id,
-        spot=ground.placement.spot,
+        key_id=context.key_id,
+        spot=context.placement.spot,
     )
-    addresses = sorted({ground.store.url, *(ref.uri for ref in packed.data), *packed.table.addresses()})
-    kept = secrets_of(shipment.captured.values, ground.backend.environ, shipment.interpreter, addresses, shipment.pod)
-    ground.backend.keep(group_id, kept, lambda: _keys_of(group, ground.key))
-    ground.store.put(keys.group_order(group_id), order.to_bytes())
+    addresses = sorted({context.store.url, *(ref.uri for ref in packed.data), *packed.table.addresses()})
+    kept = secrets_of(shipment.captured.values, context.backend.environ, shipment.interpreter, addresses, shipment.pod)
+    context.backend.keep(group_id, kept, lambda: _keys_of(group, context.key))
+    context.store.put(keys.group_order(group_id), order.to_bytes())
     step("driver:order-written")
-    ground.store.put(keys.group_table(group_id), table)
+    context.store.put(keys.group_table(group_id), table)
     step("driver:table-written")
-    group_key = seal.job_key(ground.key, group_id, ground.store.url)
-    ground.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
+    group_key = seal.job_key(context.key, group_id, context.store.url)
+    context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
     step("driver:manifest-written")
-    placed = Launcher(group, packed.table, order, ground.store, ground.backend, ground.placement, ground.key, kept)
+    placed = Launcher(group, packed.table, order, context.store, context.backend, context.placement, context.key, kept)
     return Prepared(placed, packed.errors)
 
 
@@ -213,7 +212,7 @@ def _keys_of(group: Group, key: bytes) -> list[bytes]:
 
 
 def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Order:
-    ground, plan = shipment.ground, shipment.plan
+    context, plan = shipment.context, shipment.plan
     return Order(
         job_id=group_id,
         function_name=wish.name,
@@ -225,8 +224,8 @@ def _order(wish: Wish, shipment: Shipment, packed: _Packed, group_id: str) -> Or
         script=calls.script_of(plan),
         environment=tuple(shipment.captured.values),
         output_dir=_outputs(shipment),
-        accelerator=ground.placement.name,
-        hosts=ground.placement.hosts,
+        accelerator=context.placement.name,
+        hosts=context.placement.hosts,
         deadline=shipment.options.deadline,
         fingerprint=shipping.versions(),
         data=packed.data,
@@ -244,12 +243,12 @@ def _settings(wish: Wish, shipment: Shipment) -> Settings:
 
 def _outputs(shipment: Shipment) -> str:
     """Return below which address each child has a folder of its own, the same for every attempt at its input."""
-    own = f"{shipment.ground.store.url}/{keys.OUTPUTS}"
+    own = f"{shipment.context.store.url}/{keys.OUTPUTS}"
     return outputs.chosen(shipment.options.output_dir, os.environ) or outputs.address(own)
 
 
 def _undo(shipment: Shipment, group_id: str) -> None:
     """Leave nothing of a batch that did not come to its manifest."""
     with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
-        shipment.ground.store.delete(keys.group(group_id))
-        shipment.ground.backend.forget_kept(group_id)
+        shipment.context.store.delete(keys.group(group_id))
+        shipment.context.backend.forget_kept(group_id)

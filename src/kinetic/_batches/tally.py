@@ -27,13 +27,7 @@ OVER = frozenset({SUCCEEDED, FAILED, CANCELLED, REMOVED, REFUSED})
 
 
 def state_of(board: Board | Loose, index: int, refused: Collection[int] = ()) -> str:
-    """Say in which state one input is.
-
-    Args:
-        board: Has looked.
-        index: The input.
-        refused: The inputs that could not be submitted.
-    """
+    """Return in which state one input was when it was looked at last; ``refused`` could not be submitted."""
     if board.attempts[index] < 0:
         return REFUSED if index in refused else MISSING
     end = board.end(index)

@@ -136,9 +136,7 @@ class _Others:
     def loss(self, board: Board | Loose, *, at_once: bool = False) -> BaseException | None:
         """Return what to raise because the rest will not be submitted; None while it may be.
 
-        Args:
-            board: Shows how the children stand.
-            at_once: Do not look twice: somebody may be taking over in this very moment.
+        Unless it is asked for at once, it looks twice: somebody may be taking over in this very moment.
         """
         error = self._batch._submission_error
         if error is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._jobs import debugging, ground
+from kinetic._jobs import debugging, submit_context
 from kinetic._output import tracebacks
 from kinetic._wire import standard_library
 
@@ -25,7 +25,7 @@ def submit(
         CallableError: The arguments do not fit the function's signature; nothing was submitted.
     """
     with standard_library.naming_what_hides():
-        there = ground.prepare(options)
+        there = submit_context.prepare(options)
         from kinetic._jobs import referring, submitting  # 40 ms on first use, beside the keeper's own start
         from kinetic._packing.call import Call, check_arguments
 

@@ -14,8 +14,8 @@ from kinetic.errors import DebugError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
+    from kinetic._jobs.submit_context import SubmitContext
 
 _TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
 _NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
@@ -42,22 +42,22 @@ def seconds(options: Options, environ: Mapping[str, str]) -> float | None:
     return found
 
 
-def check(options: Options, ground: Ground, interpreter: str) -> None:
+def check(options: Options, context: SubmitContext, interpreter: str) -> None:
     """Refuse a job on this machine whose environment has no debugger; other environments get one when the job begins.
 
     What does not hold with a debugger is said.
 
     Args:
         options: How it is to run.
-        ground: Where it goes.
+        context: Where it goes.
         interpreter: The Python of an isolated environment, or "" for this one.
 
     Raises:
         DebugError: debugpy is not installed here.
         OptionError: KINETIC_DEBUG_WAIT_TIMEOUT is not a number of seconds.
     """
-    seconds(options, ground.backend.environ)
-    if options.debug and ground.backend.is_here and not interpreter and importlib.util.find_spec("debugpy") is None:
+    seconds(options, context.backend.environ)
+    if options.debug and context.backend.is_here and not interpreter and importlib.util.find_spec("debugpy") is None:
         raise DebugError(
             "debug=True needs debugpy, which is not installed here",
             why="the job would run in this environment",

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from kinetic._jobs.ground import Ground
+    from kinetic._jobs.submit_context import SubmitContext
     from kinetic._packing.root import Plan
 
 
-def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) -> str:
+def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
     """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
 
     Raises:
@@ -30,14 +30,14 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
     """
     from kinetic._images import environments
 
-    if not ground.backend.is_here or environments.wanted(os.environ) == "same":
+    if not context.backend.is_here or environments.wanted(os.environ) == "same":
         _warn_of_a_stranger()
         return ""
     from kinetic._images import choosing, uv
     from kinetic._jobs import defaults, podding
     from kinetic._packing import dependencies, root
 
-    base = defaults.is_wanted("base_packages", plan.root, ground.target.profile, os.environ)
+    base = defaults.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
     found = dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)),
@@ -45,7 +45,7 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, ground: Ground) ->
         export=uv.export,
         base=base,
     )
-    kind = "gpu" if ground.placement.kind == "gpu" and places.local().limits.gpus else "cpu"  # others are emulated
+    kind = "gpu" if context.placement.kind == "gpu" and places.local().limits.gpus else "cpu"  # others are emulated
     packages = choosing.base_packages(kind, found.names) if base else ()
     output.once("; ".join([*found.notes[:1], *podding.base_note(packages, base=base)]))
     for note in found.notes[1:]:

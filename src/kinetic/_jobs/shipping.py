@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic import _settings as settings
-from kinetic._jobs import defaults, interpreting, places, record, referring, resources
-from kinetic._jobs import ground as grounds
+from kinetic._jobs import defaults, interpreting, places, record, referring, resources, submit_context
 from kinetic._jobs.resources import Resources
 from kinetic._output.format import size_text
 from kinetic._packing import archive, environment, root
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
     from kinetic._backends.wishes import PodWishes
     from kinetic._data.data import Data
-    from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
     from kinetic._jobs.referring import Found
+    from kinetic._jobs.submit_context import SubmitContext
     from kinetic._packing.archive import Shipped
     from kinetic._packing.environment import Captured
     from kinetic._packing.root import Plan
@@ -43,7 +42,7 @@ class Shipment(NamedTuple):
     Attributes:
         plan: The project that ships.
         options: Final: what the decorator left open is filled in.
-        ground: Where it goes.
+        context: Where it goes.
         captured: The environment variables that go along.
         interpreter: The Python of an isolated environment, or "" for this client's own.
         by_value: Modules that the user wants by value.
@@ -53,7 +52,7 @@ class Shipment(NamedTuple):
 
     plan: Plan
     options: Options
-    ground: Ground
+    context: SubmitContext
     captured: Captured
     interpreter: str
     by_value: tuple[str, ...]
@@ -62,11 +61,11 @@ class Shipment(NamedTuple):
 
     def ship_data(self, found: Found, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it; see ``referring.ship``."""
-        return referring.ship(found, volumes, self.ground.store, cache(), is_here=self.ground.backend.is_here)
+        return referring.ship(found, volumes, self.context.store, cache(), is_here=self.context.backend.is_here)
 
     def shared_fields(self, function: str) -> dict[str, Any]:
         """Return what the records of all jobs of this submission have in common; see ``record.make``."""
-        ground, target = self.ground, self.ground.target
+        context, target = self.context, self.context.target
         return {
             "backend": target.backend.value,
             "project": target.project.value,
@@ -78,56 +77,56 @@ class Shipment(NamedTuple):
             "accelerator": str(self.options.accelerator),
             "func_name": function,
             "created_at": names.utc(time.time()),
-            "store": ground.store.url,
+            "store": context.store.url,
             "context": target.context.value or None,
-            "host": places.machine_of(ground.backend) or None,
-            "key_id": ground.key_id,
-            record.LONGEST_NAME: record.longest_name(ground.backend, ground.placement.hosts),
+            "host": places.machine_of(context.backend) or None,
+            "key_id": context.key_id,
+            record.LONGEST_NAME: record.longest_name(context.backend, context.placement.hosts),
         }
 
 
-def settle(function: Callable[..., Any], options: Options, ground: Ground) -> Shipment:
+def settle(function: Callable[..., Any], options: Options, context: SubmitContext) -> Shipment:
     """Find the project of a function, fill in its options, and make its environment ready."""
     plan = root.find_root(function)
-    options = defaults.applied(options, plan.root, ground.target.profile, os.environ)
-    if options.placement() != ground.placement:
-        ground = grounds.prepare(options)  # the place had been told before the project was read
-    grounds.announce(ground, options)
-    _refuse_folders_of_this_machine(options, ground)
+    options = defaults.applied(options, plan.root, context.target.profile, os.environ)
+    if options.placement() != context.placement:
+        context = submit_context.prepare(options)  # the place had been told before the project was read
+    submit_context.announce(context, options)
+    _refuse_folders_of_this_machine(options, context)
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     if missing := environment.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
-    interpreter = interpreting.interpreter_for(function, plan, ground)
+    interpreter = interpreting.interpreter_for(function, plan, context)
     by_value = tuple(project_file.read_project_options(plan.root).by_value)
     pod = None
-    if ground.settings is not None:
+    if context.settings is not None:
         from kinetic._jobs import podding  # only for clusters
 
         pod = podding.wishes(
             function,
             plan,
             options,
-            ground.placement,
-            store=ground.store,
-            settings=ground.settings,
-            profile=ground.target.profile,
+            context.placement,
+            store=context.store,
+            settings=context.settings,
+            profile=context.target.profile,
             environ=os.environ,
         )
     asked = resources.read(options.resources or {})
-    return Shipment(plan, options, ground, captured, interpreter, by_value, pod, asked)
+    return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
 
 
-def _refuse_folders_of_this_machine(options: Options, ground: Ground) -> None:
+def _refuse_folders_of_this_machine(options: Options, context: SubmitContext) -> None:
     """Refuse an output folder that would lie in the pod, and go with it."""
     chosen = outputs.chosen(options.output_dir, os.environ)
-    if ground.backend.is_here or not outputs.folder_of(chosen) or read("KINETIC_SHARED_STORE", os.environ) == "1":
+    if context.backend.is_here or not outputs.folder_of(chosen) or read("KINETIC_SHARED_STORE", os.environ) == "1":
         return
     raise OptionError(
         f"a job on a cluster cannot leave its outputs in {chosen}",
         why="the folder would be one of its pod's, and be gone with it",
-        next=f"output_dir={ground.store.url + '/my-outputs'!r}, or leave it out",
+        next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
         code="output-elsewhere",
     )
 
@@ -135,10 +134,10 @@ def _refuse_folders_of_this_machine(options: Options, ground: Ground) -> None:
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     """Bring the project into the store, without what ships as data, and tell what the user should know of it."""
     begun = time.monotonic()
-    home, ground = settings.kinetic_home(os.environ), shipment.ground
+    home, context = settings.kinetic_home(os.environ), shipment.context
     written = outputs.not_shipped(outputs.chosen(shipment.options.output_dir, os.environ), shipment.plan.folders())
     exclude = (home, places.runtime(), *data, *written)
-    shipped = archive.ship(shipment.plan, ground.store, cache=home / "cache", exclude=exclude)
+    shipped = archive.ship(shipment.plan, context.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
         output.say(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")

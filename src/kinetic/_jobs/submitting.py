@@ -19,22 +19,22 @@ from kinetic._wire.steps import step
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._jobs.ground import Ground
     from kinetic._jobs.options import Options
     from kinetic._jobs.shipping import Shipment
+    from kinetic._jobs.submit_context import SubmitContext
     from kinetic._packing.call import Call
     from kinetic._wire.handles import JobRecord
 
 _UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
 
 
-def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
+def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
     """Pack a call, write its order and record, and launch it.
 
     Args:
         call: The call.
         options: How it is to run.
-        ground: Where it goes.
+        context: Where it goes.
 
     Returns:
         The job's handle, as soon as the job no longer needs this process.
@@ -42,11 +42,11 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
     Raises:
         KineticError: Nothing was launched, and nothing of it is left.
     """
-    shipment = shipping.settle(call.function, options, ground)
-    options, ground = shipment.options, shipment.ground
-    debugging.check(options, ground, shipment.interpreter)
+    shipment = shipping.settle(call.function, options, context)
+    options, context = shipment.options, shipment.context
+    debugging.check(options, context, shipment.interpreter)
     job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
-    ground.backend.begin(job_id)
+    context.backend.begin(job_id)
     step("client:begun")
     try:
         with output.phase("packing", summary=False):  # _pack says more than how long it took
@@ -61,7 +61,7 @@ def submit(call: Call, options: Options, ground: Ground) -> JobHandle:
         _launch(order, shipment)
         step("client:launched")
     except BaseException:
-        _undo(ground, job_id)
+        _undo(context, job_id)
         raise
     shipping.tell(tuple(shipment.captured.notes))
     return handle_of(job)
@@ -72,12 +72,12 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
 
     The call first: only then it is known what of the project ships as data.
     """
-    options, ground, plan = shipment.options, shipment.ground, shipment.plan
+    options, context, plan = shipment.options, shipment.context, shipment.plan
     found = referring.Found()
     payload = calls.pack(
         call,
         plan,
-        ground.store,
+        context.store,
         (keys.function(job_id), keys.arguments(job_id)),
         by_value=shipment.by_value,
         swap=found,
@@ -95,9 +95,9 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
         plan=plan.to_json(),
         script=calls.script_of(plan),
         environment=tuple(shipment.captured.values),
-        output_dir=_output_dir(options, ground, job_id),
-        accelerator=ground.placement.name,
-        hosts=ground.placement.hosts,
+        output_dir=_output_dir(options, context, job_id),
+        accelerator=context.placement.name,
+        hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
         debug=debugging.seconds(options, os.environ),
         retries=0 if options.debug else options.retries or 0,
@@ -110,42 +110,42 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, referring
 
 def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     """Write order and record: from here on the job can be found."""
-    options, ground = shipment.options, shipment.ground
+    options, context = shipment.options, shipment.context
     job_id = order.job_id
     shared = shipment.shared_fields(call.name)
     job = record.make(shared, job_id, debug=options.debug, output_dir=order.output_dir)
     written = order.to_bytes()
     more = {
-        "spot": ground.placement.spot,
+        "spot": context.placement.spot,
         "machine": os.uname().nodename,
         "python": fingerprint.python(),
         "order_sha256": digests.of_bytes(written),
     }
-    job_key = seal.job_key(ground.key, job_id, ground.store.url)
-    ground.store.put(keys.order(job_id), written)
+    job_key = seal.job_key(context.key, job_id, context.store.url)
+    context.store.put(keys.order(job_id), written)
     step("client:order-written")
-    ground.store.put(keys.record(job_id), record.to_bytes(handles.plain(job), more, job_key))
+    context.store.put(keys.record(job_id), record.to_bytes(handles.plain(job), more, job_key))
     step("client:record-written")
     return job
 
 
 def _launch(order: Order, shipment: Shipment) -> None:
-    ground = shipment.ground
-    job_key = seal.job_key(ground.key, order.job_id, ground.store.url)
+    context = shipment.context
+    job_key = seal.job_key(context.key, order.job_id, context.store.url)
     token = {} if order.debug is None else {debug.TOKEN_VARIABLE: debug.token(job_key)}
     launch = Launch(
         order=order,
         order_sha256=digests.of_bytes(order.to_bytes()),
-        store_url=ground.store.url,
-        placement=ground.placement,
+        store_url=context.store.url,
+        placement=context.placement,
         key=job_key,
-        key_id=ground.key_id,
+        key_id=context.key_id,
         captured={**shipment.captured.values, **token},
         interpreter=shipment.interpreter,
         requirements=shipment.pod.to_json() if shipment.pod is not None else None,
         owner=_owner(shipment),
     )
-    ground.backend.launch([launch])
+    context.backend.launch([launch])
 
 
 def _owner(shipment: Shipment) -> str:
@@ -156,16 +156,16 @@ def _owner(shipment: Shipment) -> str:
     return cluster.owner(os.environ)
 
 
-def _undo(ground: Ground, job_id: str) -> None:
+def _undo(context: SubmitContext, job_id: str) -> None:
     """Leave nothing of a submission that did not come to its end."""
     with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
-        ground.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
-        ground.backend.remove([job_id])
-        ground.store.delete(keys.job(job_id))
-    ground.backend.finish_submitting(job_id)
+        context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
+        context.backend.remove([job_id])
+        context.store.delete(keys.job(job_id))
+    context.backend.finish_submitting(job_id)
 
 
-def _output_dir(options: Options, ground: Ground, job_id: str) -> str:
+def _output_dir(options: Options, context: SubmitContext, job_id: str) -> str:
     """Return the argument, else the variable, else a folder of the job's own."""
-    own = f"{ground.store.url}/{keys.outputs(job_id)}"
+    own = f"{context.store.url}/{keys.outputs(job_id)}"
     return outputs.chosen(options.output_dir, os.environ) or outputs.address(own)

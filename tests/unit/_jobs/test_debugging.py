@@ -50,7 +50,7 @@ def test_a_time_that_is_none_is_refused(setting) -> None:
         debugging.seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
 
 
-def ground(*, here: bool) -> SimpleNamespace:
+def context(*, here: bool) -> SimpleNamespace:
     return SimpleNamespace(backend=SimpleNamespace(is_here=here, environ={}))
 
 
@@ -58,7 +58,7 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
-        debugging.check(DEBUG, ground(here=True), "")
+        debugging.check(DEBUG, context(here=True), "")
 
     assert raised.value.next == 'pip install "kinetic-jobs[debug]"'
 
@@ -66,12 +66,12 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
 def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    debugging.check(DEBUG, ground(here=False), "")
-    debugging.check(DEBUG, ground(here=True), "/some/python")
+    debugging.check(DEBUG, context(here=False), "")
+    debugging.check(DEBUG, context(here=True), "/some/python")
 
 
 def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
-    debugging.check(DEBUG._replace(deadline=5.0), ground(here=False), "")
+    debugging.check(DEBUG._replace(deadline=5.0), context(here=False), "")
 
     assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
 

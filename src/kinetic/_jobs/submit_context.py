@@ -1,4 +1,4 @@
-"""The ground of a job: where it goes, resolved and asked to get ready, before anything else is imported or packed.
+"""Where a job goes, resolved and asked to get ready before anything else is imported or packed.
 
 A keeper needs as long to start as a client needs to import its pickler. So the place is told first, and both go on side
 by side.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
 
 
-class Ground(NamedTuple):
+class SubmitContext(NamedTuple):
     """Where one job goes, and everything of this client that it needs.
 
     Attributes:
@@ -53,7 +53,7 @@ class Ground(NamedTuple):
     settings: ClusterSettings | None
 
 
-def prepare(options: Options) -> Ground:
+def prepare(options: Options) -> SubmitContext:
     """Resolve where a job goes, refuse what cannot work there, and let the place begin to get ready."""
     placement = options.placement()
     target = settings.resolve(
@@ -79,7 +79,7 @@ def prepare(options: Options) -> Ground:
     with output.phase("asking the store", summary=False):
         probing.check(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, tombstones.seen)
-    return Ground(target, backend, store, placement, key_id, key, notes, wanted)
+    return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
 
 
 def _settings_of(target: Target) -> ClusterSettings:
@@ -88,12 +88,12 @@ def _settings_of(target: Target) -> ClusterSettings:
     return cluster.read(target.profile, os.environ)
 
 
-def announce(ground: Ground, options: Options) -> None:
+def announce(context: SubmitContext, options: Options) -> None:
     """Say once in a process where jobs run, what is emulated, and what of the options has no meaning here.
 
     Only once the options are final: the project may have said what the decorator did not.
     """
-    if ground.backend.is_here:
+    if context.backend.is_here:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
@@ -102,8 +102,8 @@ def announce(ground: Ground, options: Options) -> None:
         here = "jobs run on this machine"
         output.once(f"{here}{f' and end {bound}' if is_news else ''}{told}", about=f"{here}{told}")
     else:
-        output.once(f"jobs run in {_place(ground.target)}")
-    for note in ground.notes:
+        output.once(f"jobs run in {_place(context.target)}")
+    for note in context.notes:
         output.once(note)
     if strange := variables.unknown(os.environ, options.capture_env_vars or ()):
         output.warn_once(variables.told(strange))
