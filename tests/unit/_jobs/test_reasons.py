@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kinetic._backends.clock import SYSTEM
 from kinetic._backends.kube import explaining
 from kinetic._backends.kube.diagnosis import Finding
 from kinetic._jobs import places, waiting
@@ -21,7 +22,7 @@ PENDING = Snapshot(JobStatus.PENDING)
 def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[Finding], tuple[str, str]]:
     """Return a function that asks why a pending job waits, of a cluster that has a finding; always at once."""
     now: list[Finding] = []
-    backend = SimpleNamespace(is_here=False, explain=lambda name: explaining.diagnosis(now[-1], name))
+    backend = SimpleNamespace(is_here=False, clock=SYSTEM, explain=lambda name: explaining.diagnosis(now[-1], name))
     monkeypatch.setattr(places, "backend_of", lambda _: backend)
     monkeypatch.setattr(waiting, "_REASON_SECONDS", 0.0)
     reasons = waiting._Reasons(SimpleNamespace(job_id=JOB_ID))
