@@ -99,7 +99,6 @@ def _small(bench: Bench, folder: Path, count: int) -> None:
 
 
 def _large(bench: Bench, folder: Path, size: int) -> None:
-    from kinetic._stores.plain_gcs import PlainGcsStore
 
     from kinetic._stores import open_store
 
@@ -108,28 +107,24 @@ def _large(bench: Bench, folder: Path, size: int) -> None:
     with source.open("wb") as file:
         for _ in range(size >> 20):
             file.write(piece)
-    store, plain, bucket = open_store("gs://bucket/ours"), PlainGcsStore("gs://bucket/ours"), _bucket()
+    store, bucket = open_store("gs://bucket/ours"), _bucket()
     blob = bucket.blob("large")
     up = alternate(
         bench.runs,
         ours=lambda: _seconds(lambda: store.put("large", source)),
         created=lambda: _seconds(lambda: store.delete("large") and store.put("large", source, if_absent=True)),
-        plain=lambda: _seconds(lambda: plain.put("large", source)),
         google=lambda: _seconds(lambda: blob.upload_from_filename(source)),
     )
     mebibytes = size >> 20
     bench.ratio(f"{mebibytes} MiB up", up["ours"], up["google"], 1, "s")
     bench.ratio(f"{mebibytes} MiB up, only if absent", up["created"], up["google"], None, "s")
-    bench.ratio(f"{mebibytes} MiB up, standard library alone", up["plain"], up["google"], None, "s")
     with Target(folder) as target:
         down = alternate(
             bench.runs,
             ours=lambda: _seconds(lambda: store.fetch("large", target / "ours")),
-            plain=lambda: _seconds(lambda: plain.fetch("large", target / "plain")),
             google=lambda: _seconds(lambda: blob.download_to_filename(target / "theirs")),
         )
     bench.ratio(f"{mebibytes} MiB down", down["ours"], down["google"], 1, "s")
-    bench.ratio(f"{mebibytes} MiB down, standard library alone", down["plain"], down["google"], None, "s")
 
 
 class Target:
