@@ -298,7 +298,7 @@ def test_a_job_that_uses_kinetic_needs_nothing_outside_of_what_travels_and_compi
     cloud_pods: Pods,
 ) -> None:
     cloud_pods.order(USES_KINETIC, "")
-    cloud_pods.page = replace(cloud_pods.page, output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
+    cloud_pods.tell(output_dir="gs://b/out", checkpoint_dir="gs://b/out/checkpoints")
 
     code, out = cloud_pods.run(LANG="C.UTF-8")
 
