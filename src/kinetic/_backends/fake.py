@@ -130,7 +130,7 @@ class _Roles:
 
     def name_of(self, job_id: str, hosts: int) -> str:  # noqa: ARG002 - a cluster's names depend on it
         """Return the name of a job; see the protocol."""
-        return f"{self.name}-{job_id}"
+        return f"kinetic-{job_id}"
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:  # noqa: ARG002 - it takes no time
         """End jobs; those that have not ended are gone with it."""
