@@ -93,7 +93,9 @@ test-all: $(ENV_READY) cluster-if-it-can-be-had
 	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
 	@$(PYTEST) -m 'not nightly' $(ARGS)
 
+# Where there is no wheel of atheris for this Python, the tests that need it skip and say so. KINETIC_FUZZ_SECONDS: a reader.
 nightly: $(ENV_READY)
+	@$(UV) pip install --quiet --only-binary atheris --python $(ENV)/bin/python --group fuzz || true
 	@$(PYTEST) -m nightly $(ARGS)
 
 # tests/typing is the public interface as a program: both type checkers read it, once it is there.
