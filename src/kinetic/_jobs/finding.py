@@ -242,7 +242,7 @@ def _load(store: Store, job_id: str) -> JobHandle:
 
 def _stores(target: Target) -> list[Store]:
     """Return where jobs are looked for: in the store of the target, and in that of this machine."""
-    found = [open_store(target.store.value), places.local_store()]
+    found = [places.name_if_open(open_store(target.store.value)), places.local_store()]
     return found[:1] if found[0].url == found[1].url else found
 
 

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kinetic import _output as output
 from kinetic import _settings as settings
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._settings import keyring
 from kinetic._stores import open_store
-from kinetic._wire import seal
+from kinetic._wire import folders, seal
 from kinetic.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -88,6 +89,14 @@ def store_of(job: JobRecord) -> Store:
 def local_store() -> Store:
     """Return the store of the jobs of this machine."""
     return open_store(settings.resolve(backend=registry.HERE.name).store.value)
+
+
+def name_if_open(store: Store) -> Store:
+    """Return a store, and tell once that others may write into the folder that it is."""
+    who = folders.others_who_write(store.local.root) if store.local is not None else ""
+    if who:
+        output.once(f"others may write to the store {store.url}: {who}")
+    return store
 
 
 def home() -> Path:

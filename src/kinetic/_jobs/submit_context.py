@@ -75,7 +75,7 @@ def prepare(options: Options) -> SubmitContext:
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
-    store = open_store(target.store.value)
+    store = places.name_if_open(open_store(target.store.value))
     with output.phase("asking the store", summary=False):
         probing.check(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, tombstones.seen)

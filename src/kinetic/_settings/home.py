@@ -48,9 +48,9 @@ def kinetic_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that lasts; it need not exist yet.
 
     Raises:
-        SettingsError: No home folder is known for this user.
+        SettingsError: No home folder is known for this user, or others may write into the home.
     """
-    return path_of(read("KINETIC_HOME", environ) or "~/.kinetic", environ)
+    return _trusted(path_of(read("KINETIC_HOME", environ) or "~/.kinetic", environ), "kinetic home", "KINETIC_HOME")
 
 
 def ensure_home(environ: Mapping[str, str]) -> Path:
@@ -101,14 +101,15 @@ def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewh
         elsewhere: A local folder that every user may write, for homes that are shared over a network.
 
     Raises:
-        SettingsError: The folder for shared homes belongs to somebody else or is open to others, or cannot be made.
+        SettingsError: It belongs to somebody else or others may write into it, or the one for shared homes cannot be
+            made.
     """
     chosen = read("KINETIC_RUNTIME_DIR", environ)
     if chosen is not None:
-        return path_of(chosen, environ)
+        return _trusted(path_of(chosen, environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
     home = kinetic_home(environ)
     if is_local(home, mounts=mounts):
-        return home / "run" / machine_id(environ)
+        return _trusted(home / "run" / machine_id(environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
     parent = elsewhere / f"kinetic-{os.getuid()}-{_short_digest(os.path.realpath(home))}"
     _make_private(parent)
     return parent / machine_id(environ)
@@ -216,6 +217,26 @@ def _unescaped(field: str) -> str:
     """Undo the kernel's writing of blank, tab, newline and backslash as three octal digits."""
     first, *others = field.split("\\")
     return first + "".join(chr(int(other[:3], 8)) + other[3:] for other in others)
+
+
+def _trusted(folder: Path, what: str, variable: str) -> Path:
+    """Return a folder unless others may write into it: keys, profiles and what is to be run lie there.
+
+    Raises:
+        SettingsError: They may.
+    """
+    who = folders.others_who_write(folder)
+    if not who:
+        return folder
+    import shlex  # on the way to an error
+
+    is_mine = folder.stat().st_uid == os.geteuid()
+    raise SettingsError(
+        f"the {what} {folder} cannot be trusted",
+        why=f"{who}; whoever writes there decides what runs as you",
+        next=f"chmod go-w {shlex.quote(str(folder))}" if is_mine else f"set {variable} to a folder of your own",
+        code="not-private",
+    )
 
 
 def _make_private(folder: Path) -> None:

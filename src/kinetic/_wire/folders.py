@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from os import write as _write
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
@@ -81,3 +82,22 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
+
+
+def others_who_write(folder: str | os.PathLike[str]) -> str:
+    """Return who besides this user may write into a folder, as half a sentence; "" where nobody may, or it is missing.
+
+    A group may where it is this user's own: many systems give each user one, and let it write by default.
+    """
+    try:
+        about = os.stat(folder)
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(about.st_mode)
+    if about.st_uid != os.geteuid():
+        return f"it belongs to user {about.st_uid}, and you are user {os.geteuid()}"
+    if mode & stat.S_IWOTH:
+        return f"its mode {mode:04o} lets every user write into it"
+    if mode & stat.S_IWGRP and about.st_gid != os.getegid():
+        return f"its mode {mode:04o} lets the group {about.st_gid} write into it"
+    return ""
