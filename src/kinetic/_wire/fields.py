@@ -220,6 +220,8 @@ def _build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, 
 
 
 def _known(readers: Mapping[str, Reader[Any]], page: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(page, Mapping):
+        raise FieldError(f"it must be an object, not {shown(page)}")
     known: dict[str, Any] = {}
     for name, reader in readers.items():
         if name in page:

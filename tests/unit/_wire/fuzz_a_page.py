@@ -34,5 +34,5 @@ if __name__ == "__main__":
     (corpus / "honest").write_text(json.dumps(honest))
     for number, name in enumerate(honest):  # and without each of its fields
         (corpus / f"less-{number}").write_text(json.dumps({key: honest[key] for key in honest if key != name}))
-    atheris.Setup([sys.argv[0], *sys.argv[3:], str(corpus)], feed)
+    atheris.Setup([sys.argv[0], f"-artifact_prefix={corpus}/", *sys.argv[3:], str(corpus)], feed)
     atheris.Fuzz()
