@@ -60,8 +60,8 @@ def peak():
 
 def end_all(count):
     # Ends the jobs of a batch of this size as their keepers would, without running them.
-    from kinetic._stores import transfer
-    from kinetic._jobs import places
+    from kinetic._stores import parallel as transfer
+    from kinetic._jobs import locate as places
     from kinetic._wire import keys, seal
     batch = noop.run_async_map(range(count), max_concurrent=1)
     batch.cancel()
@@ -151,11 +151,11 @@ def _counting(bench: Bench, ground: Ground, count: int) -> None:
 
 def _pool(ground: Ground) -> float:
     """Return the milliseconds that an interpreter takes in a pool as wide as the queue."""
-    from kinetic._backends.local import limits
+    from kinetic._backends.local import scheduler
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
-    with ThreadPoolExecutor(limits.limits(os.environ).slots) as pool:
+    with ThreadPoolExecutor(scheduler.limits(os.environ).slots) as pool:
         list(pool.map(lambda _: ground.seconds_of(*words), range(POOL)))
     return (time.perf_counter() - begun) * 1e3 / POOL
 

@@ -61,7 +61,7 @@ class Server:
 def _small(bench: Bench, folder: Path, count: int) -> None:
     from google.cloud.storage import transfer_manager
 
-    from kinetic._stores import open_store, transfer
+    from kinetic._stores import open_store, parallel
 
     source = folder / "small"
     source.mkdir()
@@ -83,11 +83,11 @@ def _small(bench: Bench, folder: Path, count: int) -> None:
 
     def ours_down() -> float:
         with Target(folder) as target:
-            return _seconds(lambda: transfer.fetch_many(store, [(name, target / name) for name in names]))
+            return _seconds(lambda: parallel.fetch_many(store, [(name, target / name) for name in names]))
 
     ours_up = alternate(
         bench.runs,
-        ours=lambda: _seconds(lambda: transfer.put_many(store, [(name, source / name) for name in names])),
+        ours=lambda: _seconds(lambda: parallel.put_many(store, [(name, source / name) for name in names])),
         threads=lambda: up(threads),
         processes=lambda: up(processes),
     )

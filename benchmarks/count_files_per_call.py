@@ -62,7 +62,7 @@ def train(rate):
 if __name__ == "__main__":
     assert train(0.1) == 0.1
 """
-ROLES = {"kinetic/_remote/callable.py": "client", "kinetic/_backends/local/keeper.py": "supervisor"}
+ROLES = {"kinetic/_remote/callable.py": "client", "kinetic/_backends/local/supervisor.py": "supervisor"}
 
 
 def count(python: str = sys.executable) -> dict[str, dict[str, set[str]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click  # noqa: TID251 - the page is made from click's commands
 
-from kinetic._cli.lazy import LazyGroup
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.main import cli
 
 PAGE = Path(__file__).with_name("command-line.md")

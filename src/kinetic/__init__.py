@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._remote.callable import RemoteCallable
     from kinetic._remote.decorator import run
-    from kinetic._remote.outputs import checkpoint_dir, output_dir
+    from kinetic._remote.output_dirs import checkpoint_dir, output_dir
     from kinetic._version import __version__
     from kinetic.collections import BatchHandle, attach_batch
     from kinetic.errors import BatchError

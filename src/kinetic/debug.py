@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kinetic._wire.debug import PORT as DEBUGPY_PORT
+from kinetic._wire.inspection import PORT as DEBUGPY_PORT
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -40,9 +40,9 @@ def wait_for_debug_server(job: JobHandle, timeout: float | None = None, *, host:
         DebugError: The job has no debug server, or has ended.
         JobTimeoutError: The seconds are over (also a TimeoutError).
     """
-    from kinetic._jobs import attaching
+    from kinetic._inspect import debugger
 
-    attaching.wait_for_server(job, host=host, timeout=timeout)
+    debugger.wait_for_server(job, host=host, timeout=timeout)
 
 
 def start_port_forward(job: JobHandle, local_port: int = DEBUGPY_PORT, *, host: int = 0) -> Popen[bytes]:
@@ -56,9 +56,9 @@ def start_port_forward(job: JobHandle, local_port: int = DEBUGPY_PORT, *, host: 
     Raises:
         DebugError: The port is taken; the message names a free one.
     """
-    from kinetic._jobs import forwarding
+    from kinetic._inspect import port_forward
 
-    return forwarding.start(job, host=host, local_port=local_port)
+    return port_forward.start(job, host=host, local_port=local_port)
 
 
 def print_attach_instructions(
@@ -75,10 +75,10 @@ def print_attach_instructions(
     Raises:
         DebugError: The job has no debug server, or has ended.
     """
-    from kinetic._jobs import attaching
+    from kinetic._inspect import debugger
 
-    address = attaching.wait_for_server(job, host=host)
-    attaching.print_instructions(job, address, local_port=local_port, working_dir=working_dir, host=host)
+    address = debugger.wait_for_server(job, host=host)
+    debugger.print_instructions(job, address, local_port=local_port, working_dir=working_dir, host=host)
 
 
 def cleanup_port_forward(proc: Popen[Any] | None) -> None:
@@ -88,6 +88,6 @@ def cleanup_port_forward(proc: Popen[Any] | None) -> None:
         proc: From ``start_port_forward`` or ``JobHandle.debug_attach``.
     """
     if proc is not None:
-        from kinetic._jobs import forwarding
+        from kinetic._inspect import port_forward
 
-        forwarding.stop(proc)
+        port_forward.stop(proc)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic
+from kinetic._config import VARIABLES
 from kinetic._jobs import status
-from kinetic._settings import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "kinetic"

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic import _settings as settings
+from kinetic import _config as settings
 from kinetic import errors
-from kinetic._settings import keyring
+from kinetic._config import keyring
 from kinetic._stores.files import FileStore
 
 FLOWS = Path(__file__).parents[1] / "flows" / "conftest.py"

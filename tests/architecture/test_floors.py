@@ -16,7 +16,11 @@ ROOT = Path(__file__).parents[2]
 TRESPASSES = {
     "a word that knows a job": ("_wire", "from kinetic import _jobs", "Imports point down the floors"),
     "a maker that knows its neighbour": ("_packing", "from kinetic import _data", "Imports point down the floors"),
-    "a runner that reads settings": ("_runner", "from kinetic import _settings", "The runner may import only"),
+    "a runner that reads settings": (
+        "_runner",
+        "from kinetic import _config as _settings",
+        "The runner may import only",
+    ),
     "a runner that opens the front door": ("_runner", "import kinetic", "Only the terminal comes in by"),
     "a word that needs a library": ("_wire", "import numpy", "The words that both sides share"),
     "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _packing and _runner import cloudpickle"),

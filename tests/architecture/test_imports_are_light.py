@@ -81,7 +81,7 @@ def test_the_rooms_of_clusters_load_no_library_before_a_cluster_is_asked(loaded_
 
 
 def test_a_job_on_this_machine_opens_no_room_of_clusters(loaded_by: Loader) -> None:
-    loaded = loaded_by("import kinetic._backends.registry, kinetic._backends.local.backend, kinetic._jobs.submitting")
+    loaded = loaded_by("import kinetic._backends.registry, kinetic._backends.local.backend, kinetic._jobs.submit")
 
-    assert not {name for name in loaded if name.startswith(("kinetic._gcp", "kinetic._backends.kube"))}
+    assert not {name for name in loaded if name.startswith(("kinetic._google", "kinetic._backends.kube"))}
     assert foreign(loaded) == set()

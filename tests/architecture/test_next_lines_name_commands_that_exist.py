@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from kinetic._cli.lazy import LazyGroup
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.main import cli
 
 SOURCE = Path(__file__).parents[2] / "src" / "kinetic"

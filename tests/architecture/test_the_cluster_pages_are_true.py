@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from kinetic._backends.kube import permissions
-from kinetic._backends.kube.containers import resources
-from kinetic._backends.kube.kinds import JOB, JOB_SET, Kind
-from kinetic._backends.kube.request import JobRequest
-from kinetic._gcp.pools import Pools
+from kinetic._backends.kube import discovery
+from kinetic._backends.kube.client import JOB, JOB_SET, Kind
+from kinetic._backends.kube.job_manifests import resources
+from kinetic._backends.kube.job_request import JobRequest
+from kinetic._google.pools import Pools
 from kinetic._hardware import GPUS, TPUS, place
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -61,7 +61,7 @@ def rights(found: dict[str, Any]) -> set[tuple[str, str, str]]:
 
 def checked() -> set[tuple[str, str, str]]:
     kinds: list[tuple[Kind, int]] = [(JOB, 1), (JOB, 2), (JOB_SET, 2)]
-    needs = chain.from_iterable(permissions.needed(kind, hosts=hosts) for kind, hosts in kinds)
+    needs = chain.from_iterable(discovery.needed_permissions(kind, hosts=hosts) for kind, hosts in kinds)
     return {(need.kind.group, need.resource, need.verb) for need in needs}
 
 
@@ -97,9 +97,9 @@ def test_what_can_be_pasted_can_be_read(page: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_kinetics_own_commands_exist(page: Path):
-    from kinetic._cli import tree
+    from kinetic._cli import command_tree
 
-    known = set(tree.below()), set(tree.below("jobs")), set(tree.below("batch"))
+    known = set(command_tree.below()), set(command_tree.below("jobs")), set(command_tree.below("batch"))
     lines = [line for text in blocks(page, "sh") for line in text.splitlines() if line.startswith("kinetic ")]
 
     for _, word, *rest in (line.split() for line in lines):

@@ -14,19 +14,19 @@ from cluster import nodes
 from cluster.plane import wait_for
 from servers.container import ContainerServer
 
-from kinetic._backends.kube import containers, diagnosis, forwarding, keeping, kinds, names, pod_logs, single, slices
-from kinetic._backends.kube.access import of_gke
+from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube import diagnosis, job_manifests, job_request, pod_exec, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.kubeconfig import of_context
-from kinetic._backends.kube.request import BucketVolume, JobRequest
-from kinetic._backends.kube.watching import Watch
-from kinetic._backends.wishes import Needs
-from kinetic._data.mounting import FuseMount
-from kinetic._gcp import clusters
-from kinetic._gcp.services import Service
+from kinetic._backends.kube.credentials import of_context, of_gke
+from kinetic._backends.kube.informer import Watch
+from kinetic._backends.kube.job_request import BucketVolume, JobRequest
+from kinetic._config.resources import ResourceRequests
+from kinetic._data.remote_refs import FuseMount
+from kinetic._google import clusters
+from kinetic._google.http import Service
 from kinetic._hardware import GPUS, TPUS, place
-from kinetic._stores.retrying import Retry
-from kinetic._wire import pod as words
+from kinetic._stores.retry import Retry
+from kinetic._wire import task
 from kinetic.errors import BackendError, CredentialsError, LaunchError
 from kinetic.job_status import JobStatus
 
@@ -38,7 +38,7 @@ FULL = {
     "group": "grp-0a1b2c3d",
     "environment": {"A": "costs $(nothing)"},
     "from_pod": {"NODE": "spec.nodeName", "POD": "metadata.name"},
-    "needs": Needs(4, 16 * GIB, 100 * GIB, 8 * GIB),
+    "needs": ResourceRequests(4, 16 * GIB, 100 * GIB, 8 * GIB),
     "deadline_seconds": 3600,
     "life_seconds": 86_400,
     "service_account": "kinetic",
@@ -87,33 +87,33 @@ def test_the_server_takes_every_row_of_the_registry_with_strict_validation(kube,
     for accelerator in ["cpu", *ROWS]:
         request = ask(accelerator, secret="s", runner="r", **more)
         if request.placement.hosts == 1:
-            kube.create(kinds.JOB, single.job(request), dry_run=True)
+            kube.create(kube_client.JOB, job_manifests.job(request), dry_run=True)
             continue
-        kube.create(kinds.JOB_SET, slices.job_set(request), dry_run=True)
-        kube.create(kinds.JOB, slices.indexed_job(request), dry_run=True)
-        kube.create(kinds.SERVICE, slices.service(request), dry_run=True)
-        kube.create(kinds.LEADER_WORKER_SET, slices.leader_worker_set(request), dry_run=True)
+        kube.create(kube_client.JOB_SET, job_manifests.job_set(request), dry_run=True)
+        kube.create(kube_client.JOB, job_manifests.indexed_job(request), dry_run=True)
+        kube.create(kube_client.SERVICE, job_manifests.service(request), dry_run=True)
+        kube.create(kube_client.LEADER_WORKER_SET, job_manifests.leader_worker_set(request), dry_run=True)
 
 
 def test_the_longest_id_fits_on_the_largest_slice(kube, ask) -> None:
     request = ask("tpu7x-16x16x36", job_id="7" + "x" * 61 + "9")
 
-    kube.create(kinds.JOB_SET, slices.job_set(request), dry_run=True)
-    kube.create(kinds.JOB, slices.indexed_job(request), dry_run=True)
-    kube.create(kinds.JOB, single.job(ask(job_id=request.job_id)), dry_run=True)
+    kube.create(kube_client.JOB_SET, job_manifests.job_set(request), dry_run=True)
+    kube.create(kube_client.JOB, job_manifests.indexed_job(request), dry_run=True)
+    kube.create(kube_client.JOB, job_manifests.job(ask(job_id=request.job_id)), dry_run=True)
 
 
 def test_a_field_that_the_server_does_not_know_is_refused_and_named(kube, ask) -> None:
-    manifest = single.job(ask())
+    manifest = job_manifests.job(ask())
     manifest["spec"]["podReplacementPolicyy"] = "Failed"
 
     with pytest.raises(LaunchError, match="podReplacementPolicyy"):
-        kube.create(kinds.JOB, manifest)
+        kube.create(kube_client.JOB, manifest)
 
 
 def test_the_cluster_says_which_kinds_it_has(kube) -> None:
-    assert kube.serves(kinds.JOB_SET)
-    assert not kube.serves(kinds.JOB_SET._replace(group="nobody.example.com"))
+    assert kube.serves(kube_client.JOB_SET)
+    assert not kube.serves(kube_client.JOB_SET._replace(group="nobody.example.com"))
 
 
 # ---------------------------------------------------------------------------------------------- making it exactly once
@@ -122,18 +122,18 @@ def test_the_cluster_says_which_kinds_it_has(kube) -> None:
 def test_a_lost_answer_makes_one_job(plane, kube, ask) -> None:
     lost = plane.proxy.fail("lose", method="POST", target="/jobs", times=1)
 
-    made = kube.create(kinds.JOB, single.job(ask()))
+    made = kube.create(kube_client.JOB, job_manifests.job(ask()))
 
     assert lost.met == 1
-    assert [each["metadata"]["uid"] for each in kube.list(kinds.JOB).objects] == [made["metadata"]["uid"]]
+    assert [each["metadata"]["uid"] for each in kube.list(kube_client.JOB).objects] == [made["metadata"]["uid"]]
 
 
 def test_the_same_name_for_another_order_is_refused(kube, ask) -> None:
-    first = kube.create(kinds.JOB, single.job(ask()))
+    first = kube.create(kube_client.JOB, job_manifests.job(ask()))
 
-    again = kube.create(kinds.JOB, single.job(ask()))
+    again = kube.create(kube_client.JOB, job_manifests.job(ask()))
     with pytest.raises(LaunchError) as caught:
-        kube.create(kinds.JOB, single.job(ask(order_sha256="cd" * 32)))
+        kube.create(kube_client.JOB, job_manifests.job(ask(order_sha256="cd" * 32)))
 
     assert again["metadata"]["uid"] == first["metadata"]["uid"]
     assert caught.value.code == "name-taken"
@@ -143,57 +143,57 @@ def test_a_storm_of_refusals_is_outlasted(plane, kube, ask) -> None:
     plane.proxy.fail(status=503, times=3)
     plane.proxy.fail("drop", times=2)
 
-    assert kube.create(kinds.JOB, single.job(ask()))["metadata"]["uid"]
+    assert kube.create(kube_client.JOB, job_manifests.job(ask()))["metadata"]["uid"]
 
 
 def test_a_job_waits_suspended_and_its_secret_goes_with_it(kube, ask) -> None:
-    request = ask(secret=names.secret(JOB_ID))
-    made = kube.create(kinds.JOB, single.job(request))
-    kube.create(kinds.SECRET, keeping.secret(request, {"job-key": b"\x00" * 32}, made))
-    assert kube.get(kinds.JOB, made["metadata"]["name"])["spec"]["suspend"] is True
+    request = ask(secret=job_request.secret_name(JOB_ID))
+    made = kube.create(kube_client.JOB, job_manifests.job(request))
+    kube.create(kube_client.SECRET, job_manifests.secret(request, {"job-key": b"\x00" * 32}, made))
+    assert kube.get(kube_client.JOB, made["metadata"]["name"])["spec"]["suspend"] is True
 
-    kube.delete(kinds.JOB, made["metadata"]["name"], uid=made["metadata"]["uid"])
+    kube.delete(kube_client.JOB, made["metadata"]["name"], uid=made["metadata"]["uid"])
 
-    wait_for("the secret to go", lambda: kube.get(kinds.SECRET, request.secret) is None)
+    wait_for("the secret to go", lambda: kube.get(kube_client.SECRET, request.secret) is None)
 
 
 def test_a_job_of_that_name_that_came_later_is_not_removed(kube, ask) -> None:
-    made = kube.create(kinds.JOB, single.job(ask()))
+    made = kube.create(kube_client.JOB, job_manifests.job(ask()))
 
-    assert kube.delete(kinds.JOB, made["metadata"]["name"], uid="00000000-0000-0000-0000-000000000000") is False
-    assert kube.get(kinds.JOB, made["metadata"]["name"]) is not None
+    assert kube.delete(kube_client.JOB, made["metadata"]["name"], uid="00000000-0000-0000-0000-000000000000") is False
+    assert kube.get(kube_client.JOB, made["metadata"]["name"]) is not None
 
 
 def test_a_batch_is_removed_with_one_request(plane, kube, ask) -> None:
     for at in range(3):
-        kube.create(kinds.JOB, single.job(ask(job_id=f"{JOB_ID}-{at}", group="grp-0a1b2c3d")))
-    kube.create(kinds.JOB, single.job(ask(job_id="cpu-other-20261121-143000-1a2b3c4")))
+        kube.create(kube_client.JOB, job_manifests.job(ask(job_id=f"{JOB_ID}-{at}", group="grp-0a1b2c3d")))
+    kube.create(kube_client.JOB, job_manifests.job(ask(job_id="cpu-other-20261121-143000-1a2b3c4")))
     plane.proxy.seen.clear()
 
-    kube.delete_all(kinds.JOB, names.selector(group="grp-0a1b2c3d"))
+    kube.delete_all(kube_client.JOB, job_request.selector(group="grp-0a1b2c3d"))
 
     assert len(plane.proxy.calls("DELETE")) == 1
-    wait_for("three of four to go", lambda: len(kube.list(kinds.JOB).objects) == 1)
+    wait_for("three of four to go", lambda: len(kube.list(kube_client.JOB).objects) == 1)
 
 
 def test_a_list_longer_than_a_page_is_whole(kube, ask, monkeypatch) -> None:
     monkeypatch.setattr("kinetic._backends.kube.client.PAGE", 2)
     for at in range(5):
-        kube.create(kinds.CONFIG_MAP, {"metadata": {"name": f"page-{at}", "labels": {"app": "kinetic"}}})
+        kube.create(kube_client.CONFIG_MAP, {"metadata": {"name": f"page-{at}", "labels": {"app": "kinetic"}}})
 
-    assert len(kube.list(kinds.CONFIG_MAP, "app=kinetic").objects) == 5
+    assert len(kube.list(kube_client.CONFIG_MAP, "app=kinetic").objects) == 5
 
 
 def test_we_may_do_everything_here(kube) -> None:
-    assert kube.may("create", kinds.JOB).allowed
-    assert kube.may("get", kinds.POD, part="log").allowed
+    assert kube.may("create", kube_client.JOB).allowed
+    assert kube.may("get", kube_client.POD, part="log").allowed
 
 
 def test_a_revoked_token_is_said(plane, kube) -> None:
     plane.revoke_token()
     try:
         with pytest.raises(CredentialsError, match="does not know who we are"):
-            kube.list(kinds.JOB)
+            kube.list(kube_client.JOB)
     finally:
         plane.restore_token()
 
@@ -201,7 +201,7 @@ def test_a_revoked_token_is_said(plane, kube) -> None:
 def test_a_namespace_that_is_not_there_is_named(plane, ask) -> None:
     access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
     with contextlib.closing(Client(access, "nowhere", Retry(2, 0.05))) as client, pytest.raises(LaunchError) as caught:
-        client.create(kinds.JOB, single.job(ask(namespace="nowhere")))
+        client.create(kube_client.JOB, job_manifests.job(ask(namespace="nowhere")))
 
     assert caught.value.code == "namespace-missing"
 
@@ -225,7 +225,7 @@ def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -
 
         access = of_gke(lambda: clusters.read(service, "my-project", "us-central1-a", "mine"), Tokens().get)
         with contextlib.closing(Client(access, namespace)) as client:
-            assert client.may("create", kinds.JOB).allowed
+            assert client.may("create", kube_client.JOB).allowed
 
         assert google.wrong == []
 
@@ -234,7 +234,7 @@ def watched(client: Client, seen: list[tuple[str, str]], last: set[tuple[str, st
     """Watch ConfigMaps of ours on another thread until the last events have been seen."""
 
     def work() -> None:
-        with contextlib.closing(Watch(client, kinds.CONFIG_MAP, "app=kinetic").events()) as events:
+        with contextlib.closing(Watch(client, kube_client.CONFIG_MAP, "app=kinetic").events()) as events:
             for event in events:
                 seen.append((event.kind, event.object.get("metadata", {}).get("name", "")))
                 if last <= set(seen):
@@ -259,14 +259,14 @@ BREAKS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("break_it", BREAKS.values(), ids=list(BREAKS))
 def test_a_watch_misses_nothing_when(plane, kube, break_it) -> None:
     seen: list[tuple[str, str]] = []
-    kube.create(kinds.CONFIG_MAP, config_map("before"))
-    kube.create(kinds.CONFIG_MAP, config_map("removed"))
+    kube.create(kube_client.CONFIG_MAP, config_map("before"))
+    kube.create(kube_client.CONFIG_MAP, config_map("removed"))
     thread = watched(kube, seen, {("gone", "removed"), ("here", "after")})
     wait_for("the watch", lambda: ("current", "") in seen)
 
     break_it(plane)
-    kube.delete(kinds.CONFIG_MAP, "removed")
-    kube.create(kinds.CONFIG_MAP, config_map("after"))
+    kube.delete(kube_client.CONFIG_MAP, "removed")
+    kube.create(kube_client.CONFIG_MAP, config_map("after"))
 
     thread.join(60)
     told = [event for event in seen if event[0] != "current"]
@@ -277,16 +277,16 @@ def test_a_watch_misses_nothing_when(plane, kube, break_it) -> None:
 
 
 def look(client: Client, job: str, **more: Any) -> diagnosis.Finding:
-    found = client.get(kinds.JOB, job)
+    found = client.get(kube_client.JOB, job)
     assert found is not None
-    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
-    return diagnosis.find(diagnosis.Scene(found, pods, client.list(kinds.EVENT).objects, **more))
+    pods = client.list(kube_client.POD, f"job-id={JOB_ID}").objects
+    return diagnosis.diagnose(diagnosis.Evidence(found, pods, client.list(kube_client.EVENT).objects, **more))
 
 
 def start(client: Client, request: JobRequest) -> str:
-    made = client.create(kinds.JOB, single.job(request))
+    made = client.create(kube_client.JOB, job_manifests.job(request))
     name = str(made["metadata"]["name"])
-    client.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    client.patch(kube_client.JOB, name, {"spec": {"suspend": False}})
     return name
 
 
@@ -308,21 +308,21 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
         folders=("/scratch",),
         node_selector={"kubernetes.io/hostname": node},
     )
-    made = kube.create(kinds.JOB, single.job(request))
-    secret = keeping.secret(request, {"job-key": b"key"}, made)
+    made = kube.create(kube_client.JOB, job_manifests.job(request))
+    secret = job_manifests.secret(request, {"job-key": b"key"}, made)
     secret["metadata"]["name"] = request.secret
-    runner = keeping.runner(request.namespace, "1", "ab" * 32, {"runner.zip": b"PK"})
+    runner = job_manifests.runner_config_map(request.namespace, "1", "ab" * 32, {"runner.zip": b"PK"})
     runner["metadata"]["name"] = request.runner
-    kube.create(kinds.SECRET, secret)
-    kube.create(kinds.CONFIG_MAP, runner)
+    kube.create(kube_client.SECRET, secret)
+    kube.create(kube_client.CONFIG_MAP, runner)
     name = made["metadata"]["name"]
     assert look(kube, name).code == "held"
 
-    kube.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    kube.patch(kube_client.JOB, name, {"spec": {"suspend": False}})
     wait_for("its end", lambda: look(kube, name).status is JobStatus.SUCCEEDED)
 
-    (pod,) = kube.list(kinds.POD, f"job-id={JOB_ID}").objects
-    log = pod_logs.read(kube, pod["metadata"]["name"])
+    (pod,) = kube.list(kube_client.POD, f"job-id={JOB_ID}").objects
+    log = pod_logs.read_log(kube, pod["metadata"]["name"])
     assert log.decode().splitlines() == [
         "/kinetic/secret/job-key b'key'",
         "/kinetic/runner.zip b'PK'",
@@ -330,7 +330,7 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
     ]
 
 
-@pytest.mark.parametrize(("code", "reason"), [(words.FAILED_EXIT, "failed"), (137, "killed"), (1, "exit")])
+@pytest.mark.parametrize(("code", "reason"), [(task.FAILED_EXIT, "failed"), (137, "killed"), (1, "exit")])
 def test_a_verdict_fails_the_job_at_once(kube, ask, node, code: int, reason: str) -> None:
     request = ask(
         command=("python", "-c", f"import os; os._exit({code})"), node_selector={"kubernetes.io/hostname": node}
@@ -340,11 +340,11 @@ def test_a_verdict_fails_the_job_at_once(kube, ask, node, code: int, reason: str
     found = wait_for("the end", lambda: (each := look(kube, name)).status is JobStatus.FAILED and each)
 
     assert found.code == reason
-    assert len(kube.list(kinds.POD, f"job-id={JOB_ID}").objects) == 1
+    assert len(kube.list(kube_client.POD, f"job-id={JOB_ID}").objects) == 1
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(words.INFRASTRUCTURE_EXIT, "infrastructure"), (words.LOST_EXIT, "machine-restarted")]
+    ("code", "reason"), [(task.INFRASTRUCTURE_EXIT, "infrastructure"), (task.LOST_EXIT, "machine-restarted")]
 )
 def test_trouble_around_a_job_starts_another_pod(kube, ask, node, code: int, reason: str) -> None:
     command = ("python", "-c", f"import os; os._exit({code})")
@@ -374,11 +374,11 @@ def test_a_port_of_a_pod_is_reached_through_the_server(kube, ask, node) -> None:
     )
     name = start(kube, request)
     wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
-    (pod,) = kube.list(kinds.POD, f"job-id={JOB_ID}").objects
-    port = int(wait_for("its port", lambda: pod_logs.read(kube, pod["metadata"]["name"])))
+    (pod,) = kube.list(kube_client.POD, f"job-id={JOB_ID}").objects
+    port = int(wait_for("its port", lambda: pod_logs.read_log(kube, pod["metadata"]["name"])))
     sent, received = b"hello " * 20_000, b""
 
-    with forwarding.connect(kube, pod["metadata"]["name"], port) as tunnel:
+    with pod_exec.connect_port(kube, pod["metadata"]["name"], port) as tunnel:
         tunnel.send(sent)
         while len(received) < len(sent):
             received += tunnel.receive()
@@ -387,7 +387,7 @@ def test_a_port_of_a_pod_is_reached_through_the_server(kube, ask, node) -> None:
 
 
 def test_a_port_of_a_pod_that_is_not_there_is_named(kube) -> None:
-    with pytest.raises(BackendError, match="port 80 of the pod nobody"), forwarding.connect(kube, "nobody", 80):
+    with pytest.raises(BackendError, match="port 80 of the pod nobody"), pod_exec.connect_port(kube, "nobody", 80):
         pass
 
 
@@ -416,7 +416,7 @@ def test_an_image_that_nobody_has_is_named_within_seconds(kube, ask, node) -> No
     assert "nowhere.example.com/a/b:1" in found.what
 
 
-LEAVE = f"import os, signal, time; signal.signal(15, lambda *_: os._exit({words.INFRASTRUCTURE_EXIT})); time.sleep(600)"
+LEAVE = f"import os, signal, time; signal.signal(15, lambda *_: os._exit({task.INFRASTRUCTURE_EXIT})); time.sleep(600)"
 
 
 def test_a_preempted_pod_makes_the_job_wait_and_not_fail(kube, ask, add_node, namespace, agent) -> None:
@@ -431,8 +431,8 @@ def test_a_preempted_pod_makes_the_job_wait_and_not_fail(kube, ask, add_node, na
 
     found = wait_for("the loss", lambda: (each := look(kube, name)).status is JobStatus.PENDING and each)
     assert found.code in {"preempted", "busy", "no-node-matches", "new", "no-pod"}
-    assert kube.get(kinds.JOB, name)["status"].get("failed", 0) in {0, 1}
-    assert not {each["type"] for each in kube.get(kinds.JOB, name)["status"].get("conditions", ())} & {
+    assert kube.get(kube_client.JOB, name)["status"].get("failed", 0) in {0, 1}
+    assert not {each["type"] for each in kube.get(kube_client.JOB, name)["status"].get("conditions", ())} & {
         "Failed",
         "FailureTarget",
     }
@@ -445,18 +445,20 @@ def test_the_hosts_of_a_job_set_have_the_names_that_were_promised(kube, ask, nod
         placement=placement,
         node_selector={"kubernetes.io/hostname": node},
     )
-    manifest = slices.job_set(request)
-    kube.create(kinds.JOB_SET, manifest)
-    kube.patch(kinds.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
+    manifest = job_manifests.job_set(request)
+    kube.create(kube_client.JOB_SET, manifest)
+    kube.patch(kube_client.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
 
-    pods = wait_for("both hosts", lambda: (found := kube.list(kinds.POD, f"job-id={JOB_ID}").objects)[1:] and found)
+    pods = wait_for(
+        "both hosts", lambda: (found := kube.list(kube_client.POD, f"job-id={JOB_ID}").objects)[1:] and found
+    )
 
-    first = slices.coordinator(request, manifest).partition(".")[0]
+    first = job_manifests.coordinator(request, manifest).partition(".")[0]
     assert sorted(pod["spec"]["hostname"] for pod in pods) == [first, first[:-1] + "1"]
     assert {pod["spec"]["subdomain"] for pod in pods} == {manifest["metadata"]["name"]}
     restarts = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for pod in pods}
     assert restarts == {"0"}
-    kube.delete(kinds.JOB_SET, manifest["metadata"]["name"])
+    kube.delete(kube_client.JOB_SET, manifest["metadata"]["name"])
 
 
 GANG = """
@@ -470,17 +472,17 @@ if attempt == "0":
 
 
 def start_set(client: Client, request: JobRequest) -> str:
-    manifest = slices.job_set(request)
-    client.create(kinds.JOB_SET, manifest)
-    client.patch(kinds.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
+    manifest = job_manifests.job_set(request)
+    client.create(kube_client.JOB_SET, manifest)
+    client.patch(kube_client.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
     return str(manifest["metadata"]["name"])
 
 
 def look_at_set(client: Client, name: str) -> tuple[diagnosis.Finding, dict]:
-    found = client.get(kinds.JOB_SET, name)
+    found = client.get(kube_client.JOB_SET, name)
     assert found is not None
-    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
-    return diagnosis.find(diagnosis.Scene(found, pods, hosts=2)), found.get("status", {})
+    pods = client.list(kube_client.POD, f"job-id={JOB_ID}").objects
+    return diagnosis.diagnose(diagnosis.Evidence(found, pods, hosts=2)), found.get("status", {})
 
 
 @pytest.fixture
@@ -497,7 +499,7 @@ def gang(ask, node) -> Callable[[int], JobRequest]:
 
 
 def test_a_set_that_lost_a_host_starts_again_as_a_whole_and_does_not_count_it(kube, gang) -> None:
-    name = start_set(kube, gang(words.INFRASTRUCTURE_EXIT))
+    name = start_set(kube, gang(task.INFRASTRUCTURE_EXIT))
 
     wait_for("its end", lambda: look_at_set(kube, name)[0].status is JobStatus.SUCCEEDED, 60)
 
@@ -507,7 +509,7 @@ def test_a_set_that_lost_a_host_starts_again_as_a_whole_and_does_not_count_it(ku
 
 
 def test_a_verdict_on_one_host_ends_the_whole_set(kube, gang) -> None:
-    name = start_set(kube, gang(words.FAILED_EXIT))
+    name = start_set(kube, gang(task.FAILED_EXIT))
 
     found = wait_for("its end", lambda: (each := look_at_set(kube, name))[0].status is JobStatus.FAILED and each, 60)
 
@@ -516,17 +518,17 @@ def test_a_verdict_on_one_host_ends_the_whole_set(kube, gang) -> None:
 
 
 def running(client: Client) -> list[dict]:
-    pods = client.list(kinds.POD, f"job-id={JOB_ID}").objects
+    pods = client.list(kube_client.POD, f"job-id={JOB_ID}").objects
     return [pod for pod in pods if pod["status"]["phase"] == "Running"]
 
 
 def test_a_verdict_on_one_host_ends_an_indexed_job(kube, gang) -> None:
-    request = gang(words.FAILED_EXIT)
-    manifest = slices.indexed_job(replace(request, environment={"JOBSET_RESTART_ATTEMPT": "0"}))
-    made = kube.create(kinds.JOB, manifest)
-    kube.create(kinds.SERVICE, slices.service(request, made["metadata"]["uid"]))
+    request = gang(task.FAILED_EXIT)
+    manifest = job_manifests.indexed_job(replace(request, environment={"JOBSET_RESTART_ATTEMPT": "0"}))
+    made = kube.create(kube_client.JOB, manifest)
+    kube.create(kube_client.SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
     name = made["metadata"]["name"]
-    kube.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    kube.patch(kube_client.JOB, name, {"spec": {"suspend": False}})
 
     found = wait_for("its end", lambda: (each := look(kube, name, hosts=2)).status is JobStatus.FAILED and each, 60)
 
@@ -538,6 +540,6 @@ def test_the_template_of_pods_is_one_for_all(ask) -> None:
     request = ask("tpu-v6e-4x4")
 
     assert (
-        slices.indexed_job(request)["spec"]["template"]["spec"]["containers"]
-        == (containers.pod_template(request)["spec"]["containers"])
+        job_manifests.indexed_job(request)["spec"]["template"]["spec"]["containers"]
+        == (job_manifests.pod_template(request)["spec"]["containers"])
     )

@@ -19,18 +19,19 @@ import pytest
 from cluster.plane import wait_for
 from servers.gcs import GcsServer
 
-from kinetic._backends.kube import containers, keeping, kinds, live, names, single
+from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube import job_manifests, job_request, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.following import PodLog
-from kinetic._backends.kube.kubeconfig import of_context
-from kinetic._backends.kube.request import RUNNER_FILE, RUNNER_PATH, JobRequest
+from kinetic._backends.kube.credentials import of_context
+from kinetic._backends.kube.job_request import RUNNER_FILE, RUNNER_PATH, JobRequest
+from kinetic._backends.kube.pod_logs import PodLog
 from kinetic._hardware import place
 from kinetic._jobs import logs
-from kinetic._packing import runner_zip
+from kinetic._project import runner_bundle
 from kinetic._stores import addresses
-from kinetic._stores.objects import ObjectStore
-from kinetic._stores.retrying import Retry
-from kinetic._wire import digests, fingerprint, keys
+from kinetic._stores.bucket import BucketStore
+from kinetic._stores.retry import Retry
+from kinetic._wire import digests, distribution, keys
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
 
@@ -46,9 +47,9 @@ sys.path.insert(0, "/kinetic/runner.zip")
 import unpack
 unpack.install()
 from pathlib import Path
-from kinetic._runner.pod import printing, segments, spool, telling
+from kinetic._runner.pod import log_pump as printing, log_pump as segments, log_pump as spool, container_output as telling
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import podlog
+from kinetic._wire import pod_log_format as podlog
 
 telling.say("job JOB")
 link = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
@@ -128,12 +129,14 @@ class Stage:
             environment={"PORT": str(self.listener.getsockname()[1])}, runner="kinetic-runner", folders=("/scratch",),
             node_selector={"kubernetes.io/hostname": self.node}, grace_seconds=1,
         )  # fmt: skip
-        template = containers.pod_template(request)
+        template = job_manifests.pod_template(request)
         about = {**template["metadata"], "name": name}
         about["annotations"] = {
             **about.get("annotations", {}), "batch.kubernetes.io/job-completion-index": str(host)
         }  # fmt: skip
-        self.client.create(kinds.POD, {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]})
+        self.client.create(
+            kube_client.POD, {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}
+        )
         link = self.listener.accept()[0]
         assert link.makefile("rb").readline() == name.encode() + b"\n"
         self.talkers.append(talker := Talker(name, link))
@@ -141,18 +144,18 @@ class Stage:
         return talker
 
     def _is_running(self, name: str) -> bool:
-        found = self.client.get(kinds.POD, name)
+        found = self.client.get(kube_client.POD, name)
         return bool(found) and found["status"].get("phase") == "Running"
 
     def pods(self) -> list[dict[str, Any]]:
-        return self.client.list(kinds.POD, names.selector(job_id=JOB_ID)).objects
+        return self.client.list(kube_client.POD, job_request.selector(job_id=JOB_ID)).objects
 
     def follow(self, *, host: int = 0, attempt: int = 0, told: list[str] | None = None) -> Any:
         """Open a log as whoever asks again and again would."""
         say = (told if told is not None else []).append
 
         def ask() -> PodLog | None:
-            return live.follow(
+            return pod_logs.follow_live(
                 self.client, self.pods(), host=host, attempt=attempt, on_verdict=lambda: say("verdict")
             )  # fmt: skip
 
@@ -161,10 +164,10 @@ class Stage:
 
 @pytest.fixture
 def stage(kube: Client, node: str, isolated: None) -> Iterator[Stage]:
-    data = runner_zip.build().data
-    manifest = keeping.runner(kube.namespace, "1", "ab" * 32, {RUNNER_FILE: data})
+    data = runner_bundle.build().data
+    manifest = job_manifests.runner_config_map(kube.namespace, "1", "ab" * 32, {RUNNER_FILE: data})
     manifest["metadata"]["name"] = "kinetic-runner"
-    kube.create(kinds.CONFIG_MAP, manifest)
+    kube.create(kube_client.CONFIG_MAP, manifest)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
         made = Stage(kube, node, listener)
@@ -262,7 +265,7 @@ def test_a_late_reader_sees_everything(stage: Stage) -> None:
     early = Reader(stage.follow())
     assert early.has(talker.printed)
 
-    shot = live.snapshot(stage.client, stage.pods(), host=0, attempt=0)
+    shot = pod_logs.snapshot(stage.client, stage.pods(), host=0, attempt=0)
     late = Reader(stage.follow())
 
     assert shot is not None
@@ -279,16 +282,16 @@ def test_a_pod_that_took_another_ones_place_has_a_log_of_its_own(stage: Stage) -
     reader = Reader(stage.follow(attempt=0))
     assert reader.has(b"first\n")
 
-    stage.client.delete(kinds.POD, "first", grace=0)
+    stage.client.delete(kube_client.POD, "first", grace=0)
     assert reader.ends()
     second = stage.start("second")
-    assert live.follow(stage.client, stage.pods(), host=0, attempt=1, on_verdict=print) is None
+    assert pod_logs.follow_live(stage.client, stage.pods(), host=0, attempt=1, on_verdict=print) is None
     second.claims(1)
     second.prints(b"second\n")
 
     assert Reader(stage.follow(attempt=1)).has(b"second\n")
     assert reader.seen == b"first\n"
-    assert live.follow(stage.client, stage.pods(), host=0, attempt=0, on_verdict=print) is None
+    assert pod_logs.follow_live(stage.client, stage.pods(), host=0, attempt=0, on_verdict=print) is None
 
 
 def test_hosts_are_told_apart(stage: Stage) -> None:
@@ -299,7 +302,7 @@ def test_hosts_are_told_apart(stage: Stage) -> None:
         talker.prints(b"I am %d\n" % number)
 
     assert [reader.has(talker.printed) for reader, talker in zip(readers, hosts, strict=True)] == [True, True]
-    shots = [live.snapshot(stage.client, stage.pods(), host=number, attempt=0) for number in range(2)]
+    shots = [pod_logs.snapshot(stage.client, stage.pods(), host=number, attempt=0) for number in range(2)]
     assert [shot and shot.read(0, 100) for shot in shots] == [b"I am 0\n", b"I am 1\n"]
 
 
@@ -342,17 +345,17 @@ def talk(lines):
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketStore]:
     for name in addresses.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     server = GcsServer().start()
     server.bucket("jobs")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    yield ObjectStore("gs://jobs/here")
+    yield BucketStore("gs://jobs/here")
     server.close()
 
 
-def order(store: ObjectStore, text: str, *args: Any) -> Task:
+def order(store: BucketStore, text: str, *args: Any) -> Task:
     """Write what a job needs in its store, and return its launch page."""
     script: dict[str, Any] = {"__name__": "__main__"}
     exec(textwrap.dedent(text), script)
@@ -361,7 +364,7 @@ def order(store: ObjectStore, text: str, *args: Any) -> Task:
         "talk",
         Artifact.within(cloudpickle.dumps(script["talk"])),
         Artifact.within(pickle.dumps((args, {}))),
-        fingerprint={"python": fingerprint.python()},
+        fingerprint={"python": distribution.python_version()},
     ).to_bytes()
     store.put(keys.order(JOB_ID), written)
     store.put(keys.record(JOB_ID), b"{}")
@@ -375,20 +378,20 @@ def launch(stage: Stage, page: Task) -> str:
         environment={"STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]}, runner="kinetic-runner",
         secret="kinetic-secret", node_selector={"kubernetes.io/hostname": stage.node},
     )  # fmt: skip
-    made = stage.client.create(kinds.JOB, single.job(request))
-    secret = keeping.secret(request, {"job-key": bytes(range(32))}, made)
+    made = stage.client.create(kube_client.JOB, job_manifests.job(request))
+    secret = job_manifests.secret(request, {"job-key": bytes(range(32))}, made)
     secret["metadata"]["name"] = request.secret
-    stage.client.create(kinds.SECRET, secret)
+    stage.client.create(kube_client.SECRET, secret)
     name = str(made["metadata"]["name"])
-    stage.client.patch(kinds.JOB, name, {"spec": {"suspend": False}})
+    stage.client.patch(kube_client.JOB, name, {"spec": {"suspend": False}})
     return name
 
 
-def follower(stage: Stage, store: ObjectStore) -> logs.Follower:
+def follower(stage: Stage, store: BucketStore) -> logs.Follower:
     """Read a job's log where it can be had soonest, as the handle does."""
 
     def reopen(attempt: int) -> Any:
-        found = live.follow(stage.client, stage.pods(), host=0, attempt=attempt, on_verdict=lambda: None)
+        found = pod_logs.follow_live(stage.client, stage.pods(), host=0, attempt=attempt, on_verdict=lambda: None)
         return found or stored(attempt)
 
     def stored(attempt: int) -> Any:
@@ -399,7 +402,7 @@ def follower(stage: Stage, store: ObjectStore) -> logs.Follower:
 
 @pytest.mark.parametrize("break_it", [lambda _: None, *list(BREAKS.values())[:3]], ids=["", *list(BREAKS)[:3]])
 def test_from_the_pod_into_the_store_nothing_is_lost_and_nothing_comes_twice(
-    plane, stage: Stage, store: ObjectStore, break_it: Callable[[Any], object]
+    plane, stage: Stage, store: BucketStore, break_it: Callable[[Any], object]
 ) -> None:
     lines = 300
     expected = b"".join(b"line %d\r\n" % each if each % 3 else b"kinetic| %d\n" % each for each in range(lines))
@@ -423,16 +426,16 @@ def test_from_the_pod_into_the_store_nothing_is_lost_and_nothing_comes_twice(
     assert bytes(seen) == expected
     assert was_broken
     assert logs.stored_log(store, JOB_ID, attempt=0, host=0).read(0, 1 << 20) == expected
-    wait_for("the Job", lambda: stage.client.get(kinds.JOB, name)["status"].get("succeeded"))
+    wait_for("the Job", lambda: stage.client.get(kube_client.JOB, name)["status"].get("succeeded"))
 
 
-def test_whoever_is_told_of_a_verdict_finds_it_in_the_store(stage: Stage, store: ObjectStore) -> None:
+def test_whoever_is_told_of_a_verdict_finds_it_in_the_store(stage: Stage, store: BucketStore) -> None:
     launch(stage, order(store, TALK, 30))
     found: list[int | None] = []
     wait_for("the pod", stage.pods)
 
     def open_it() -> PodLog | None:
-        return live.follow(
+        return pod_logs.follow_live(
             stage.client,
             stage.pods(),
             host=0,

@@ -13,9 +13,9 @@ import yaml
 from cluster.access import RefusedError
 from cluster.test_checking import RBAC, allowed, bind, connect_as
 
-from kinetic._backends.kube import keeping, kinds, names
+from kinetic._backends.kube import client, job_manifests, job_request
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.making import Maker
+from kinetic._backends.kube.job_launcher import JobLauncher
 
 __all__ = ["connect_as"]
 
@@ -49,25 +49,25 @@ def test_whoever_has_the_role_may_submit(submitter: Client, accelerator: str) ->
 def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Client, namespace: str) -> None:
     pod = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i"}]}
     job = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": pod}}}
-    maker = Maker(lambda: submitter, account=lambda _: "", kind_for_slices=lambda: kinds.JOB, environ=os.environ)
+    maker = JobLauncher(lambda: submitter, account=lambda _: "", kind_for_slices=lambda: client.JOB, environ=os.environ)
 
     assert maker.ensure_runner().startswith("kinetic-runner-")
-    made = submitter.create(kinds.JOB, job)
-    assert submitter.patch(kinds.JOB, "j", {"spec": {"suspend": False}})
-    assert submitter.list(kinds.POD).version
-    assert submitter.list(kinds.EVENT).version
-    assert submitter.delete(kinds.JOB, "j", uid=made["metadata"]["uid"])
+    made = submitter.create(client.JOB, job)
+    assert submitter.patch(client.JOB, "j", {"spec": {"suspend": False}})
+    assert submitter.list(client.POD).version
+    assert submitter.list(client.EVENT).version
+    assert submitter.delete(client.JOB, "j", uid=made["metadata"]["uid"])
 
 
 def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: Client, namespace: str) -> None:
-    secret = keeping.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
-    name = names.group_secret("grp-0123abcd")
+    secret = job_manifests.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
+    name = job_request.group_secret_name("grp-0123abcd")
 
-    submitter.create(kinds.SECRET, secret)
-    submitter.create(kinds.SECRET, secret)  # as if the first answer had been lost
+    submitter.create(client.SECRET, secret)
+    submitter.create(client.SECRET, secret)  # as if the first answer had been lost
 
-    assert submitter.get(kinds.SECRET, name)
-    assert submitter.delete(kinds.SECRET, name)
+    assert submitter.get(client.SECRET, name)
+    assert submitter.delete(client.SECRET, name)
 
 
 def test_the_api_server_takes_the_binding_on_the_page(plane: Any, namespace: str) -> None:

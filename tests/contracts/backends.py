@@ -14,7 +14,7 @@ from servers import user_module
 
 from kinetic import JobHandle, JobStatus, testing
 from kinetic._backends.protocol import Backend, Launch
-from kinetic._jobs import places
+from kinetic._jobs import locate
 
 _JOBS = """
     import os
@@ -62,7 +62,7 @@ class Place:
     def submit(self, function: str = "add", *args: Any) -> JobHandle:
         """Submit a job."""
         job: JobHandle = getattr(self._jobs, function).run_async(*(args or ((1, 2) if function == "add" else ())))
-        self._backend = places.backend_of(job)
+        self._backend = locate.backend_of(job)
         return job
 
     def submit_long(self) -> JobHandle:

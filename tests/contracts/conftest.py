@@ -13,10 +13,10 @@ import os
 import pytest
 
 from kinetic._stores import addresses
+from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._stores.objects import ObjectStore
-from kinetic._stores.retrying import Retry
+from kinetic._stores.retry import Retry
 
 PAGE_SIZE = 7
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
@@ -65,11 +65,11 @@ def make_store(request, tmp_path, monkeypatch, no_credentials):
             for name, value in server.environment().items():
                 monkeypatch.setenv(name, value)
             server.bucket(bucket)
-            return ObjectStore(f"s3://{bucket}/some/prefix", retry=retry)
+            return BucketStore(f"s3://{bucket}/some/prefix", retry=retry)
         server = request.getfixturevalue("gcs_server")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.bucket(bucket)
-        return ObjectStore(f"gs://{bucket}/some/prefix", retry=retry)
+        return BucketStore(f"gs://{bucket}/some/prefix", retry=retry)
 
     return make
 

@@ -17,7 +17,7 @@ from flows.kube.conftest import _points_here, _why_not, bucket, machine, shared
 from kinetic import JobStatus, testing
 from kinetic._backends import registry
 from kinetic._hardware import place as placed
-from kinetic._jobs import logs, places
+from kinetic._jobs import locate, logs
 
 __all__ = ["add_node", "agent", "bucket", "machine", "namespace", "plane", "shared", "why_not"]
 
@@ -212,7 +212,7 @@ def test_a_log_is_read_by_position_from_the_backend_or_once_it_let_go_of_it_from
     job = place.submit("add", 3, 4)
     place.wait_for_end(job)
 
-    log = logs.open_log(place.backend, places.store_of(job), job.job_id, attempt=0, host=0)
+    log = logs.open_log(place.backend, locate.store_of(job), job.job_id, attempt=0, host=0)
 
     expected = b"adding 3 and 4\n"
     assert log is not None

@@ -17,9 +17,9 @@ from obstore.store import GCSStore
 from servers.faults import Fault, FaultyProxy
 
 import kinetic
-from kinetic._stores import clients, opening, probing, transfer
-from kinetic._stores.objects import ObjectStore
-from kinetic._stores.retrying import Retry
+from kinetic._stores import obstore_client, opening, parallel, protocol
+from kinetic._stores.bucket import BucketStore
+from kinetic._stores.retry import Retry
 from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
 
 QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
@@ -82,7 +82,7 @@ def test_an_address_without_a_usable_bucket_or_prefix_is_refused(url):
 @pytest.mark.parametrize("prefix", ["", "/", "/deep/er", "/deep/er/"])
 def test_a_store_sees_nothing_outside_of_its_prefix(make_store, prefix):
     bucket = make_store("gcs").url.removesuffix("/some/prefix")
-    store, beside = ObjectStore(bucket + prefix, retry=QUICK), ObjectStore(bucket + "/deep/er-other", retry=QUICK)
+    store, beside = BucketStore(bucket + prefix, retry=QUICK), BucketStore(bucket + "/deep/er-other", retry=QUICK)
 
     beside.put("x", b"")
     store.put("a", b"")
@@ -97,25 +97,25 @@ def test_a_store_sees_nothing_outside_of_its_prefix(make_store, prefix):
 
 @pytest.fixture
 def nothing_proven(monkeypatch):
-    monkeypatch.setattr(probing, "_proven", set())
+    monkeypatch.setattr(protocol, "_proven", set())
 
 
 def test_a_service_that_heeds_conditions_is_asked_once_and_then_only_once_more_per_process(wire, nothing_proven):
     store, proxy, _ = wire
 
-    probing.check(store)
+    protocol.check_conditional_writes(store)
     assert len(proxy.requests) == 2  # the very first on this bucket
-    probing.check(store)
+    protocol.check_conditional_writes(store)
     assert len(proxy.requests) == 2
-    probing._proven.clear()
-    probing.check(store)
+    protocol._proven.clear()
+    protocol.check_conditional_writes(store)
     assert len(proxy.requests) == 3
 
 
 def test_the_probe_is_in_no_listing(wire, nothing_proven):
     store, _, _ = wire
 
-    probing.check(store)
+    protocol.check_conditional_writes(store)
 
     assert list(store.entries("")) == []
     assert list(store.folders("")) == []
@@ -127,7 +127,7 @@ def test_a_service_that_ignores_conditions_is_refused_every_time(wire, nothing_p
 
     for _ in range(2):
         with pytest.raises(StoreError, match="ignores conditional writes") as caught:
-            probing.check(store)
+            protocol.check_conditional_writes(store)
         assert caught.value.code == "store-unconditional"
 
 
@@ -135,7 +135,7 @@ def test_a_probe_whose_answer_is_lost_accuses_nobody(wire, nothing_proven):
     store, proxy, _ = wire
     proxy.faults = [Fault("lose", method="PUT|POST")]
 
-    probing.check(store)
+    protocol.check_conditional_writes(store)
 
 
 def test_a_large_object_is_not_created_where_copies_ignore_conditions(faulty):
@@ -151,7 +151,7 @@ def test_a_large_object_is_not_created_where_copies_ignore_conditions(faulty):
 def test_files_need_no_probe(make_store):
     store = make_store("files")
 
-    probing.check(store)
+    protocol.check_conditional_writes(store)
 
     assert not store.root.exists()
 
@@ -201,7 +201,7 @@ def guarded(gcs_server, make_store, monkeypatch):
         options["client_options"]["allow_http"] = True
         return GCSStore(address.bucket, config={"base_url": gcs_server.url}, **options)
 
-    monkeypatch.setattr(clients, "_google", client)  # only the address of the service is another one
+    monkeypatch.setattr(obstore_client, "_google_client", client)  # only the address of the service is another one
     gcs_server.tokens, gcs_server.issue = {"one", "two"}, [("one", 3600), ("two", 3600)]
     yield store.url
     gcs_server.tokens, gcs_server.issue = None, [("token", 3600)]
@@ -212,10 +212,10 @@ def tokens_asked_for(server, since=0):
 
 
 def test_a_machine_of_googles_gives_one_token_to_many_threads(guarded, gcs_server):
-    store = ObjectStore(guarded, retry=QUICK)
+    store = BucketStore(guarded, retry=QUICK)
     before = len(gcs_server.seen)
 
-    transfer.put_many(store, ((f"a/{number}", b"x") for number in range(50)))
+    parallel.put_many(store, ((f"a/{number}", b"x") for number in range(50)))
 
     assert store.get("a/7") == b"x"
     assert tokens_asked_for(gcs_server, before) == 1
@@ -226,7 +226,7 @@ def test_a_pod_waits_for_a_metadata_server_that_starts_with_its_machine(guarded,
         monkeypatch.setenv("GCE_METADATA_HOST", proxy.url.partition("://")[2])
         proxy.faults = [Fault("drop", times=3), Fault("status", times=2, after=3)]
 
-        assert ObjectStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
+        assert BucketStore(guarded, retry=QUICK._replace(attempts=8)).put("a", b"x") is True
 
 
 def test_no_credentials_at_all_are_told_with_where_they_were_looked_for(guarded, monkeypatch):
@@ -234,7 +234,7 @@ def test_no_credentials_at_all_are_told_with_where_they_were_looked_for(guarded,
     monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
 
     with pytest.raises(CredentialsError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
-        ObjectStore(guarded, retry=QUICK).get("a")
+        BucketStore(guarded, retry=QUICK).get("a")
     assert "application-default login" in caught.value.next
 
 
@@ -242,7 +242,7 @@ def test_credentials_that_cannot_be_read_are_told(no_credentials, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file.json")
 
     with pytest.raises(CredentialsError, match=r"/no/such/file\.json"):
-        ObjectStore("gs://bucket", retry=QUICK).get("a")
+        BucketStore("gs://bucket", retry=QUICK).get("a")
 
 
 def test_keys_that_the_aws_command_wrote_are_found(make_store, monkeypatch, tmp_path):
@@ -336,8 +336,8 @@ def test_ctrl_c_does_not_wait_for_a_service_that_does_not_answer(kind, tmp_path,
     address = f"http://127.0.0.1:{silent.getsockname()[1]}"
     code = """
 import sys
-from kinetic._stores.objects import ObjectStore
-store = ObjectStore(sys.argv[1])
+from kinetic._stores.bucket import BucketStore
+store = BucketStore(sys.argv[1])
 print("asking", flush=True)
 store.get("a")
 """
@@ -361,8 +361,8 @@ store.get("a")
 
 MEMORY = """
 import resource, sys, os
-from kinetic._stores.objects import ObjectStore
-store = ObjectStore(sys.argv[1])
+from kinetic._stores.bucket import BucketStore
+store = BucketStore(sys.argv[1])
 store.put("warm", b"")
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -386,7 +386,7 @@ def test_the_first_error_among_many_transfers_ends_them(faulty, kind, tmp_path):
     proxy.faults = [Fault("status", times=math.inf, after=20)]
 
     with pytest.raises(StoreUnreachableError):
-        transfer.put_many(store, ((f"a/{number}", b"") for number in range(1000)))
+        parallel.put_many(store, ((f"a/{number}", b"") for number in range(1000)))
 
     assert len(proxy.requests) < 500
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetic-transfer-17")]

@@ -13,8 +13,8 @@ import threading
 import pytest
 from servers.faults import Fault
 
-from kinetic._stores import transfer
-from kinetic._stores.retrying import Retry
+from kinetic._stores import parallel
+from kinetic._stores.retry import Retry
 from kinetic.errors import KeyMissingError, StoreUnreachableError
 
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
@@ -279,8 +279,8 @@ def test_many_transfers_on_a_bad_wire_arrive(wire, tmp_path):
     contents = {f"data/{number:02}": os.urandom(1000 + number) for number in range(40)}
     proxy.faults = [Fault("status", times=5, after=3), Fault("drop", times=5, after=20), Fault("cut", times=5, after=5)]
 
-    assert transfer.put_many(store, contents.items()) == 40
-    transfer.fetch_many(store, ((key, tmp_path / key.rpartition("/")[2]) for key in contents))
+    assert parallel.put_many(store, contents.items()) == 40
+    parallel.fetch_many(store, ((key, tmp_path / key.rpartition("/")[2]) for key in contents))
 
     assert {f"data/{path.name}": path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == contents
 

@@ -578,7 +578,7 @@ CRASH = """
 
 @pytest.mark.parametrize(
     ("module", "owner"),
-    [("kinetic._batches.launching", "Launcher"), ("kinetic._backends.local.backend", "LocalBackend")],
+    [("kinetic._batches.launcher", "Launcher"), ("kinetic._backends.local.backend", "LocalBackend")],
     ids=["before a child is known", "before it is launched"],
 )
 def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on_from(
@@ -634,7 +634,7 @@ def test_cancelling_jobs_that_were_put_together_by_hand_leaves_ended_ones_alone(
 
 def test_a_crash_of_the_driver_is_told_at_once_though_a_job_runs_on(batches: Any) -> None:
     told, notes, values, counts = batches.run("""
-        from kinetic._batches.launching import Launcher
+        from kinetic._batches.launcher import Launcher
         whole, calls = Launcher.launch, []
         def launch(self, wanted):
             calls.append(time.monotonic())
@@ -671,7 +671,7 @@ def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> No
 def test_a_driver_that_fails_when_nobody_waits_any_more_says_how_to_go_on(batches: Any) -> None:
     _, err = batches.both(
         """
-        from kinetic._batches.launching import Launcher
+        from kinetic._batches.launcher import Launcher
 
         def fail(launcher, wanted):
             threading.main_thread().join()
@@ -831,7 +831,7 @@ def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> 
 def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_starts(batches: Any) -> None:
     found = batches.run(
         """
-        from kinetic._batches.launching import Launcher
+        from kinetic._batches.launcher import Launcher
         from kinetic._stores.files import FileStore
         written, first = collections.Counter(), []
         put, adopt, whole = FileStore.put, FileStore.adopt, Launcher.launch

@@ -1,6 +1,6 @@
 """kill -9 of a batch's driver at any step: another process takes over, and every input is delivered, and run, once.
 
-The points lie at and between the named steps of ``kinetic._wire.steps``. They are drawn from a seed that stands in the
+The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in the
 name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes each step once, `make nightly`
 adds delays.
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import sweeping
-from kinetic._backends.local.paths import Paths
+from kinetic._backends.local import garbage_collection
 from kinetic._backends.local.queue import Queue
-from kinetic._jobs import tombstones
-from kinetic._wire import keys, steps
+from kinetic._backends.local.runtime_paths import Paths
+from kinetic._jobs import history
+from kinetic._wire import failpoints, keys
 
 SEED = int(
     os.environ.get("KINETIC_KILL_SEED") or int(os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)[:6], 16)
@@ -37,7 +37,7 @@ VALUES = {number: number * 10 for number in FAILS}
 # What becomes of a batch whose process dies exactly at a step. "never": it does not exist, and nothing of it runs.
 # "value": whoever takes over delivers everything. "stopped": it is not gone on with. "removed": it was collected.
 BECOMES = {
-    **dict.fromkeys(steps.BATCH, "value"),
+    **dict.fromkeys(failpoints.BATCH, "value"),
     "driver:inputs-written": "never",
     "driver:order-written": "never",
     "driver:table-written": "never",
@@ -48,7 +48,7 @@ BECOMES = {
 # Taken over on another machine, which sees neither the queue nor the processes of the first.
 ELSEWHERE = [
     pytest.param(name, marks=[] if name in {"driver:child-written", "driver:attempt-closed"} else pytest.mark.nightly)
-    for name in steps.BATCH
+    for name in failpoints.BATCH
     if name.startswith("driver:") and BECOMES[name] == "value"
 ]
 
@@ -79,9 +79,11 @@ ASK = """
 
 def points(seed: int) -> Iterator[object]:
     draw = random.Random(seed)
-    for name in steps.BATCH:
+    for name in failpoints.BATCH:
         yield pytest.param(name, 0.0, id=f"seed {seed}, {name}")
-    names = [name for name in steps.BATCH if not name.startswith("keeper")]  # a little later, it has lost another job
+    names = [
+        name for name in failpoints.BATCH if not name.startswith("keeper")
+    ]  # a little later, it has lost another job
     for number in range(NIGHTLY):
         name, later = names[number % len(names)], draw.uniform(0.0005, 0.15)
         words = f"seed {seed}, nightly {number}, {name} + {later * 1000:.1f} ms"
@@ -125,7 +127,7 @@ def _kill(site: Any, name: str, later: float) -> int:
     options = "fail_fast=True" if stops else "retries=1"
     code = SUBMIT.format(fails=FAILS, options=options, rest="batch.results()" if collects else "batch.wait()")
     arm = f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}"
-    client = site.start(code, **{steps.VARIABLE: arm})
+    client = site.start(code, **{failpoints.VARIABLE: arm})
     _, err = client.communicate(timeout=60)
     assert client.returncode in {0, -9}, err
     assert mark.exists(), f"nobody came by {name}"
@@ -195,8 +197,12 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     paths = Paths(site.home / "run" / "here")
     with closing(Queue(paths.queue)) as queue:
         wait_until(lambda: not queue.look("state != 'ended'"), "the end of every row")
-        now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + sweeping.MONTH + sweeping.HOUR
-        sweeping.sweep(paths, queue, site.store / ".tmp", tombstones.seen, now=now)
+        now = (
+            max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")])
+            + garbage_collection.MONTH
+            + garbage_collection.HOUR
+        )
+        garbage_collection.sweep(paths, queue, site.store / ".tmp", history.read_page, now=now)
         known = {row.job_id for row in queue.look()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._wire import steps
+from kinetic._wire import failpoints
 
 HERE, THERE = {"KINETIC_MACHINE_ID": "here"}, {"KINETIC_MACHINE_ID": "there"}
 TAKE_OVER = """
@@ -102,7 +102,7 @@ def test_who_only_watches_makes_do_without_what_was_announced_and_never_launched
     """The driver dies between the key that makes a child known and the launch."""
     driver = batches.start(
         "run(plans(3), max_concurrent=None)",
-        **{steps.VARIABLE: f"driver:record-written@{batches.home.parent / 'killed'}"},
+        **{failpoints.VARIABLE: f"driver:record-written@{batches.home.parent / 'killed'}"},
     )
     driver.communicate(timeout=60)
     (group,) = [path.name for path in batches.store.glob("_groups/*")]
@@ -176,7 +176,7 @@ def test_retries_go_on_where_the_killed_driver_left_them(batches: Any, left: Lef
 def test_launching_twice_runs_nothing_twice(batches: Any) -> None:
     found = batches.run(
         """
-        from kinetic._batches.launching import Launcher
+        from kinetic._batches.launcher import Launcher
         whole = Launcher.launch
         def twice(self, wanted):
             whole(self, wanted)
@@ -185,8 +185,8 @@ def test_launching_twice_runs_nothing_twice(batches: Any) -> None:
         batch = run([plan(n, fails=n % 2) for n in range(6)], max_concurrent=2, retries=1)
         values = batch.results(cleanup=False)
         board = batch._board
-        from kinetic._batches import resuming
-        whole(resuming.launcher_of(board.group, board), [(n, 0) for n in range(6)])  # and long after their ends
+        from kinetic._batches import resume
+        whole(resume.launcher_of(board.group, board), [(n, 0) for n in range(6)])  # and long after their ends
         batch.wait()
         tell([values, batch.results()])
         """

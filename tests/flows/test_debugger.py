@@ -80,9 +80,9 @@ def running(home: Path) -> list[str]:
 
 
 def attach(job: kinetic.JobHandle, capsys) -> tuple[subprocess.Popen, Debugger, dict]:
-    from kinetic._jobs import forwarding
+    from kinetic._inspect import port_forward
 
-    process = job.debug_attach(local_port=forwarding.free_port())
+    process = job.debug_attach(local_port=port_forward.free_port())
     printed = configuration(capsys.readouterr().out)
     return process, Debugger(printed["connect"]["port"], printed["pathMappings"]), printed
 
@@ -279,10 +279,10 @@ def read_configuration(stream) -> dict:
 
 
 def test_the_command_forwards_until_the_job_has_ended(theirs) -> None:
-    from kinetic._jobs import forwarding
+    from kinetic._inspect import port_forward
 
     job = submit(theirs, "program.train.run_async(20)")
-    words = ["-m", "kinetic", "jobs", "debug", job.job_id, "--port", str(forwarding.free_port())]
+    words = ["-m", "kinetic", "jobs", "debug", job.job_id, "--port", str(port_forward.free_port())]
     command = subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -342,9 +342,9 @@ def test_another_host_can_be_debugged_and_the_first_need_not_wait(theirs, capsys
     )
     done = theirs.run("-c", "import slice; print(slice.where.run_async().job_id)")
     job = kinetic.attach(done.stdout.strip())
-    from kinetic._jobs import forwarding
+    from kinetic._inspect import port_forward
 
-    process = job.debug_attach(local_port=forwarding.free_port(), host=1)
+    process = job.debug_attach(local_port=port_forward.free_port(), host=1)
     printed = configuration(capsys.readouterr().out)
     with Debugger(printed["connect"]["port"], printed["pathMappings"]) as debugger:
         debugger.attach()

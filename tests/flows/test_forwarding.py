@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._jobs import finding, forwarding, places
+from kinetic._inspect import port_forward
+from kinetic._jobs import find, locate
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire.debug import DebugPage
+from kinetic._wire.inspection import DebugPage
 from kinetic.errors import DebugError, OptionError
 
 SCRIPT = """
@@ -60,10 +61,10 @@ def gate(tmp_path: Path) -> Path:
 def job(project, wait_until, gate) -> JobHandle:
     """A running job with a server, and the page on which a debug server says where it is."""
     job_id = project.out(SCRIPT, str(gate)).strip()
-    handle = finding.attach(job_id)
+    handle = find.attach(job_id)
     wait_until(lambda: "\n" in (handle.logs() or ""), "the job's server", 30)
     page = DebugPage(int((handle.logs() or "").strip()))
-    places.local().paths.files(job_id, 0).debug_page.write_bytes(page.to_bytes())
+    locate.local().paths.files(job_id, 0).debug_page.write_bytes(page.to_bytes())
     return handle
 
 
@@ -73,12 +74,12 @@ def start(job: JobHandle) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def run(port: int) -> subprocess.Popen[bytes]:
-        started.append(forwarding.start(job, host=0, local_port=port))
+        started.append(port_forward.start(job, host=0, local_port=port))
         return started[-1]
 
     yield run
     for process in started:
-        forwarding.stop(process)
+        port_forward.stop(process)
 
 
 def ask(connection: socket.socket, text: bytes) -> bytes:
@@ -92,7 +93,7 @@ def ask(connection: socket.socket, text: bytes) -> bytes:
 
 
 def test_each_connection_reaches_the_job_and_none_knows_of_the_other(start) -> None:
-    port = forwarding.free_port()
+    port = port_forward.free_port()
     start(port)
 
     with socket.create_connection(("127.0.0.1", port)) as one, socket.create_connection(("127.0.0.1", port)) as two:
@@ -102,7 +103,7 @@ def test_each_connection_reaches_the_job_and_none_knows_of_the_other(start) -> N
 
 
 def test_a_connection_that_the_job_closes_is_closed_here_and_the_next_one_works(start) -> None:
-    port = forwarding.free_port()
+    port = port_forward.free_port()
     start(port)
 
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -119,25 +120,25 @@ def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job)
         port = other.getsockname()[1]
 
         with pytest.raises(DebugError, match=f"the local port {port} is taken") as refused:
-            forwarding.start(job, host=0, local_port=port)
+            port_forward.start(job, host=0, local_port=port)
 
     free = int(str(refused.value.next).partition("--port ")[2].partition(" ")[0])
     assert refused.value.code == "port-taken"
     with socket.create_server(("127.0.0.1", free)):
         pass
-    assert not (places.runtime() / "forwarders").exists()
+    assert not (locate.runtime() / "forwarders").exists()
 
 
 def test_a_port_that_none_can_be_is_refused(job) -> None:
     for port in (0, -1, 65_536):
         with pytest.raises(OptionError, match=f"{port} is no port"):
-            forwarding.start(job, host=0, local_port=port)
+            port_forward.start(job, host=0, local_port=port)
 
 
 def test_it_outlives_whoever_started_it_and_ends_with_the_job(job, gate, wait_until, tmp_path) -> None:
-    port = forwarding.free_port()
+    port = port_forward.free_port()
     script = f"""
-        from kinetic._jobs import finding, forwarding
+        from kinetic._jobs import find as finding; from kinetic._inspect import port_forward as forwarding
         print(forwarding.start(finding.attach({job.job_id!r}), host=0, local_port={port}).pid)
     """
     words = [sys.executable, "-c", textwrap.dedent(script)]
@@ -151,23 +152,23 @@ def test_it_outlives_whoever_started_it_and_ends_with_the_job(job, gate, wait_un
     assert answer == b"ALONE"
     wait_until(lambda: not _listens(port), "the end of the forwarder", 30)
     wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or _is_zombie(pid), "the end of its process", 30)
-    assert list((places.runtime() / "forwarders").iterdir()) == []
+    assert list((locate.runtime() / "forwarders").iterdir()) == []
 
 
 def test_ctrl_c_in_the_terminal_of_whoever_started_it_is_not_meant_for_it(start) -> None:
-    process = start(forwarding.free_port())
+    process = start(port_forward.free_port())
 
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
 
 
 def test_sigterm_ends_it_with_its_connections_and_leaves_the_port_free(start) -> None:
-    port = forwarding.free_port()
+    port = port_forward.free_port()
     process = start(port)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         ask(connection, b"open")
 
-        forwarding.stop(process)
-        forwarding.stop(process)
+        port_forward.stop(process)
+        port_forward.stop(process)
 
         assert connection.recv(100) == b""
     assert process.returncode == 0
@@ -175,18 +176,18 @@ def test_sigterm_ends_it_with_its_connections_and_leaves_the_port_free(start) ->
 
 
 def test_one_that_hangs_is_killed(start) -> None:
-    process = start(forwarding.free_port())
+    process = start(port_forward.free_port())
     process.send_signal(signal.SIGSTOP)
 
-    forwarding.stop(process)
+    port_forward.stop(process)
 
     assert process.returncode == -signal.SIGKILL
 
 
 def test_a_debug_server_that_is_about_to_come_is_waited_for(job, start) -> None:
-    page = places.local().paths.files(job.job_id, 0).debug_page
+    page = locate.local().paths.files(job.job_id, 0).debug_page
     page.rename(page.with_suffix(".later"))
-    port = forwarding.free_port()
+    port = port_forward.free_port()
     start(port)
 
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -205,7 +206,7 @@ def test_what_keeps_it_from_coming_up_is_told(job, monkeypatch, tmp_path) -> Non
     monkeypatch.setattr(job, "backend", "nowhere")
 
     with pytest.raises(kinetic.errors.BackendError, match="did not come up") as failed:
-        forwarding.start(job, host=0, local_port=(port := forwarding.free_port()))
+        port_forward.start(job, host=0, local_port=(port := port_forward.free_port()))
 
     assert "nowhere" in str(failed.value.why)
     assert not _listens(port)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._images import environments, uv
-from kinetic._packing import dependencies
-from kinetic._packing.root import Plan
-from kinetic._wire import fingerprint
+from kinetic._images import isolated_environment, uv
+from kinetic._project import dependencies
+from kinetic._project.root import Plan
+from kinetic._wire import distribution
 from kinetic.errors import ImageBuildError
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -25,13 +25,13 @@ LINE = "roman==5.0"
 BUILD = """
 import sys
 from pathlib import Path
-from kinetic._images import environments
-from kinetic._wire import fingerprint
+from kinetic._images import isolated_environment as environments
+from kinetic._wire import distribution as fingerprint
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
-print(environments.ready(sys.argv[2:], cache=Path(sys.argv[1]), python=fingerprint.python(), say=say))
+print(environments.ready(sys.argv[2:], cache=Path(sys.argv[1]), python=fingerprint.python_version(), say=say))
 """
 
 # A package whose build waits while a file is there, so that a test can act in the middle of an installation.
@@ -81,7 +81,9 @@ def slow(tmp_path, monkeypatch):
 
 
 def ready(cache, lines, **more):
-    return environments.ready(lines, cache=cache, python=fingerprint.python(), say=lambda _: None, **more)
+    return isolated_environment.ready(
+        lines, cache=cache, python=distribution.python_version(), say=lambda _: None, **more
+    )
 
 
 def run_in(python, code):
@@ -320,7 +322,7 @@ def test_a_script_that_wants_another_python_is_refused_before_anything_is_built(
 
     ours = done.stderr[done.stderr.rindex("kinetic.errors.") :].splitlines()
     assert done.returncode == 1
-    assert f"train.py wants Python >=3.99, and the job would run in Python {fingerprint.python()}" in ours[0]
+    assert f"train.py wants Python >=3.99, and the job would run in Python {distribution.python_version()}" in ours[0]
     assert [line.split(":")[0] for line in ours[1:]] == ["why", "next"]
     assert not [*home.glob("run/*/environments")]
     assert not [*home.glob("store/cpu-*")]

@@ -1,6 +1,6 @@
 """kill -9 of client, canceller, keeper, worker or observer at any step: a right status, and a result() that ends.
 
-The points lie at and between the named steps of ``kinetic._wire.steps``. They are drawn from a seed that stands in the
+The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in the
 name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes 20, `make nightly` 200.
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import sweeping
-from kinetic._backends.local.paths import Paths
+from kinetic._backends.local import garbage_collection
 from kinetic._backends.local.queue import Queue
-from kinetic._jobs import tombstones
-from kinetic._wire import keys, steps
+from kinetic._backends.local.runtime_paths import Paths
+from kinetic._jobs import history
+from kinetic._wire import failpoints, keys
 
 ANSWER = 42
 LIMIT_SECONDS = 10.0
@@ -37,23 +37,23 @@ SEED = int(
 # once. "never": NOT_FOUND, and nothing runs. "lost": FAILED with a plain sentence. "removed": NOT_FOUND; its value may
 # still be there. "cancelled": NOT_FOUND, and result() says so at once.
 BECOMES: dict[str, str] = {
-    **dict.fromkeys(steps.CLIENT[:6], "never"),
-    **dict.fromkeys(steps.CLIENT[6:10], "value"),
-    **dict.fromkeys(steps.CLIENT[10:], "removed"),
-    **dict.fromkeys(steps.CANCELLER, "cancelled"),
-    **dict.fromkeys(steps.KEEPER, "value"),
-    **dict.fromkeys(steps.WORKER, "value"),
+    **dict.fromkeys(failpoints.CLIENT[:6], "never"),
+    **dict.fromkeys(failpoints.CLIENT[6:10], "value"),
+    **dict.fromkeys(failpoints.CLIENT[10:], "removed"),
+    **dict.fromkeys(failpoints.CANCELLER, "cancelled"),
+    **dict.fromkeys(failpoints.KEEPER, "value"),
+    **dict.fromkeys(failpoints.WORKER, "value"),
     "worker:calling": "lost",
     "worker:called": "lost",
     "worker:body-written": "lost",
-    **dict.fromkeys(steps.OBSERVER, "value"),
+    **dict.fromkeys(failpoints.OBSERVER, "value"),
 }
 # A little later than these, the function may have begun, or somebody may have removed the job.
 LATER: dict[str, frozenset[str]] = {
-    **dict.fromkeys(steps.CLIENT[:6], frozenset({"never", "value", "removed"})),
-    **dict.fromkeys(steps.CLIENT[6:], frozenset({"value", "removed"})),
-    **dict.fromkeys(steps.KEEPER[:6], frozenset({"value", "lost"})),
-    **dict.fromkeys(steps.WORKER[:8], frozenset({"value", "lost"})),
+    **dict.fromkeys(failpoints.CLIENT[:6], frozenset({"never", "value", "removed"})),
+    **dict.fromkeys(failpoints.CLIENT[6:], frozenset({"value", "removed"})),
+    **dict.fromkeys(failpoints.KEEPER[:6], frozenset({"value", "lost"})),
+    **dict.fromkeys(failpoints.WORKER[:8], frozenset({"value", "lost"})),
 }
 
 SCRIPT = """
@@ -111,15 +111,21 @@ ASK = """
 def points(seed: int) -> Iterator[object]:
     """Draw the points: (step, seconds later); the quick ones cover every actor, the nightly ones every step."""
     draw = random.Random(seed)
-    shares = {steps.CLIENT: 6, steps.CANCELLER: 1, steps.KEEPER: 6, steps.WORKER: 4, steps.OBSERVER: 3}
+    shares = {
+        failpoints.CLIENT: 6,
+        failpoints.CANCELLER: 1,
+        failpoints.KEEPER: 6,
+        failpoints.WORKER: 4,
+        failpoints.OBSERVER: 3,
+    }
     assert sum(shares.values()) == QUICK
     for names, share in shares.items():
         for name in draw.sample(names, share):
             later = 0.0 if draw.random() < 0.6 else draw.uniform(0.0005, 0.03)
             yield pytest.param(name, later, id=f"seed {seed}, {name} + {later * 1000:.1f} ms")
     for number in range(NIGHTLY):
-        name = steps.SINGLE[number % len(steps.SINGLE)]
-        later = 0.0 if number < len(steps.SINGLE) else draw.uniform(0.0002, 0.03)
+        name = failpoints.SINGLE[number % len(failpoints.SINGLE)]
+        later = 0.0 if number < len(failpoints.SINGLE) else draw.uniform(0.0002, 0.03)
         words = f"seed {seed}, nightly {number}, {name} + {later * 1000:.1f} ms"
         yield pytest.param(name, later, id=words, marks=pytest.mark.nightly)
 
@@ -138,11 +144,11 @@ class Site:
     def kill_at(self, name: str, later: float = 0.0) -> Path:
         """Arm a step for the processes that are started from now on; the file appears when it kills."""
         mark = self.home.parent / f"killed-{name.replace(':', '-')}"
-        self._setenv(steps.VARIABLE, f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}")
+        self._setenv(failpoints.VARIABLE, f"{name}+{later:.6f}@{mark}" if later else f"{name}@{mark}")
         return mark
 
     def kill_nobody(self) -> None:
-        self._setenv(steps.VARIABLE, "")
+        self._setenv(failpoints.VARIABLE, "")
 
     def run(self, what: str, seconds: float = 0.05) -> int:
         done = self.project.run("job.py", what, str(self.notes), str(seconds))
@@ -260,9 +266,9 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     """No process but idle keepers, no row in work, and after the next sweep no scrap of anything."""
     wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
-    now = time.time() + sweeping.DAY + sweeping.HOUR
+    now = time.time() + garbage_collection.DAY + garbage_collection.HOUR
     with closing(Queue(site.runtime.queue)) as queue:
-        sweeping.sweep(site.runtime, queue, site.home / "store" / ".tmp", tombstones.seen, now=now)
+        garbage_collection.sweep(site.runtime, queue, site.home / "store" / ".tmp", history.read_page, now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known
@@ -517,11 +523,11 @@ def test_a_step_costs_nothing_outside_of_this_suite_and_jobs_never_see_it(site: 
 
         @kinetic.run(accelerator="cpu")
         def variable():
-            return os.environ.get("{steps.VARIABLE}")
+            return os.environ.get("{failpoints.VARIABLE}")
 
         print(variable())
         """
     )
 
     assert seen == "None\n"
-    assert steps.step is steps._unarmed
+    assert failpoints.step is failpoints._unarmed

@@ -45,7 +45,7 @@ import kinetic
 from jobs import *
 words = sys.argv[1:]
 def explained(handle):
-    from kinetic._jobs import places
+    from kinetic._jobs import locate as places
     said = places.backend_of(handle).explain(handle.job_id)
     return [said.what, said.why]
 def tell(value):

@@ -229,11 +229,11 @@ def test_a_waiting_job_says_what_it_waits_for(crowd: Crowd, monkeypatch: pytest.
 
     first, reason, why = crowd.run(
         """
-from kinetic._jobs import places
+from kinetic._jobs import locate
 first = stay.run_async(notes, until)
 while not first.running(): time.sleep(0.01)
 others = [tiny.run_async(notes, "a", n) for n in range(2)]
-backend = places.backend_of(first)
+backend = locate.backend_of(first)
 said = backend.explain(others[1].job_id)
 seen = backend.observe([others[1].job_id])[others[1].job_id]
 open(until, "w").close()

@@ -94,8 +94,8 @@ def test_what_a_job_wrote_outlives_result_cleanup_disk_and_time(project, write, 
     project.out(  # two years later
         """
         import os, time
-        from kinetic import _settings as settings
-        from kinetic._jobs import places
+        from kinetic import _config as settings
+        from kinetic._jobs import locate
         from kinetic._maintenance import garbage_collection
         from kinetic._stores import open_store
 
@@ -104,7 +104,7 @@ def test_what_a_job_wrote_outlives_result_cleanup_disk_and_time(project, write, 
             os.utime(store.root / entry.key, (1, 1))
         later = time.time() + 2 * 365 * 24 * 3600
         store.put("history/young.json", b"{}")
-        garbage_collection.collect(store, places.home(), places.runtime(), now=later)
+        garbage_collection.collect(store, locate.home(), locate.runtime(), now=later)
         assert list(store.folders("outputs/")) != []
         assert [entry.key for entry in store.entries("history/")] == ["history/young.json"]
         """

@@ -29,19 +29,18 @@ from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
 from kinetic._jobs import logs
-from kinetic._packing import runner_zip
+from kinetic._project import runner_bundle
 from kinetic._stores import addresses, open_store
+from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
-from kinetic._stores.objects import ObjectStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import debug, digests, fingerprint, installer, keys, outcome, pages, podlog, seal
-from kinetic._wire import note as notes
-from kinetic._wire.handles import HISTORY
-from kinetic._wire.note import Note
+from kinetic._wire import attempt as notes
+from kinetic._wire import digests, distribution, documents, inspection, keys, outcome, pod_log_format, seal
+from kinetic._wire.attempt import AttemptNote
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
-from kinetic._wire.pod import FAILED_EXIT, INFRASTRUCTURE_EXIT
-from kinetic._wire.task import PodSettings, Task
+from kinetic._wire.records import HISTORY
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -52,7 +51,7 @@ NO_OBSTORE = "raise ImportError('this image has no obstore')\n"
 
 @pytest.fixture(scope="session")
 def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runner_zip.write(tmp_path_factory.mktemp("zip"))
+    return runner_bundle.write(tmp_path_factory.mktemp("zip"))
 
 
 def function(text: str) -> Any:
@@ -92,7 +91,7 @@ class Pods:
             "train",
             Artifact.within(cloudpickle.dumps(function(text))),
             Artifact.within(pickle.dumps((args, {}))),
-            **{"fingerprint": {"python": fingerprint.python()}, "hosts": self.page.hosts, **more},
+            **{"fingerprint": {"python": distribution.python_version()}, "hosts": self.page.hosts, **more},
         ).to_bytes()
         self.store.put(keys.order(JOB), written)
         self.store.put(keys.record(JOB), b"{}")
@@ -147,7 +146,7 @@ class Pods:
     def log(self, attempt: int = 0, host: int = 0) -> str:
         return logs.text_of(logs.StoredLog(self.store, keys.logs(JOB, attempt, host)))
 
-    def note(self, attempt: int = 0) -> Note:
+    def note(self, attempt: int = 0) -> AttemptNote:
         return notes.read(self.store, JOB, attempt, KEY)
 
     def keys_below(self, prefix: str) -> list[str]:
@@ -189,7 +188,7 @@ def cloud_pods(tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.server.url)
     environ = {"STORAGE_EMULATOR_HOST": bucket.proxy.url}
-    made = Pods(tmp_path, zipped, ObjectStore("gs://jobs/here"), environ)
+    made = Pods(tmp_path, zipped, BucketStore("gs://jobs/here"), environ)
     yield made
     made.end()
 
@@ -254,7 +253,7 @@ def test_a_pod_that_comes_late_runs_nothing(pods: Pods, tmp_path: Path) -> None:
     code, out = pods.run()
 
     assert code == 0
-    assert podlog.VERDICT in out
+    assert pod_log_format.VERDICT in out
     assert (tmp_path / "touched").read_text() == "x"
     assert pods.keys_below(keys.attempts(JOB)) == ["0"]
 
@@ -640,7 +639,7 @@ def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> Non
 def test_a_job_that_was_removed_is_not_brought_back(pods: Pods) -> None:
     pods.order("def one():\n    return 1")
     at = keys.tombstone(JOB)
-    pods.store.put(at, pages.sealed(HISTORY, {"job_id": JOB, "resource_removed": True}, at, KEY))
+    pods.store.put(at, documents.sealed(HISTORY, {"job_id": JOB, "resource_removed": True}, at, KEY))
 
     code, out = pods.run()
 
@@ -706,7 +705,7 @@ def test_a_failure_of_a_pod_that_was_replaced_is_no_verdict(pods: Pods, tmp_path
     pods.order(WAITS.replace('return "went on"', 'raise OSError("cut off from the world")'), str(tmp_path / "flag"))
     pod = pods.start()
     until((tmp_path / "flag").exists)
-    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
+    pods.store.put(keys.attempt(JOB, 1), AttemptNote(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
 
     (tmp_path / "flag.go").touch()
     out, _ = pod.communicate(timeout=30)
@@ -721,7 +720,7 @@ def test_a_value_of_a_pod_that_was_replaced_counts(pods: Pods, tmp_path: Path) -
     pods.order(WAITS, str(tmp_path / "flag"))
     pod = pods.start()
     until((tmp_path / "flag").exists)
-    pods.store.put(keys.attempt(JOB, 1), Note(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
+    pods.store.put(keys.attempt(JOB, 1), AttemptNote(JOB, 1, "replacement", time.time()).to_bytes(KEY), if_absent=True)
 
     (tmp_path / "flag.go").touch()
     pod.communicate(timeout=30)
@@ -1147,13 +1146,15 @@ def test_the_output_of_a_container_gives_back_the_log_byte_for_byte(pods: Pods) 
     pod = pods.start(text=False)
     out, _ = pod.communicate(timeout=60)
 
-    reader = podlog.Reader()
+    reader = pod_log_format.Reader()
     stored = logs.StoredLog(pods.store, keys.logs(JOB, 0, 0))
     assert reader.read(out) == stored.read(0, stored.size())
-    assert reader.claim == podlog.Claim(JOB, 0, 0)
+    assert reader.claim == pod_log_format.Claim(JOB, 0, 0)
     assert reader.has_verdict
-    assert out.startswith(f"{podlog.SAID}job {JOB}\n{podlog.SAID}attempt 0 of {JOB}, host 0 of 1\r\n".encode())
-    assert out.endswith(f"no endkinetic|-\n{podlog.SAID}{podlog.VERDICT}: the job succeeded\n".encode())
+    assert out.startswith(
+        f"{pod_log_format.SAID}job {JOB}\n{pod_log_format.SAID}attempt 0 of {JOB}, host 0 of 1\r\n".encode()
+    )
+    assert out.endswith(f"no endkinetic|-\n{pod_log_format.SAID}{pod_log_format.VERDICT}: the job succeeded\n".encode())
 
 
 def test_every_line_of_the_runner_is_marked(pods: Pods) -> None:
@@ -1161,9 +1162,12 @@ def test_every_line_of_the_runner_is_marked(pods: Pods) -> None:
 
     _, out = pods.run()
 
-    ours = [line for line in out.splitlines() if line.startswith(podlog.SAID)]
+    ours = [line for line in out.splitlines() if line.startswith(pod_log_format.SAID)]
     assert next(line for line in out.splitlines() if line not in ours) == "mine"
-    assert ours[-2:] == [f"{podlog.SAID}{podlog.VERDICT}: the job failed: of", f"{podlog.SAID}two lines"]
+    assert ours[-2:] == [
+        f"{pod_log_format.SAID}{pod_log_format.VERDICT}: the job failed: of",
+        f"{pod_log_format.SAID}two lines",
+    ]
 
 
 def test_what_the_parent_itself_warns_of_moves_nothing_out_of_its_place(pods: Pods, tmp_path: Path) -> None:
@@ -1178,7 +1182,7 @@ def test_what_the_parent_itself_warns_of_moves_nothing_out_of_its_place(pods: Po
 
     stored = logs.StoredLog(pods.store, keys.logs(JOB, 0, 0))
     assert stored.read(0, 100).startswith(b"a library complains\n")
-    assert podlog.Reader().read(out) == stored.read(0, stored.size())
+    assert pod_log_format.Reader().read(out) == stored.read(0, stored.size())
 
 
 def test_a_store_that_takes_no_log_does_not_hold_up_the_job(cloud_pods: Pods, bucket: Bucket) -> None:
@@ -1502,11 +1506,11 @@ def test_a_debugger_that_came_to_an_earlier_life_of_the_set_does_not_count(slice
     pytest.importorskip("debugpy")
     slices.tell(hosts=2)
     slices.order(f"{HOST}    return host", str(slices.folder), debug=2.0)
-    (slices.secret / "environment.json").write_text(json.dumps({debug.TOKEN_VARIABLE: debug.token(KEY)}))
-    slices.store.put(debug.mark_begun(JOB, 0, debug.page_key(debug.token(KEY))), b"")
+    (slices.secret / "environment.json").write_text(json.dumps({inspection.TOKEN_VARIABLE: inspection.token(KEY)}))
+    slices.store.put(inspection.mark_begun(JOB, 0, inspection.page_key(inspection.token(KEY))), b"")
     leader = slices.start(JOB_COMPLETION_INDEX="0")
     until(lambda: slices.store.size(word_of(0, "begun")) is not None)
-    for forged in (debug.mark_begun(JOB, 0, b"x" * 32), f"{JOB}/debug/0/begun"):
+    for forged in (inspection.mark_begun(JOB, 0, b"x" * 32), f"{JOB}/debug/0/begun"):
         slices.store.put(forged, b"")
 
     other = slices.start(JOB_COMPLETION_INDEX="1")
@@ -1678,7 +1682,7 @@ INSTALLING = """
 import sys
 from pathlib import Path
 sys.path.append(sys.argv[1])
-from kinetic._runner.pod import requiring
+from kinetic._runner.pod import install as requiring
 print(requiring.uv(Path(sys.argv[2])))
 """
 
@@ -1700,13 +1704,13 @@ def test_an_image_without_uv_gets_exactly_the_one_that_was_tried_and_nothing_of_
     said = subprocess.run([str(base / "uv" / "bin" / "uv"), "--version"], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"kinetic: fetching uv=={installer.VERSIONS['uv']}" in done.stdout
-    assert said.stdout.split()[1] == installer.VERSIONS["uv"]
+    assert f"kinetic: fetching uv=={distribution.INSTALLER_VERSIONS['uv']}" in done.stdout
+    assert said.stdout.split()[1] == distribution.INSTALLER_VERSIONS["uv"]
 
 
 def test_another_file_than_the_one_that_was_tried_is_not_installed(tmp_path: Path) -> None:
     file = wheel(tmp_path, "uv", "")
-    forged = file.rename(tmp_path / f"uv-{installer.VERSIONS['uv']}-py3-none-any.whl")
+    forged = file.rename(tmp_path / f"uv-{distribution.INSTALLER_VERSIONS['uv']}-py3-none-any.whl")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
     words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(tmp_path)]
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(forged.parent), "PATH": "/nonexistent"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner import processes
+from kinetic._runner.supervisor import process_group
 
 JOBS = """
     import json
@@ -140,7 +140,7 @@ def test_a_queue_that_cannot_be_used_while_a_job_runs_costs_it_nothing(
 
 STOPPED = """
 import signal
-from kinetic._jobs import places
+from kinetic._jobs import locate as places
 handle = add.run_async(1, 1)
 with places.backend_of(handle).queue.change():
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -156,11 +156,11 @@ def test_a_client_that_is_stopped_inside_a_transaction_holds_up_neither_jobs_nor
     (running,), _ = client(BEGIN, go)
     project.write("stopped.py", HEAD + STOPPED)
     stopped = project.start("stopped.py")
-    wait_until(lambda: processes.state(stopped.pid) == "T", "the stop of the client")
+    wait_until(lambda: process_group.state(stopped.pid) == "T", "the stop of the client")
 
     Path(go).touch()
     values, _ = client("values = [add(1, number) for number in range(3)]\n" + COLLECT, running)
-    state = processes.state(stopped.pid)
+    state = process_group.state(stopped.pid)
     stopped.send_signal(signal.SIGCONT)
     out, err = stopped.communicate(timeout=60)
 

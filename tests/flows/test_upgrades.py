@@ -19,14 +19,13 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import record, tombstones
+from kinetic._jobs import history, record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys, outcome, pages, seal
-from kinetic._wire import note as notes
-from kinetic._wire.handles import HISTORY, REQUIRED
-from kinetic._wire.note import Note
+from kinetic._wire import attempt, documents, keys, outcome, seal
+from kinetic._wire.attempt import AttemptNote
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcome import Outcome
+from kinetic._wire.records import HISTORY, REQUIRED
 from kinetic.errors import IntegrityError
 
 SOURCE = Path(__file__).parents[2] / "src" / "kinetic"
@@ -46,7 +45,7 @@ JOBS = """
         print("begun", flush=True)
         while until and not os.path.exists(until):
             time.sleep(0.01)
-        from kinetic._wire import steps  # whatever the runner imports late, it finds
+        from kinetic._wire import failpoints as steps  # whatever the runner imports late, it finds
         print("the end")
         return {
             "version": kinetic._version.__version__,
@@ -74,7 +73,7 @@ SMALL = [
     ),
     ("_jobs/tombstones.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
 ]
-LARGE = [*SMALL, ("_wire/pages.py", f"\nSCHEMA = {pages.SCHEMA} ", f"\nSCHEMA = {pages.SCHEMA + 1} ")]
+LARGE = [*SMALL, ("_wire/pages.py", f"\nSCHEMA = {documents.SCHEMA} ", f"\nSCHEMA = {documents.SCHEMA + 1} ")]
 
 
 class Installed:
@@ -272,7 +271,10 @@ def test_an_older_version_refuses_a_newer_schema_plainly_and_the_newer_one_still
 
     assert refused[0] == "schema"
     assert f"the record {of_new}/handle.json was written by another version of kinetic" in refused[1]
-    assert f"its schema is {pages.SCHEMA + 1}; this version reads {pages.SCHEMA - 1} and {pages.SCHEMA}" in refused[1]
+    assert (
+        f"its schema is {documents.SCHEMA + 1}; this version reads {documents.SCHEMA - 1} and {documents.SCHEMA}"
+        in refused[1]
+    )
     assert "pip install --upgrade kinetic-jobs" in refused[1]
     assert listed == [of_old]
     assert of_new in warned
@@ -330,7 +332,7 @@ HANDLE = {**dict.fromkeys(REQUIRED, ""), "job_id": "job"}
 
 def _record(store: MemoryStore) -> Callable[[], object]:
     store.put(keys.record("job"), record.to_bytes(HANDLE, {"machine": "here"}, KEY))
-    return lambda: pages.open_page(record.RECORD, store, keys.record("job"), KEY)["machine"]
+    return lambda: documents.open_page(record.RECORD, store, keys.record("job"), KEY)["machine"]
 
 
 def _order(store: MemoryStore) -> Callable[[], object]:
@@ -346,8 +348,8 @@ def _order(store: MemoryStore) -> Callable[[], object]:
 
 
 def _note(store: MemoryStore) -> Callable[[], object]:
-    store.put(keys.attempt("job", 0), Note("job", 0, "here", 1.0, "runner", "3.11").to_bytes(KEY))
-    return lambda: notes.read(store, "job", 0, KEY).machine
+    store.put(keys.attempt("job", 0), AttemptNote("job", 0, "here", 1.0, "runner", "3.11").to_bytes(KEY))
+    return lambda: attempt.read(store, "job", 0, KEY).machine
 
 
 def _outcome(store: MemoryStore) -> Callable[[], object]:
@@ -361,10 +363,10 @@ def _outcome(store: MemoryStore) -> Callable[[], object]:
 
 
 def _tombstone(store: MemoryStore) -> Callable[[], object]:
-    tombstones.write(store, {"job_id": "job", "status": "here"}, KEY)
+    history.write_page(store, {"job_id": "job", "status": "here"}, KEY)
 
     def read() -> object:
-        return pages.open_page(HISTORY, store, keys.tombstone("job"), KEY)["status"]
+        return documents.open_page(HISTORY, store, keys.tombstone("job"), KEY)["status"]
 
     return read
 
@@ -373,11 +375,11 @@ def _tombstone(store: MemoryStore) -> Callable[[], object]:
 def test_every_page_of_the_version_before_is_read_and_of_the_one_after_refused(
     page: Callable[[MemoryStore], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    this = pages.SCHEMA
+    this = documents.SCHEMA
     read = {}
     for version in (this - 1, this, this + 1):
         with monkeypatch.context() as patch:
-            patch.setattr(pages, "SCHEMA", version)
+            patch.setattr(documents, "SCHEMA", version)
             read[version] = page(MemoryStore(f"version-{version}"))
 
     assert read[this - 1]() == read[this]() == "here"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from servers.scripted import Scripted
 
-    from kinetic._backends.kube.feed import Feed
+    from kinetic._backends.kube.informer import Informer
 
 
-def let_go(server: Scripted, feeds: Iterable[Feed]) -> None:
+def let_go(server: Scripted, feeds: Iterable[Informer]) -> None:
     """End feeds, and wait for their threads: one that is left behind would leave a connection that it just opens."""
     for feed in feeds:
         feed.end()

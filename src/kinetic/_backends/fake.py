@@ -24,10 +24,11 @@ from typing import Any, NoReturn
 from kinetic._backends.clock import Clock, FakeClock
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
 from kinetic._hardware.placement import Placement
-from kinetic._runner import calling, fetching, pickling, retries
+from kinetic._runner.supervisor import attempts
+from kinetic._runner.worker import function_call, pickling, workspace
 from kinetic._stores import open_store
 from kinetic._wire import keys, outcome, seal
-from kinetic._wire.note import Note
+from kinetic._wire.attempt import AttemptNote
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -296,40 +297,42 @@ class _Roles:
         begun = min(job.begins, now)  # the clock may have been moved far beyond it
         job.started = self.clock.time() - (now - begun)
         job.ends = begun + min(self.running_seconds, launch.order.deadline or math.inf)
-        note = Note(job.job_id, job.attempt, MACHINE, job.started)
+        note = AttemptNote(job.job_id, job.attempt, MACHINE, job.started)
         open_store(launch.store_url).put(note.key, note.to_bytes(launch.key))
         self._change(job, JobStatus.RUNNING)
 
-    def _called(self, job: _Job) -> tuple[calling.Value | calling.Failure, bytes]:
+    def _called(self, job: _Job) -> tuple[function_call.Value | function_call.Failure, bytes]:
         """Call a job's function; return how it ended and what it printed."""
         printed = io.StringIO()
         order = job.launch.order
         if order.deadline is not None and self.running_seconds > order.deadline:
             late = TimeoutError(f"the job was ended at its deadline of {order.deadline:g} s")
-            return calling.Failure(late, calling.describe(late), cause="deadline"), b""
+            return function_call.Failure(late, function_call.describe(late), cause="deadline"), b""
         if order.data:
             missing = RunnerError(f"{job.job_id} reads data, which a fake backend does not deliver", phase="data")
-            return calling.Failure(missing, calling.describe(missing), cause="runner"), b""
+            return function_call.Failure(missing, function_call.describe(missing), cause="runner"), b""
         with contextlib.redirect_stdout(printed):
             try:
-                payload = fetching.payload(open_store(job.launch.store_url), order)
-                function, args, kwargs = fetching.open_payload(*payload)
+                payload = workspace.fetch_payload(open_store(job.launch.store_url), order)
+                function, args, kwargs = workspace.open_payload(*payload)
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
-                return calling.Failure(error, calling.describe(error), cause="runner"), printed.getvalue().encode()
-            ended = calling.call(function, args, kwargs)
-            if isinstance(ended, calling.Failure):
+                return function_call.Failure(
+                    error, function_call.describe(error), cause="runner"
+                ), printed.getvalue().encode()
+            ended = function_call.call_function(function, args, kwargs)
+            if isinstance(ended, function_call.Failure):
                 print(ended.error["traceback"])  # noqa: T201 - into the log of the job
         return ended, printed.getvalue().encode()
 
-    def _end(self, job: _Job, ended: calling.Value | calling.Failure, printed: bytes = b"") -> None:
+    def _end(self, job: _Job, ended: function_call.Value | function_call.Failure, printed: bytes = b"") -> None:
         """Write down how an attempt ended: the verdict of the job, unless it is tried again."""
         store, order, key = open_store(job.launch.store_url), job.launch.order, job.launch.key
         verdict, body = self._verdict(job, ended)
         job.log[job.attempt] = printed
         if printed:
             store.put(keys.log_segment(job.job_id, job.attempt, 0, 0), printed, if_absent=True)
-        if retries.next_try(store, verdict, order.retries, key):
-            retries.write_down(store, verdict, key, clock=self.clock.time)
+        if attempts.next_try(store, verdict, order.retries, key):
+            attempts.note_failure(store, verdict, key, clock=self.clock.time)
             job.attempt, job.begins = job.attempt + 1, self.clock.monotonic() + self.pending_seconds
             self._change(job, JobStatus.PENDING)
             return
@@ -338,11 +341,11 @@ class _Roles:
             store.put(seal.mark(order.mark, verdict.status, key), b"")
         self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
 
-    def _verdict(self, job: _Job, ended: calling.Value | calling.Failure) -> tuple[Outcome, bytes]:
+    def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
         """Return the verdict about an attempt, and the pickled value or exception."""
-        failed = isinstance(ended, calling.Failure)
-        cause, error = (ended.cause, ended.error) if isinstance(ended, calling.Failure) else ("value", {})
-        result = ended.exception if isinstance(ended, calling.Failure) else ended.value
+        failed = isinstance(ended, function_call.Failure)
+        cause, error = (ended.cause, ended.error) if isinstance(ended, function_call.Failure) else ("value", {})
+        result = ended.exception if isinstance(ended, function_call.Failure) else ended.value
         body = b""
         if cause not in _WITHOUT_BODY:
             try:
@@ -350,10 +353,12 @@ class _Roles:
                 pickling.dump(result, buffer)
                 body = buffer.getvalue()
             except Exception as problem:  # noqa: BLE001 - pickling runs user code
-                said = calling.describe(problem)
+                said = function_call.describe(problem)
                 cause = cause if failed else "serialization"
                 error = (
-                    {**error, "not_delivered": said["message"]} if failed else {**said, "repr": calling.repr_of(result)}
+                    {**error, "not_delivered": said["message"]}
+                    if failed
+                    else {**said, "repr": function_call.repr_of(result)}
                 )
         verdict = Outcome(
             job_id=job.job_id,
@@ -364,7 +369,7 @@ class _Roles:
             error=error,
             body_length=len(body),
             body_sha256=hashlib.sha256(body).hexdigest() if body else "",
-            value_type=calling.type_name(result),
+            value_type=function_call.type_name(result),
             started=job.started,
             ended=self.clock.time(),
             witness="runner",
@@ -440,14 +445,14 @@ class FakeBackend(_Roles):
         with self._lock:
             job = self._find(job_id)
             self._begin(job)
-            self._end(job, calling.Value(value))
+            self._end(job, function_call.Value(value))
 
     def fail(self, job_id: str, error: Exception) -> None:
         """Let a job fail with an exception, without calling its function."""
         with self._lock:
             job = self._find(job_id)
             self._begin(job)
-            self._end(job, calling.Failure(error, calling.describe(error)))
+            self._end(job, function_call.Failure(error, function_call.describe(error)))
 
     def lose(self, job_id: str, reason: str = "its machine was taken away") -> None:
         """Let a job disappear without a word: no result of it will ever be written."""

@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from kinetic._batches.board import Board
-from kinetic._batches.loose import Loose
-from kinetic._jobs import places, trust
+from kinetic._batches.state import AdHocTracker, BatchTracker
+from kinetic._jobs import locate, trust
 from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._stores import open_store
 from kinetic._wire import keys
-from kinetic._wire.group import MANIFEST, Group, Table, read_table
+from kinetic._wire.records import MANIFEST, Group, Table, read_table
 from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -64,39 +63,39 @@ class Batch(Generic[R]):
     _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
     _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
     _cached_failures: list[JobHandle[R]] | None = field(default=None, repr=False, compare=False)
-    _board: Board | Loose | None = field(default=None, repr=False, compare=False)
+    _tracker: BatchTracker | AdHocTracker | None = field(default=None, repr=False, compare=False)
     _table: Table | None = field(default=None, repr=False, compare=False)
     _poll: Poll = field(default_factory=Poll, repr=False, compare=False)
     _store: str = field(default="", init=False, repr=False, compare=False)
 
-    def _refreshed(self) -> Board | Loose:
+    def _refreshed(self) -> BatchTracker | AdHocTracker:
         """Look at everything now, and bring ``jobs`` up to date."""
-        board = self._seeing()
-        board.refresh(whole=True)
+        tracker = self._seeing()
+        tracker.refresh(whole=True)
         self._take_over_jobs()
-        return board
+        return tracker
 
-    def _seeing(self) -> Board | Loose:
+    def _seeing(self) -> BatchTracker | AdHocTracker:
         """Return what shows how the children stand; made here for a handle that somebody built by hand."""
         with self._lock:
-            if self._board is None and self._store:
+            if self._tracker is None and self._store:
                 find_again(self, self._store)
-            if self._board is None:
-                self._board = Loose(self.jobs)
+            if self._tracker is None:
+                self._tracker = AdHocTracker(self.jobs)
                 self._submission_complete.set()
-            return self._board
+            return self._tracker
 
     def _take_over_jobs(self, indexes: Iterable[int] | None = None) -> None:
         """Put handles into ``jobs`` for what the board has seen submitted, of all inputs or of some.
 
         One that is there keeps its value.
         """
-        board = self._seeing()
+        tracker = self._seeing()
         with self._lock:
-            for index in range(len(board.attempts)) if indexes is None else indexes:
-                job, attempt = self.jobs[index], board.attempts[index]
+            for index in range(len(tracker.attempts)) if indexes is None else indexes:
+                job, attempt = self.jobs[index], tracker.attempts[index]
                 if attempt >= 0 and (job is None or (job.group_attempt or 0) != attempt):
-                    found = board.record(index)
+                    found = tracker.record(index)
                     self.jobs[index] = None if found is None else handle_of(found)
 
     def _refused(self) -> dict[int, Exception]:
@@ -107,7 +106,7 @@ class Batch(Generic[R]):
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what is known, and where the batch lies; where it is opened, it only watches."""
         names = ("group_id", "name", "tags", "jobs", "_bucket_name", "_project", "_submission_errors")
-        store = self._board.store.url if self._table is not None and self._board is not None else self._store
+        store = self._tracker.store.url if self._table is not None and self._tracker is not None else self._store
         return {name: getattr(self, name) for name in names} | {"_store": store}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -126,7 +125,7 @@ def find_again(batch: Batch, store: str) -> None:
 
 def equip(batch: Batch, group: Group, store: Store) -> None:
     """Give a handle what shows how its children stand, and what their inputs were."""
-    batch._board = Board(group, store, places.backend_for(group.handle))
+    batch._tracker = BatchTracker(group, store, locate.backend_for(group.handle))
     table = _table(group, store)
     batch._table = table
     if table is not None and not batch._submission_errors:

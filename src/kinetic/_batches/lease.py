@@ -18,16 +18,16 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._backends.local import life
-from kinetic._jobs import places
-from kinetic._wire import fields, folders, keys, pages, seal
+from kinetic._backends.local import process_lock
+from kinetic._jobs import locate
+from kinetic._wire import documents, fields, folders, keys, seal
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kinetic._backends.local.life import Life
+    from kinetic._backends.local.process_lock import ProcessLock
     from kinetic._stores.protocol import Entry, Store
 
 TOUCH_SECONDS = 15.0
@@ -77,7 +77,7 @@ class Page:
 class Lease:
     """The right to drive a batch, as long as nobody takes it over."""
 
-    def __init__(self, store: Store, group_id: str, epoch: int, held: Life, key: bytes | None) -> None:
+    def __init__(self, store: Store, group_id: str, epoch: int, held: ProcessLock, key: bytes | None) -> None:
         self._store = store
         self._group_id = group_id
         self.epoch = epoch
@@ -134,7 +134,7 @@ def take(
         if _read(store, keys.lease(group_id, epoch), key) is not None:
             return None
         epoch += 1
-    held = life.take(_lock(group_id, epoch))
+    held = process_lock.take(_lock(group_id, epoch))
     if held is None:  # another process of this machine takes this very epoch
         return None
     if not store.put(keys.lease(group_id, epoch), _page(group_id, epoch, key), if_absent=True):
@@ -169,14 +169,14 @@ def holder(
         lives = not page.released and not _is_known_dead(group_id, page)
         if lives:
             lives = (clock or now_of)(store, group_id) - entry.modified < OLD_SECONDS
-        return Holder(epoch, page.name, page.pid, lives, page.machine == places.machine(), entry.modified)
+        return Holder(epoch, page.name, page.pid, lives, page.machine == locate.machine(), entry.modified)
     return None
 
 
 def _read(store: Store, at: str, key: bytes | None) -> Page | None:
     """Return what a lease says, or None where there is none that can be verified."""
     try:
-        return pages.open_page(LEASE, store, at, key)
+        return documents.open_page(LEASE, store, at, key)
     except (KeyMissingError, IntegrityError):
         return None
 
@@ -191,18 +191,18 @@ def now_of(store: Store, group_id: str) -> float:
 
 def _is_known_dead(group_id: str, page: Page) -> bool:
     """Return whether the driver was of this machine and is gone: its lock is free."""
-    return page.machine == places.machine() and not life.is_held(_lock(group_id, page.epoch))
+    return page.machine == locate.machine() and not process_lock.is_held(_lock(group_id, page.epoch))
 
 
 def _lock(group_id: str, epoch: int) -> Path:
-    folder = places.runtime() / "groups"
+    folder = locate.runtime() / "groups"
     folders.make(folder)
     return folder / f"{group_id}.{epoch}.lock"
 
 
 def _page(group_id: str, epoch: int, key: bytes | None, *, released: bool = False) -> bytes:
-    page = Page(epoch, places.machine(), os.uname().nodename, os.getpid(), released)
-    return pages.sealed(LEASE, asdict(page), keys.lease(group_id, epoch), key or bytes(seal.KEY_BYTES))
+    page = Page(epoch, locate.machine(), os.uname().nodename, os.getpid(), released)
+    return documents.sealed(LEASE, asdict(page), keys.lease(group_id, epoch), key or bytes(seal.KEY_BYTES))
 
 
 def _lease(page: dict[str, Any], what: str) -> Page:
@@ -216,4 +216,4 @@ _READERS = {
     "pid": fields.whole(0, 1 << 31),
     "released": fields.flag,
 }
-LEASE = pages.Kind("lease", "the lease", _lease, 1 << 14)
+LEASE = documents.PageKind("lease", "the lease", _lease, 1 << 14)

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._cli.tables import Column
-from kinetic._output.format import age_text, duration_cell
+from kinetic._output.format import Column, age_text, duration_cell
 
 if TYPE_CHECKING:
-    from kinetic._wire.group import Group
+    from kinetic._wire.records import Group
 
 Page = dict[str, Any]
 

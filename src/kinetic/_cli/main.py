@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import click
 
-from kinetic._cli import failures, tree
-from kinetic._cli.lazy import LazyGroup, show_help_alone
+from kinetic._cli import command_tree, error_output
+from kinetic._cli.command_tree import LazyGroup, show_help_alone
 from kinetic._version import __version__
 
 _MANY_OBJECTS = 100_000  # what imports make stays anyway: looking through it for garbage costs 8 of 90 ms
@@ -25,7 +25,7 @@ class Root(LazyGroup):
         try:
             return super().make_context(*arguments, **options)
         except click.UsageError as error:
-            sys.exit(failures.tell(error))
+            sys.exit(error_output.report(error))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a sub-command, and see to it that what it printed has arrived."""
@@ -35,19 +35,19 @@ class Root(LazyGroup):
         except (click.exceptions.Exit, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the last frame: every end gets its words and its exit code
-            ctx.exit(failures.tell(error, debug=bool(ctx.params.get("debug"))))
+            ctx.exit(error_output.report(error, debug=bool(ctx.params.get("debug"))))
         return found
 
 
 def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from kinetic._cli import completing  # only for the Tab key
+    from kinetic._cli import shared_options  # only for the Tab key
 
-    return completing.profiles(ctx, param, incomplete)
+    return shared_options.profiles(ctx, param, incomplete)
 
 
 @click.group(
     cls=Root,
-    later=tree.below(),
+    later=command_tree.below(),
     epilog="Exit codes: 0 success, 1 error, 2 usage error, 124 timeout, 125 the job failed, "
     "130 interrupted. Results are written to standard output, messages to standard error.",
 )
@@ -74,7 +74,7 @@ def cli(ctx: click.Context, profile: str | None, debug: bool) -> None:  # noqa: 
 
 def _use_profile(name: str) -> None:
     """Make a profile the current one of this process."""
-    from kinetic._settings import profiles
+    from kinetic._config import profiles
 
     found = profiles.load(os.environ)
     if found.get(name) is None:

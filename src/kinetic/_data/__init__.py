@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinetic._stores.protocol import Store
-    from kinetic._wire.data import DataRef
+    from kinetic._wire.order import DataRef
 
 __all__ = ["Data", "check_volumes", "recheck", "ship_all"]
 
@@ -36,20 +36,20 @@ def ship_all(
         DataMissingError: Something is not there.
         DataChangedError: Something was edited meanwhile; nothing is promised then.
     """
-    from kinetic._data import travelling  # hashing and JSON, for scripts that do more than decorate
+    from kinetic._data import ship  # hashing and JSON, for scripts that do more than decorate
 
-    return travelling.ship_all(found, volumes, store, cache=cache, is_here=is_here)
+    return ship.ship_all(found, volumes, store, cache=cache, is_here=is_here)
 
 
 def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:
     """Return volumes by their normalised paths, or say why one of them cannot be mounted; reads nothing."""
-    from kinetic._data import travelling
+    from kinetic._data import ship
 
-    return travelling.check_volumes(volumes)
+    return ship.check_volumes(volumes)
 
 
 def recheck(ref: DataRef, store: Store) -> int:
     """Look again at data whose job found it damaged; see ``_data/rechecking.py``."""
-    from kinetic._data import rechecking
+    from kinetic._data import ship
 
-    return rechecking.recheck(ref, store)
+    return ship.recheck(ref, store)

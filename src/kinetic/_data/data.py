@@ -132,9 +132,11 @@ class Data:
             )
         with self._lock:
             if not self._hash:
-                from kinetic._data import hashing  # hashing, threads and JSON: not for a script that only decorates
+                from kinetic._data import (
+                    content_hash,  # hashing, threads and JSON: not for a script that only decorates
+                )
 
-                self._hash = hashing.look(self._path, _cache()).hash
+                self._hash = content_hash.digest_tree(self._path, _cache()).hash
             return self._hash
 
     def __repr__(self) -> str:
@@ -160,7 +162,7 @@ def frozen_of(data: Data) -> str:
 
 
 def _cache() -> Path | None:
-    from kinetic import _settings as settings
+    from kinetic import _config as settings
     from kinetic.errors import SettingsError
 
     try:

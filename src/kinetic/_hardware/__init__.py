@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kinetic._hardware.accelerator_names import HardwareName, Kind, category, parse, slug
 from kinetic._hardware.catalog import GPUS, TPUS
 from kinetic._hardware.families import GpuFamily, TpuFamily, TpuMachine
-from kinetic._hardware.names import HardwareName, Kind, category, parse, slug
 from kinetic._hardware.placement import Placement, Toleration, place
 
 __all__ = [

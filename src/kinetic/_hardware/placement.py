@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._hardware import catalog, names
+from kinetic._hardware import accelerator_names, catalog
 
 if TYPE_CHECKING:
-    from kinetic._hardware.names import HardwareName, Kind
+    from kinetic._hardware.accelerator_names import HardwareName, Kind
 
 _GPU_LABEL = "cloud.google.com/gke-accelerator"
 _TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
@@ -79,7 +79,7 @@ def place(accelerator: str, *, spot: bool = False, multi_host: bool = False) -> 
 
     Source: per row, in the field ``source``; labels and taints as in GKE's autoscaler and device plugin, 2026.
     """
-    wanted = names.parse(accelerator)
+    wanted = accelerator_names.parse(accelerator)
     if wanted.kind == "tpu":
         return _place_tpu(wanted, spot=spot or wanted.spot, multi_host=multi_host)
     if wanted.kind == "gpu":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._wire import distribution, installer
+from kinetic._wire import distribution
 from kinetic.errors import ImageBuildError
 
 _LAST = 60  # lines that are kept to explain a failure
@@ -52,7 +52,7 @@ def command() -> list[str]:
     Raises:
         ImageBuildError: There is no uv here.
     """
-    found = installer.find()
+    found = distribution.find_installer()
     if found:
         return [found]
     raise ImageBuildError(

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from kinetic._jobs import collecting, logs, places, removing, tombstones, waiting
+from kinetic._jobs import history as job_history
+from kinetic._jobs import locate, logs, remove, results
+from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, observe, observe_many
 from kinetic._output import tracebacks
-from kinetic._wire import handles
-from kinetic._wire.handles import JobRecord
+from kinetic._wire import records
 from kinetic._wire.names import utc
+from kinetic._wire.records import JobRecord
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
 
@@ -34,7 +36,7 @@ class _NOTHING:  # a class, because a pickled handle must find the same one
     """Stands for a value that is not here yet."""
 
 
-@tracebacks.doors
+@tracebacks.hides_frames_of_methods
 @dataclass
 class JobHandle(JobRecord, Generic[R]):
     """Durable description of a submitted job, and what can be done with it from any machine.
@@ -107,11 +109,11 @@ class JobHandle(JobRecord, Generic[R]):
         Raises:
             TypeError: A mandatory field is missing.
         """
-        return cls(**handles.known(d))
+        return cls(**records.known(d))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the handle as JSON values, without the fields that are None."""
-        return handles.plain(self)
+        return records.plain(self)
 
     def status(self) -> JobStatus:
         """Return the status of the job now.
@@ -129,9 +131,9 @@ class JobHandle(JobRecord, Generic[R]):
             or FAILED of one that was collected, CANCELLED of one that was cancelled. ``collected_at`` and
             ``removed_at`` tell when it was collected or removed.
         """
-        from kinetic._jobs import describing  # only who asks for it needs it
+        from kinetic._jobs import serializers  # only who asks for it needs it
 
-        return describing.history_of(self, observe_many([self])[0])
+        return serializers.history_of(self, observe_many([self])[0])
 
     def done(self) -> bool:
         """Say whether the job will never change again."""
@@ -147,8 +149,8 @@ class JobHandle(JobRecord, Generic[R]):
         Raises:
             JobTimeoutError: The seconds are over; the job goes on (also a TimeoutError).
         """
-        with waiting.detaching(self):
-            return waiting.wait(self, timeout=timeout).status
+        with job_wait.detaching(self):
+            return job_wait.wait(self, timeout=timeout).status
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the end and return the exception that ``result()`` would raise, or None; removes nothing.
@@ -158,13 +160,13 @@ class JobHandle(JobRecord, Generic[R]):
             CredentialsError: It failed, and the key without which its exception cannot be verified is not here.
         """
         if self._exception is None and self._value is _NOTHING:
-            seen = waiting.wait(self, timeout=timeout)
+            seen = job_wait.wait(self, timeout=timeout)
             if seen.outcome is None:
                 return self._missing(seen)
             if seen.outcome.succeeded:
                 return None
-            places.key_to_read(self)  # an exception is unpickled, too
-            self._exception = collecting.failure_of(places.store_of(self), seen.outcome, self.func_name)
+            locate.key_to_read(self)  # an exception is unpickled, too
+            self._exception = results.failure_of(locate.store_of(self), seen.outcome, self.func_name)
         return self._exception
 
     def logs(self, follow: bool = False) -> str | None:
@@ -176,8 +178,8 @@ class JobHandle(JobRecord, Generic[R]):
             follow: Print to stdout and return None.
         """
         if follow:
-            with waiting.detaching(self):
-                waiting.wait(self, follow=waiting.to_stdout)
+            with job_wait.detaching(self):
+                job_wait.wait(self, follow=job_wait.to_stdout)
             return None
         return logs.text_of(self._log())
 
@@ -200,9 +202,9 @@ class JobHandle(JobRecord, Generic[R]):
             DebugError: The job has no debug server, or has ended (also a RuntimeError).
             DebugError: The port is taken; the message names a free one.
         """
-        from kinetic._jobs import attaching  # subprocess among what it needs
+        from kinetic._inspect import debugger  # subprocess among what it needs
 
-        return attaching.attach(self, local_port=local_port, working_dir=working_dir, host=host)
+        return debugger.attach(self, local_port=local_port, working_dir=working_dir, host=host)
 
     def result(
         self,
@@ -236,9 +238,9 @@ class JobHandle(JobRecord, Generic[R]):
             return self._value  # type: ignore[no-any-return] # what the function returned
         if self._exception is not None:
             raise self._exception
-        follow = waiting.to_stdout if stream_logs else None
-        with waiting.detaching(self):
-            seen = waiting.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
+        follow = job_wait.to_stdout if stream_logs else None
+        with job_wait.detaching(self):
+            seen = job_wait.wait(self, timeout=timeout, on_change=on_status_change, follow=follow)
         return self._deliver(seen, cleanup=cleanup, wait=cleanup_timeout)  # type: ignore[no-any-return] # as above
 
     def cancel(self, cleanup_timeout: float = 180, cleanup_poll_interval: float = 2) -> None:  # noqa: ARG002 - documented
@@ -250,8 +252,8 @@ class JobHandle(JobRecord, Generic[R]):
         """
         from kinetic import _output as output
 
-        if not removing.cancel(self, wait=cleanup_timeout):
-            output.say(removing.why_not_cancelled(self))
+        if not remove.cancel(self, wait=cleanup_timeout):
+            output.report(remove.why_not_cancelled(self))
 
     def cleanup(
         self,
@@ -268,33 +270,33 @@ class JobHandle(JobRecord, Generic[R]):
             cleanup_timeout: Seconds to wait until the processes are gone.
             cleanup_poll_interval: Accepted for compatibility.
         """
-        removing.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        remove.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
         self._past = None
 
     def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float) -> Any:
         outcome = seen.outcome
         if outcome is None:
             raise self._missing(seen)
-        places.key_to_read(self)  # nothing of a store is unpickled unverified
+        locate.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
-                value = collecting.value_of(places.store_of(self), outcome, self.func_name)
+                value = results.value_of(locate.store_of(self), outcome, self.func_name)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
                 raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
             self._ended = seen
             if cleanup or (cleanup is None and not self.debug):
-                self._past = removing.after_collection(self, seen, wait=wait)
+                self._past = remove.after_collection(self, seen, wait=wait)
             self._value = value
             return value
-        failure = collecting.failure_of(places.store_of(self), outcome, self.func_name)
+        failure = results.failure_of(locate.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
             self._exception = failure
             if cleanup:
-                self._past = removing.after_collection(self, seen, wait=wait)
+                self._past = remove.after_collection(self, seen, wait=wait)
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
-        if tombstones.is_collected(seen.past):
+        if job_history.is_collected(seen.past):
             return self._spent(seen.past or {})
         why = {
             JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
@@ -354,6 +356,6 @@ def handle_of(job: JobRecord) -> JobHandle:
     """Return the handle of a job; a handle is returned as it is."""
     if isinstance(job, JobHandle):
         return job
-    handle: JobHandle = JobHandle(**handles.known(vars(job)))
+    handle: JobHandle = JobHandle(**records.known(vars(job)))
     handle._past = job._past  # noqa: SLF001 - a field that no page has
     return handle

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import places
+from kinetic._jobs import locate
 from kinetic._wire import folders
 from kinetic._wire.outcome import Outcome
 
@@ -34,12 +34,12 @@ _open: dict[Path, Index] = {}
 
 def of(store: Store) -> Index:
     """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
-    if places.trusts_the_store():
+    if locate.trusts_the_store():
         return Index(None, store.url)
-    path = places.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
+    path = locate.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
     if path not in _open:
         _open[path] = Index(path, store.url)
-    _open[path].key_ids = places.key_ids()
+    _open[path].key_ids = locate.key_ids()
     return _open[path]
 
 

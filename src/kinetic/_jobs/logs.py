@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
-from kinetic._jobs import places, reading, tombstones
+from kinetic._jobs import history, locate, results
 from kinetic._stores.protocol import Entry, Store
+from kinetic._wire import attempt as notes
 from kinetic._wire import digests, fields, keys, names
-from kinetic._wire import note as notes
 from kinetic._wire import outcome as outcomes
 from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest
 from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
     from kinetic._backends.protocol import Backend
-    from kinetic._wire.handles import JobRecord
     from kinetic._wire.outcome import Outcome
+    from kinetic._wire.records import JobRecord
 
 KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
@@ -183,11 +183,11 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
         attempt: Which attempt; None for the last.
         host: Which host.
     """
-    store = places.store_of(job)
+    store = locate.store_of(job)
     if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
         return kept_log(store, job.job_id, attempt=attempt, host=host)
     try:
-        backend = places.backend_of(job)
+        backend = locate.backend_of(job)
         number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
         found = open_log(backend, store, job.job_id, attempt=number, host=host)
     except BackendUnavailableError:
@@ -232,11 +232,11 @@ def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome |
         outcome: Its verdict, if it is known; else it is read.
     """
     try:
-        outcome = outcome or reading.verdict_of(job)
+        outcome = outcome or results.read_outcome(job)
         if outcome is not None and outcome.attempt == attempt:
             logs: Sequence[LogDigest] = outcome.logs
-        elif outcome is not None or attempt < noted(places.store_of(job), job.job_id):
-            note = notes.read(places.store_of(job), job.job_id, attempt, places.key_to_read(job))
+        elif outcome is not None or attempt < noted(locate.store_of(job), job.job_id):
+            note = notes.read(locate.store_of(job), job.job_id, attempt, locate.key_to_read(job))
             logs = fields.take(outcomes.LOGS, note.details.get(notes.LOGS, ()), "the note")
         else:
             return None
@@ -308,7 +308,7 @@ def kept_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> Ke
         attempt: Which attempt; None for the last that printed something.
         host: Which host.
     """
-    page = tombstones.seen(store, job_id) or {}
+    page = history.read_page(store, job_id) or {}
     kept = {found["attempt"]: found for found in kept_in(page) if found["host"] == host}
     number = max(kept, default=-1) if attempt is None else attempt
     if number not in kept:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
+from kinetic._config import resources as config_resources
+from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET
 from kinetic._hardware import Placement, place
-from kinetic._jobs import resources
-from kinetic._packing import environment
-from kinetic._settings.job_options import BY_NAME, UNSET
-from kinetic._wire.numbers import seconds_of
+from kinetic._project import environment
+from kinetic._wire.fields import seconds_of
 from kinetic.errors import OptionError, OptionTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kinetic._config.options import JobOption
+    from kinetic._config.profiles import Profile
+
 
 _TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "backend", "namespace", "output_dir")
 
@@ -63,7 +71,7 @@ class Options(NamedTuple):
         options = options._replace(
             capture_env_vars=environment.check(options.capture_env_vars),
             deadline=_seconds(options.deadline),
-            resources=None if options.resources is None else resources.checked(options.resources),
+            resources=None if options.resources is None else config_resources.checked(options.resources),
             retries=_checked_retries(options.retries),
         )
         options.placement()
@@ -176,3 +184,263 @@ def _unknown(name: str, known: tuple[str, ...]) -> OptionError:
         why=f"nearest: {', '.join(near)}",
         next=f"with_options({near[0]}=…)",
     )
+
+
+NAMES = tuple(option.name for option in JOB_OPTIONS)
+OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  # Options of a function as well
+_TABLE = "[tool.kinetic]"
+
+
+class OptionValue(NamedTuple):
+    """Hold the value of an option and where it came from.
+
+    Attributes:
+        value: The value, checked; None for none.
+        source: The name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default".
+    """
+
+    value: object
+    source: str
+
+
+class Sources(NamedTuple):
+    """Hold what each option is where the decorator does not say, and what the user should be told.
+
+    Attributes:
+        options: By name, every name of NAMES.
+        notes: Plain sentences: what was written and has no effect.
+    """
+
+    options: Mapping[str, OptionValue]
+    notes: tuple[str, ...]
+
+
+def is_given(options: Options, name: str) -> bool:
+    """Say whether the decorator, or ``with_options``, gave an option a value."""
+    value = getattr(options, name)
+    return value is not None and value is not UNSET
+
+
+def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:
+    """Fill in what the decorator leaves open.
+
+    Args:
+        options: The decorator's; given back with plain values, so that doing it again changes nothing.
+        root: The folder of the project that ships.
+        profile: The profile that holds, or None.
+        environ: The environment.
+
+    Raises:
+        SettingsError: A value in the profile or in the project's file cannot work; file and option are named.
+        OptionError: A variable has a value that cannot work; it is named.
+    """
+    from kinetic import _output as output  # tells only at a submission
+
+    open_ = [name for name in OF_CALLS if not is_given(options, name)]
+    found = look_up(root, profile, environ, only=open_)
+    filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
+    final = options._replace(**filled)
+    for note in (*found.notes, *_not_enforced(final, environ)):
+        output.once(note)
+    return final
+
+
+def look_up(
+    root: Path | None, profile: Profile | None, environ: Mapping[str, str], *, only: Iterable[str] = NAMES
+) -> Sources:
+    """Say what each option is where the decorator does not say, and who says so.
+
+    Args:
+        root: The folder of the project, or None for none.
+        profile: The profile that holds, or None.
+        environ: The environment.
+        only: The options that matter: what is written about others is not checked.
+
+    Raises:
+        SettingsError: As for ``applied``.
+        OptionError: As for ``applied``.
+    """
+    from kinetic._config import project_file  # not for an import of kinetic.run
+
+    pages: list[_Page] = []
+    if profile is not None:
+        pages.append(_profile_page(profile, environ))
+    if root is not None:
+        written = project_file.read_project_options(root)
+        pages.append(_Page(_TABLE, written.file, written.values))
+    found = {name: _first(name, pages, environ) for name in only}
+    return Sources(found, tuple(note for page in pages for note in _without_effect(page)))
+
+
+def is_wanted(name: str, root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> bool:
+    """Say what holds of a flag that is no argument, such as base_packages.
+
+    Args:
+        name: The option.
+        root: The folder of the project that ships, or None for none.
+        profile: The profile that holds, or None.
+        environ: The environment.
+
+    Raises:
+        SettingsError: As for ``applied``.
+        OptionError: As for ``applied``.
+    """
+    return bool(look_up(root, profile, environ, only=[name]).options[name].value)
+
+
+class _Page(NamedTuple):
+    """What one file says about options; ``title`` names its part, and ``file`` is None where nothing is written."""
+
+    title: str
+    file: Path | None
+    values: Mapping[str, object]
+
+    @property
+    def source(self) -> str:
+        """Name it in a table."""
+        return f"{self.title} in {self.file}" if self.title == _TABLE else self.title
+
+    @property
+    def where(self) -> str:
+        """Name it in a sentence."""
+        return f"{self.title} of {self.file}" if self.file else self.title
+
+
+def _profile_page(profile: Profile, environ: Mapping[str, str]) -> _Page:
+    from kinetic._config import profiles
+
+    file = profiles.profiles_file(environ) if profile.options else None
+    return _Page(f"profile {profile.name}", file, profile.options)
+
+
+def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> OptionValue:
+    option = BY_NAME[name]
+    if option.variable and environ.get(option.variable):
+        return OptionValue(_checked_in_variable(option, environ[option.variable]), option.variable)
+    for page in pages:
+        if page.values.get(name) is not None:
+            return OptionValue(_checked_in_file(page, name), page.source)
+    return OptionValue(option.default, "default")
+
+
+def _checked_in_variable(option: JobOption, text: str) -> object:
+    from kinetic.errors import OptionError
+
+    try:
+        return of_text(option.name, text)
+    except OptionError as error:
+        raise OptionError(
+            f"{option.variable}={text!r} cannot be used: {error.what}",
+            why=error.why,
+            next=f"correct it, or unset {option.variable}",
+        ) from error
+
+
+def _checked_in_file(page: _Page, name: str) -> object:
+    from kinetic.errors import OptionError, SettingsError
+
+    value = page.values[name]
+    try:
+        return checked(name, value)
+    except OptionError as error:
+        raise SettingsError(
+            f"{name} in {page.where}{_line_of(page, name)} cannot be used: {error.what}",
+            why=error.why or f"it is {value!r}",
+            next=error.next or "correct it, or remove it",
+        ) from error
+
+
+def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]:
+    """Say which resources nobody holds a job to where it goes, if that is this machine."""
+    from kinetic import _config as settings
+    from kinetic._runner import processes
+
+    asked = options.resources or {}
+    place = {name: getattr(options, name) for name in ("backend", "project", "zone", "cluster", "namespace")}
+    told = ", ".join(
+        f"{name}={amount}{' (libraries start as many threads)' if name == 'cpu' else ''}"
+        for name, amount in asked.items()
+        if name != "memory" or not processes.tells_memory()
+    )
+    if told and registry.is_here(settings.resolve(**place, environ=environ).backend.value):
+        yield f"not enforced on this machine: {told}"
+
+
+def _without_effect(page: _Page) -> Iterable[str]:
+    """Say which options nobody follows, so that nobody waits for their effect."""
+    for name in page.values:
+        if page.title != _TABLE and name not in NAMES:  # what a project may write was checked when it was read
+            yield f"{name} in {page.where} has no effect in this release of kinetic"
+
+
+def _line_of(page: _Page, name: str) -> str:
+    """Name the line of a pyproject.toml in which an option stands, "" where it is written in some rarer way."""
+    if page.file is None or page.title != _TABLE:
+        return ""
+    inside = False
+    for number, line in enumerate(page.file.read_text(errors="replace").splitlines(), 1):
+        text = line.strip()
+        if text.startswith("["):
+            header = text.partition("#")[0].rstrip()
+            if header == f"[tool.kinetic.{name}]":
+                return f", line {number},"
+            inside = header == _TABLE
+        elif inside and text.partition("=")[0].strip(" \t\"'") == name:
+            return f", line {number},"
+    return ""
+
+
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+
+
+def of_text(name: str, text: str) -> object:
+    """Read the value of an option that was typed into a terminal.
+
+    Raises:
+        OptionError: There is no such option, or the value cannot work.
+    """
+    option = BY_NAME.get(name)
+    if option is None:
+        raise OptionError(
+            f"{name!r} is not an option that a profile can hold",
+            why=f"options: {', '.join(BY_NAME)}",
+            next=f"write {_nearest(name)}=…",
+        )
+    if option.kinds == (bool,):
+        return _flag(name, text)
+    return checked(name, _number(name, text) if option.kinds == (int,) else text)
+
+
+def checked(name: str, value: object) -> object:
+    """Return a value if its option can have it.
+
+    Raises:
+        OptionError: It cannot.
+        OptionTypeError: It is of the wrong kind.
+    """
+    if not BY_NAME[name].is_argument:  # a flag: there is no other of them
+        if isinstance(value, bool):
+            return value
+        raise OptionTypeError(f"{name}={value!r} is neither true nor false", next=f"write {name} = false")
+
+    return getattr(Options.checked(**{name: value}), name)
+
+
+def _flag(name: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word in _TRUE | _FALSE:
+        return word in _TRUE
+    raise OptionError(f"{name}={text} is neither true nor false", next=f"write {name}=true or {name}=false")
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionTypeError(f"{name}={text} is not a whole number", next=f"write {name}=3") from None
+
+
+def _nearest(name: str) -> str:
+    from difflib import get_close_matches  # 2 ms; only on the way to an error
+
+    return get_close_matches(name, BY_NAME, 1, 0)[0]

@@ -7,26 +7,39 @@ removed ones, and in the end by the folder that it left: ``{store}/outputs/{job_
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 import stat
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._jobs import describing, finding, places, tombstones
-from kinetic._stores import open_store
-from kinetic._wire import descriptors, keys, names, outputs
-from kinetic.errors import BackendUnavailableError, DataMissingError, JobNotFoundError, OptionError
+from kinetic._jobs import find as job_find
+from kinetic._jobs import history, locate, serializers
+from kinetic._output.format import size_text
+from kinetic._stores import open_store, parallel
+from kinetic._wire import descriptors, keys, names, output_paths
+from kinetic.errors import (
+    BackendUnavailableError,
+    DataMissingError,
+    JobNotFoundError,
+    KeyMissingError,
+    KineticError,
+    OptionError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kinetic._stores.protocol import Store
-    from kinetic._wire.handles import JobRecord
+    from kinetic._wire.records import JobRecord
+
 
 _RUN = 0o111
 
 
-class Place(NamedTuple):
+class OutputPlace(NamedTuple):
     """Where the outputs of one job lie.
 
     Attributes:
@@ -40,7 +53,7 @@ class Place(NamedTuple):
     host: str = ""
 
 
-class File(NamedTuple):
+class OutputFile(NamedTuple):
     """One file that a job wrote.
 
     Attributes:
@@ -58,7 +71,7 @@ class File(NamedTuple):
     runs: bool = False
 
 
-class Found(NamedTuple):
+class FoundOutputs(NamedTuple):
     """What a job wrote.
 
     Attributes:
@@ -69,11 +82,11 @@ class Found(NamedTuple):
     """
 
     store: Store
-    files: tuple[File, ...]
+    files: tuple[OutputFile, ...]
     others: tuple[str, ...] = ()
 
 
-class Row(NamedTuple):
+class OutputRow(NamedTuple):
     """A file, or a folder with all that is in it.
 
     Attributes:
@@ -89,20 +102,20 @@ class Row(NamedTuple):
     modified: float
 
 
-def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> Place | None:
+def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> OutputPlace | None:
     """Return the place of the job that was submitted last, collected, removed or not; None where there is none."""
-    kept = finding.newest(project=project, zone=zone, cluster=cluster)
-    store = places.local_store()
-    removed = {str(page.get("job_id", "")): page for page in tombstones.listed(store)}
+    kept = job_find.newest_job(project=project, zone=zone, cluster=cluster)
+    store = locate.local_store()
+    removed = {str(page.get("job_id", "")): page for page in history.read_pages(store)}
     if kept is not None:
         removed.pop(kept.job_id, None)
-    first = next(iter(finding.order_of([kept] if kept else [], [*removed.values()])), "")
+    first = next(iter(job_find.order_of([kept] if kept else [], [*removed.values()])), "")
     if first in removed:
         return _place_of_page(store, removed[first])
     return _place_of(kept) if kept is not None else None
 
 
-def find(job_id: str, project: str | None = None, cluster: str | None = None) -> Place:
+def find(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputPlace:
     """Return the place of a job: one that is kept, one of the history, or one that only its outputs are left of.
 
     Args:
@@ -115,15 +128,15 @@ def find(job_id: str, project: str | None = None, cluster: str | None = None) ->
         OptionError: It cannot be an id, or several jobs begin so.
     """
     try:
-        return _place_of(finding.attach(job_id, project=project, cluster=cluster))
+        return _place_of(job_find.attach(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
-        removed = _find_removed(places.local_store(), job_id)
+        removed = _find_removed(locate.local_store(), job_id)
         if removed is None:
             raise
         return removed
 
 
-def look(place: Place, path: str = "") -> Found:
+def look(place: OutputPlace, path: str = "") -> FoundOutputs:
     """Look at what a job wrote.
 
     Args:
@@ -140,19 +153,19 @@ def look(place: Place, path: str = "") -> Found:
     if wanted and not found and (known := [file.path for file in _files(store, prefix)]):
         raise _no_such(place, wanted, known)
     others = tuple(file.path for file in found if not file.key)
-    return Found(store, tuple(file for file in found if file.key), others)
+    return FoundOutputs(store, tuple(file for file in found if file.key), others)
 
 
-def rows(files: Iterable[File], path: str = "") -> list[Row]:
+def rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
     """Put files together as one level of a listing shows them: those directly below a path, and the folders there."""
     start = f"{wanted}/" if (wanted := inside(path)) else ""
-    found: dict[str, Row] = {}
+    found: dict[str, OutputRow] = {}
     for file in files:
         name, slash, _ = file.path.removeprefix(start).partition("/")
         shown = file.path if file.path == wanted else f"{start}{name}{slash}"
-        before = found.get(shown, Row(shown, 0, 0, file.modified))
+        before = found.get(shown, OutputRow(shown, 0, 0, file.modified))
         latest = max(before.modified, file.modified)
-        found[shown] = Row(shown, before.files + 1, before.size + file.size, latest)
+        found[shown] = OutputRow(shown, before.files + 1, before.size + file.size, latest)
     return list(found.values())
 
 
@@ -172,39 +185,39 @@ def inside(path: str) -> str:
     return "/".join(parts)
 
 
-def _place_of(job: JobRecord) -> Place:
-    own = job.output_dir or _default(places.store_of(job), job.job_id)
-    return Place(job.job_id, own, "" if places.is_here(job) else describing.place_of(job))
+def _place_of(job: JobRecord) -> OutputPlace:
+    own = job.output_dir or _default(locate.store_of(job), job.job_id)
+    return OutputPlace(job.job_id, own, "" if locate.is_here(job) else serializers.place_of(job))
 
 
-def _place_of_page(store: Store, page: dict[str, object]) -> Place:
+def _place_of_page(store: Store, page: dict[str, object]) -> OutputPlace:
     job_id = str(page["job_id"])
     host = page.get("host")
-    elsewhere = f"host {host}" if host not in {None, places.machine()} else ""
-    return Place(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
+    elsewhere = f"host {host}" if host not in {None, locate.machine()} else ""
+    return OutputPlace(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
 
 
 def _default(store: Store, job_id: str) -> str:
-    return outputs.address(f"{store.url}/{keys.outputs(job_id)}")
+    return output_paths.address(f"{store.url}/{keys.outputs(job_id)}")
 
 
-def _find_removed(store: Store, job_id: str) -> Place | None:
+def _find_removed(store: Store, job_id: str) -> OutputPlace | None:
     """Return the place of a removed job: from its tombstone, or by the folder that it left."""
     left = set(store.folders(keys.OUTPUTS))
-    known = tombstones.ids(store) | left
+    known = history.page_ids(store) | left
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
     found = names.the_one(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
-    page = tombstones.seen(store, found)
-    return Place(found, _default(store, found)) if page is None else _place_of_page(store, page)
+    page = history.read_page(store, found)
+    return OutputPlace(found, _default(store, found)) if page is None else _place_of_page(store, page)
 
 
 def _open(address: str) -> tuple[Store, str]:
     """Return the store that an output directory lies in, and its prefix there."""
-    folder = outputs.folder_of(address)
+    folder = output_paths.folder_of(address)
     if not folder:
-        own = places.local_store()
+        own = locate.local_store()
         inside_own = address.startswith(f"{own.url}/")
         return (own, f"{address.removeprefix(f'{own.url}/')}/") if inside_own else (open_store(address), "")
     above, name = os.path.split(folder.rstrip("/"))
@@ -212,7 +225,7 @@ def _open(address: str) -> tuple[Store, str]:
     return open_store(above or "/"), f"{name}/" if name else ""
 
 
-def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[File]:
+def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[OutputFile]:
     """Yield what lies below a prefix, or at and below one path there; what cannot be copied has no key."""
     if store.local is not None:
         yield from _files_here(store.local.root, prefix, wanted)
@@ -224,10 +237,10 @@ def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[File]:
         if path.endswith("/"):  # some tools mark a folder of a bucket by an empty object
             continue
         copies = not {"", ".", ".."} & set(path.split("/"))
-        yield File(path, entry.size, entry.modified, entry.key if copies else "")
+        yield OutputFile(path, entry.size, entry.modified, entry.key if copies else "")
 
 
-def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[File]:
+def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[OutputFile]:
     """Yield what lies in a folder. A link to a file of the same outputs is that file; any other is not followed."""
     itself: list[tuple[str, os.stat_result]] = []
     if wanted:
@@ -245,7 +258,7 @@ def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[File]:
             continue
         copies = stat.S_ISREG(seen.st_mode)
         path = found.removeprefix(prefix)
-        yield File(path, seen.st_size, seen.st_mtime, key if copies else "", bool(seen.st_mode & _RUN))
+        yield OutputFile(path, seen.st_size, seen.st_mtime, key if copies else "", bool(seen.st_mode & _RUN))
 
 
 def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
@@ -259,7 +272,7 @@ def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
     return prefix + inside, descriptors.about(root, prefix + inside)
 
 
-def _no_such(place: Place, wanted: str, paths: Iterable[str]) -> DataMissingError:
+def _no_such(place: OutputPlace, wanted: str, paths: Iterable[str]) -> DataMissingError:
     from difflib import get_close_matches  # 5 ms; only on the way to an error
 
     known = {path.rsplit("/", count)[0] for path in paths for count in range(path.count("/") + 1)}
@@ -268,4 +281,157 @@ def _no_such(place: Place, wanted: str, paths: Iterable[str]) -> DataMissingErro
         f"{place.job_id} wrote nothing at {wanted!r}",
         why=f"looked in {place.address}" + (f"; nearest: {', '.join(near)}" if near else ""),
         next=f"kinetic outputs ls {place.job_id}",
+    )
+
+
+_MANY = 5  # names in a message
+_SAME_SECONDS = 1e-5  # a time that went through a float and back
+_SCRATCH = ".kinetic-get-"
+
+
+class Copy:
+    """Files on their way into a folder; a thread may ask how far they are while another one carries them.
+
+    Args:
+        found: What to copy.
+        to: The folder. Each file gets the path there that it has below the output directory.
+        force: Replace files that are there and differ.
+
+    Raises:
+        OptionError: Files are there that differ, and ``force`` is not given; nothing was copied.
+    """
+
+    def __init__(self, found: FoundOutputs, to: Path, *, force: bool = False) -> None:
+        self.to = Path(os.path.abspath(to))
+        self.gone: list[str] = []
+        self._store = found.store
+        states = [(file, _state(file, self.to)) for file in found.files]
+        self.same = [file for file, state in states if state == "same"]
+        self.todo = [file for file, state in states if state != "same"]
+        self.done: list[OutputFile] = []
+        self._scratch: Path | None = None
+        in_the_way = [file.path for file, state in states if state == "folder" or (state == "other" and not force)]
+        if in_the_way:
+            raise _in_the_way(in_the_way, self.to)
+
+    def carry(self) -> None:
+        """Copy. Each file appears under its name when it is complete, with its time and its executable bits.
+
+        What is gone by the time that it is asked for is left out, and named in ``gone``: the job may still be running.
+
+        Raises:
+            KineticError: A file cannot be written ("not-saved"), or the store fails. What was copied stays, and is not
+                copied again the next time.
+        """
+        with _writing(self.to):
+            self.to.mkdir(parents=True, exist_ok=True)
+            with _scratch_in(self.to) as scratch:
+                self._scratch = scratch
+                tasks = (self._task(file, scratch / str(number)) for number, file in enumerate(self.todo))
+                for file, came in parallel.in_parallel(self._store, tasks):
+                    self.done.append(file) if came else self.gone.append(file.path)
+                self._scratch = None
+
+    def told(self) -> str:
+        """Say how far it is."""
+        size = sum(file.size for file in self.done) + self._under_way()
+        whole = sum(file.size for file in self.todo)
+        return f"{len(self.done)} of {len(self.todo)} files, {size_text(min(size, whole))} of {size_text(whole)}"
+
+    def _task(self, file: OutputFile, beside: Path) -> Callable[[], tuple[OutputFile, bool]]:
+        def fetch() -> tuple[OutputFile, bool]:
+            try:
+                self._store.fetch(file.key, beside)
+            except KeyMissingError:
+                return file, False
+            if file.runs:
+                mode = beside.stat().st_mode
+                beside.chmod(mode | ((mode & 0o444) >> 2 & _RUN))  # for whoever may read it
+            os.utime(beside, (file.modified, file.modified))
+            with descriptors.above(self.to, file.path, make=0o777) as folder:  # never through a link
+                os.replace(beside, descriptors.name_of(file.path), dst_dir_fd=folder)
+            return file, True
+
+        return fetch
+
+    def _under_way(self) -> int:
+        """Return the bytes that have come of files that are not complete."""
+        size = 0
+        with contextlib.suppress(OSError):  # they come and go
+            for entry in os.scandir(self._scratch) if self._scratch else ():
+                size += entry.stat().st_size
+        return size
+
+
+def _state(file: OutputFile, to: Path) -> str:
+    """Say what is at a file's target: "nothing", the "same", an "other" file, or a "folder" or a link on the way."""
+    try:
+        about = descriptors.about(to, file.path)
+    except FileNotFoundError:
+        return "nothing"
+    except NotADirectoryError:  # on the way there; a target that is no folder itself is told of by the copying
+        return "folder" if to.is_dir() else "nothing"
+    if stat.S_ISDIR(about.st_mode):
+        return "folder"
+    is_same = about.st_size == file.size and abs(about.st_mtime - file.modified) < _SAME_SECONDS
+    return "same" if is_same and stat.S_ISREG(about.st_mode) else "other"
+
+
+def _in_the_way(paths: list[str], to: Path) -> OptionError:
+    more = f" and {len(paths) - _MANY} more" if len(paths) > _MANY else ""
+    return OptionError(
+        f"{to} holds other files under these names; nothing was copied",
+        why=f"{', '.join(paths[:_MANY])}{more}",
+        next="choose another folder with --to, or add --force to replace files; a folder is never replaced, nor a link "
+        "on the way",
+        code="file-exists",
+    )
+
+
+@contextlib.contextmanager
+def _scratch_in(to: Path) -> Iterator[Path]:
+    """Give a folder for what is not complete. It is locked while its copy lives; what dead ones left is removed."""
+    for left in to.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError), _locked(left):  # held: another copy is at work
+            shutil.rmtree(left, ignore_errors=True)
+    with contextlib.ExitStack() as held:
+        scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=to, ignore_cleanup_errors=True)
+        path = Path(held.enter_context(scratch))
+        with contextlib.suppress(OSError):  # a file system without locks: there nobody takes it for a dead one's either
+            held.enter_context(_locked(path))
+        yield path
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; OSError when somebody else does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writing(to: Path) -> Iterator[None]:
+    """Tell in our words that a folder here cannot be written."""
+    try:
+        yield
+    except StoreError as error:
+        if error.code != "store-full":
+            raise
+        raise _not_saved(to, error.why or error.what) from error
+    except OSError as error:
+        if isinstance(error, KineticError):
+            raise
+        raise _not_saved(to, f"{type(error).__name__}: {error.filename or to}: {error.strerror or error}") from error
+
+
+def _not_saved(to: Path, why: str) -> KineticError:
+    return KineticError(
+        f"not everything could be copied into {to}",
+        why=why,
+        next="free some space there or choose another folder with --to; what was copied is not copied again",
+        code="not-saved",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinetic._jobs import trust
-from kinetic._wire import fields, handles, keys, names, pages
-from kinetic._wire.handles import HANDLE, REQUIRED, JobRecord
+from kinetic._wire import documents, fields, keys, names, records
+from kinetic._wire.records import HANDLE, REQUIRED, JobRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ def longest_name(backend: Backend, hosts: int) -> int:
     return len(backend.name_of("x" * names.MOST_OF_AN_OBJECT, hosts))
 
 
-def make(shared: Mapping[str, Any], job_id: str, **own: Any) -> JobRecord:
+def make_record(shared: Mapping[str, Any], job_id: str, **own: Any) -> JobRecord:
     """Make the record of one job.
 
     Args:
@@ -45,15 +45,15 @@ def make(shared: Mapping[str, Any], job_id: str, **own: Any) -> JobRecord:
         "k8s_name": names.object_name(job_id, int(shared.get(LONGEST_NAME) or names.MOST_OF_AN_OBJECT)),
         "display_name": f"kinetic-{shared['func_name']}-{job_id}",
     }
-    return JobRecord(**handles.known({**shared, **derived, **own}))
+    return JobRecord(**records.known({**shared, **derived, **own}))
 
 
 def to_bytes(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> bytes:
     """Write a record; the handle's fields lie on top, so that it reads as the documents describe it."""
-    return pages.sealed(RECORD, {**more, **handle}, keys.record(handle["job_id"]), key)
+    return documents.sealed(RECORD, {**more, **handle}, keys.record(handle["job_id"]), key)
 
 
-def read(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
+def read_record(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
     """Read the record of a job, or what can be shown of one that cannot be verified here.
 
     Raises:
@@ -67,4 +67,4 @@ def _record(page: dict[str, Any], what: str) -> dict[str, Any]:
     return fields.checked(_READERS, page, what, REQUIRED)
 
 
-RECORD = pages.Kind("record", "the record", _record, 1 << 18)
+RECORD = documents.PageKind("record", "the record", _record, 1 << 18)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import Sighting
-from kinetic._jobs import index, logs, places, reading, tombstones
+from kinetic._jobs import history, index, locate, logs, results
+from kinetic._wire import attempt as notes
 from kinetic._wire import keys
-from kinetic._wire import note as notes
 from kinetic._wire import outcome as outcomes
-from kinetic._wire.note import Note
+from kinetic._wire.attempt import AttemptNote
 from kinetic._wire.outcome import Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
@@ -25,7 +25,7 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Diagnosis
     from kinetic._stores.protocol import Store
-    from kinetic._wire.handles import JobRecord
+    from kinetic._wire.records import JobRecord
 
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
@@ -100,7 +100,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
     """
     present = [job for job in jobs if past_of(job) is None]  # one that is history needs nothing
     found, listed = _outcomes_by_index(present) if from_index else ({job.job_id: _outcome(job) for job in present}, {})
-    seen = _ask_backends([job for job in present if found[job.job_id] is None and places.can_be_seen(job)])
+    seen = _ask_backends([job for job in present if found[job.job_id] is None and locate.can_be_seen(job)])
     return [
         listed.get(job.job_id) or _judge(job, found.get(job.job_id), seen.get(job.job_id), thorough=thorough)
         for job in jobs
@@ -110,7 +110,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 def value_since(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # nothing but its age is told, so it need not be verified
-        outcome = index.of(store).outcome(job_id) or reading.page_of(store, job_id, lambda: None)
+        outcome = index.of(store).outcome(job_id) or results.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -165,7 +165,7 @@ def past_of(job: JobRecord) -> dict[str, Any] | None:
 def _outcome(job: JobRecord) -> Outcome | Exception | None:
     """Read what the store says of a job, or why that cannot be used."""
     try:
-        return reading.verdict_of(job)
+        return results.read_outcome(job)
     except KineticError as error:
         return error
 
@@ -184,11 +184,11 @@ def _outcomes_by_index(
     judged: dict[str, Snapshot] = {}
     for theirs in by_store.values():
         try:
-            store = places.store_of(theirs[0])
+            store = locate.store_of(theirs[0])
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
-        known, removed = index.of(store), tombstones.ids(store)
+        known, removed = index.of(store), history.page_ids(store)
         for job in theirs:
             told: Outcome | Exception | None = known.outcome(job.job_id)
             if told is None and isinstance(told := _outcome(job), Outcome):
@@ -196,7 +196,7 @@ def _outcomes_by_index(
             found[job.job_id] = told
             if isinstance(told, Outcome) and job.job_id not in removed:
                 judged[job.job_id] = Snapshot(decide(outcome=told, sighting=None), told)
-        known.write(functools.partial(tombstones.named, store))
+        known.write(functools.partial(history.job_ids, store))
     return found, judged
 
 
@@ -206,7 +206,7 @@ def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Sighting | Exception]:
     seen: dict[str, Sighting | Exception] = {}
     for job in jobs:
         try:
-            by_backend.setdefault(places.backend_of(job), []).append(job)
+            by_backend.setdefault(locate.backend_of(job), []).append(job)
         except KineticError as error:  # one that this kinetic does not know, or that nothing here leads to
             seen[job.job_id] = error
     for backend, theirs in by_backend.items():
@@ -238,21 +238,21 @@ def _put_together(
 ) -> Snapshot:
     if outcome is None and sighting is not None and not sighting.status.is_final:
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
-            sighting = with_its_claim(job, places.backend_of(job), sighting)
+            sighting = with_its_claim(job, locate.backend_of(job), sighting)
         return Snapshot(decide(outcome=None, sighting=sighting), None, sighting)
     if outcome is None:
         outcome = _outcome(job)  # the second look: it may have come in between
-    store = places.store_of(job)
+    store = locate.store_of(job)
     if thorough and outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
-        backend = places.backend_of(job)
+        backend = locate.backend_of(job)
         sighting, found = _with_a_reason(backend, sighting)
         outcome = _unwritten(backend, store, sighting, found) if sighting.reason else None
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
-    past = tombstones.seen(store, job.job_id)
+    past = history.read_page(store, job.job_id)
     attempt = begun(job) if outcome is None else {}
     status = decide(outcome=outcome, sighting=sighting, removed=past is not None, **attempt)
-    is_elsewhere = outcome is None and not status.is_final and not places.can_be_seen(job)
+    is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
     return Snapshot(status, outcome, sighting, past, error, is_elsewhere)
 
 
@@ -278,17 +278,17 @@ def with_its_claim(job: JobRecord, backend: Backend, sighting: Sighting) -> Sigh
 def begun(job: JobRecord) -> Mapping[str, bool]:
     """Return whether a job began, and whether on another machine: a batch's child may have been launched on both."""
     note = last_note(job)
-    elsewhere = not places.can_be_seen(job)
+    elsewhere = not locate.can_be_seen(job)
     if note is not None and not elsewhere:
-        elsewhere = note.details.get("machine_id") not in {None, "", places.machine()}
+        elsewhere = note.details.get("machine_id") not in {None, "", locate.machine()}
     return {"attempted": note is not None, "elsewhere": elsewhere}
 
 
-def last_note(job: JobRecord) -> Note | None:
+def last_note(job: JobRecord) -> AttemptNote | None:
     """Return what is known of a job's last attempt; None while none began. What cannot be verified does not count."""
-    store = places.store_of(job)
+    store = locate.store_of(job)
     noted = keys.numbered(store.entries(keys.attempts(job.job_id)))
-    key = places.key_to_read(job) if noted else None
+    key = locate.key_to_read(job) if noted else None
     for attempt, _ in reversed(noted[-_NOTES:]):
         with contextlib.suppress(KeyMissingError, IntegrityError):
             return notes.read(store, job.job_id, attempt, key)

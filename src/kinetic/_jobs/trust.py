@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kinetic._jobs import places
-from kinetic._wire import pages, seal
+from kinetic._jobs import locate
+from kinetic._wire import documents, seal
 from kinetic.errors import CredentialsError, IntegrityError, KineticError
 
 if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
-    from kinetic._wire.pages import Kind
+    from kinetic._wire.documents import PageKind
 
 T = TypeVar("T")
 _SHOWN = 80  # characters of what an unverified page says
@@ -73,7 +73,7 @@ def told(untrusted: Iterable[Untrusted], what: str) -> Iterator[str]:
         )
 
 
-def open_claimed(kind: Kind[T], store: Store, at: str, name: str) -> T | Untrusted:
+def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Untrusted:
     """Read a page that names the key it is sealed with and the store it was written for.
 
     Args:
@@ -86,15 +86,15 @@ def open_claimed(kind: Kind[T], store: Store, at: str, name: str) -> T | Untrust
         KeyMissingError: There is none.
         IntegrityError: It is damaged.
     """
-    page = pages.claimed(kind, store, at)
-    if places.trusts_the_store():
-        return pages.verified(kind, page, at, None)
+    page = documents.claimed(kind, store, at)
+    if locate.trusts_the_store():
+        return documents.verified(kind, page, at, None)
     key_id, written_for = _text(page.get("key_id")), _text(page.get("store"))
-    key = places.key_for(name, key_id, written_for)
+    key = locate.key_for(name, key_id, written_for)
     if key is None:
         export = f"kinetic key export {shown(key_id)}"
         next_ = f"on the machine that submitted it: {export}     then here: kinetic key import"
-        why = f"it is sealed with the key {shown(key_id) or '(none)'}, which is not in {places.home() / 'keys'}"
+        why = f"it is sealed with the key {shown(key_id) or '(none)'}, which is not in {locate.home() / 'keys'}"
         return _untrusted(page, name, why, next_, code="key-missing-here")
     if not seal.holds(page, key, seal.bound(kind.name, at)):
         why = "it carries a wrong seal: it was written or changed by somebody who does not hold this namespace's key"
@@ -102,7 +102,7 @@ def open_claimed(kind: Kind[T], store: Store, at: str, name: str) -> T | Untrust
     if not _is_same(store.url, written_for):
         why = f"it was written for another store, {shown(written_for)}, and lies in {store.url}"
         return _untrusted(page, name, why, f"KINETIC_STORE={shown(written_for)} kinetic jobs list", code="other-store")
-    return pages.verified(kind, page, at, key)
+    return documents.verified(kind, page, at, key)
 
 
 def shown(text: str) -> str:

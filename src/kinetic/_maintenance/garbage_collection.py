@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._backends.local import life
-from kinetic._backends.local.paths import Paths
+from kinetic._backends.local import process_lock
+from kinetic._backends.local.runtime_paths import Paths
 from kinetic._maintenance import rules
 from kinetic._stores.protocol import Entry, LocalStore, Store
-from kinetic._wire import descriptors, keys, pages
+from kinetic._wire import descriptors, documents, keys
 from kinetic.errors import KeyMissingError, KineticError
 
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
@@ -81,7 +81,7 @@ def named_packs(store: Store) -> frozenset[str] | None:
     found: set[str] = set()
     for key in _orders(store):
         try:
-            page = pages.read(pages.fetch(store, key, pages.MOST_BYTES, key), key)
+            page = documents.read(documents.fetch(store, key, documents.MOST_BYTES, key), key)
         except KeyMissingError:  # still being submitted, or removed this moment
             continue
         except KineticError:
@@ -143,7 +143,7 @@ def _hide(store: LocalStore, entry: Entry) -> Path:
 def _is_anybody_submitting(home: Path, runtime: Path, now: float) -> bool:
     """Say whether a submission is under way: here by the lock it holds, on hosts that share the home by its file."""
     paths = Paths(runtime)
-    if any(life.is_held(paths.submitting(folder.name)) for folder in _listed(paths.jobs)):
+    if any(process_lock.is_held(paths.submitting(folder.name)) for folder in _listed(paths.jobs)):
         return True
     others = (other for other in _listed(home / "run") if other != runtime)
     marks = (Paths(other).submitting(folder.name) for other in others for folder in _listed(other / "jobs"))
@@ -216,9 +216,9 @@ def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, in
     gone, freed = 0, 0
     for place in places:
         if (place / ENVIRONMENTS).is_dir():
-            from kinetic._images import environments  # only where there are any
+            from kinetic._images import isolated_environment  # only where there are any
 
-            for folder in environments.stale(place / ENVIRONMENTS, now):
+            for folder in isolated_environment.stale(place / ENVIRONMENTS, now):
                 size = sum(_size(Path(above) / file) for above, _, files in os.walk(folder) for file in files)
                 shutil.rmtree(folder, ignore_errors=True)
                 gone, freed = gone + 1, freed + size

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kinetic._output.lines import alarm, is_due, once, say, warn, warn_once
-from kinetic._output.live import clear
 from kinetic._output.progress import Progress, phase
+from kinetic._output.terminal import alarm, clear, is_due, once, report, warn, warn_once
 
-__all__ = ["Progress", "alarm", "clear", "is_due", "once", "phase", "say", "warn", "warn_once"]
+__all__ = ["Progress", "alarm", "clear", "is_due", "once", "phase", "report", "warn", "warn_once"]

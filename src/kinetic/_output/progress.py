@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kinetic._output import lines, live
+from kinetic._output import terminal
 from kinetic._output.format import duration_text
 from kinetic._wire import threads
 
@@ -30,7 +30,7 @@ class Progress:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._is_live = live.is_possible() and lines.wanted(lines.INFO)
+        self._is_live = terminal.is_possible() and terminal.wanted(terminal.INFO)
         self._phase = ""
         self._detail = ""
         self._since = 0.0
@@ -64,13 +64,13 @@ class Progress:
             return
         about = f": {self._detail}" if self._detail else ""
         if self._is_live and not self._mid_line:
-            text = f"{lines.PREFIX}{self._phase}, {duration_text(seconds)}{about}"
+            text = f"{terminal.PREFIX}{self._phase}, {duration_text(seconds)}{about}"
             if text != self._told:
                 self._told = text
-                live.show(text, owner=self)
+                terminal.show(text, owner=self)
         elif not self._is_live and about and not self._told:
             self._told = about
-            lines.say(f"{self._phase}{about}")
+            terminal.report(f"{self._phase}{about}")
 
     def show_still(self, detail: str = "") -> None:
         """Say once that the phase goes on, where no line counts its seconds.
@@ -81,7 +81,7 @@ class Progress:
         if self._phase and not self._is_live and not self._told:
             about = f": {detail}" if detail else ""
             self._told = f"still {self._phase} after {duration_text(self._clock() - self._since)}{about}"
-            lines.say(self._told)
+            terminal.report(self._told)
 
     def wrote(self, text: str) -> None:
         """Take note of text that others wrote to the terminal: the line is shown again only where a line begins."""
@@ -95,13 +95,13 @@ class Progress:
         seconds = self._clock() - self._since
         if self._phase and seconds >= SLOW_SECONDS:
             if self._mid_line and self._is_live:
-                live.end_line()
-            lines.say(f"{self._phase} took {duration_text(seconds)}")
+                terminal.end_line()
+            terminal.report(f"{self._phase} took {duration_text(seconds)}")
         self._phase, self._mid_line = "", False
 
     def clear(self) -> None:
         """Take the line away that this drew, and none of somebody else's."""
-        live.release(self)
+        terminal.release(self)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
     """
     progress = Progress()
     progress.enter(name)
-    stop = _keep_showing(progress, detail) if lines.wanted(lines.INFO) else _nothing
+    stop = _keep_showing(progress, detail) if terminal.wanted(terminal.INFO) else _nothing
     try:
         yield
     finally:
@@ -140,7 +140,7 @@ def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Calla
         if not over.wait(LONG_SECONDS):
             progress.show_still("" if detail is None else detail())
 
-    thread = threads.begin(tick if live.is_possible() else tell_once, "kinetic-progress")
+    thread = threads.begin(tick if terminal.is_possible() else tell_once, "kinetic-progress")
 
     def stop() -> None:
         over.set()

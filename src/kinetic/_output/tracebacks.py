@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from kinetic._output import live
+from kinetic._output import terminal
 from kinetic.errors import BatchError, JobError, KineticError, printable
 
 REMOTE = "Remote traceback:\n"  # how the note begins that carries the traceback of a job
@@ -34,7 +34,7 @@ _seen_last = ""  # what a job's log wrote to standard output last
 _seen_at = float("-inf")
 
 
-def door(function: Function) -> Function:
+def hides_frames(function: Function) -> Function:
     """Make a function one that our own frames do not leave: what it raises begins where the user called it."""
     if inspect.isgeneratorfunction(function):
 
@@ -55,11 +55,11 @@ def door(function: Function) -> Function:
     return calls  # type: ignore[return-value] # as above
 
 
-def doors(kind: Class) -> Class:
+def hides_frames_of_methods(kind: Class) -> Class:
     """Make every public method of a class a door."""
     for name, value in list(vars(kind).items()):
         if inspect.isfunction(value) and not name.startswith("_"):
-            setattr(kind, name, door(value))
+            setattr(kind, name, hides_frames(value))
     return kind
 
 
@@ -101,7 +101,7 @@ def show(kind: type[BaseException], error: BaseException, at: TracebackType | No
     if text is None:
         sys.__excepthook__(kind, error, at)
     elif text and sys.stderr is not None:
-        live.clear()
+        terminal.clear()
         sys.stderr.write(printable(text))
         sys.stderr.flush()
 

@@ -6,23 +6,89 @@ import functools
 import gc
 import operator
 import os
+import re
 import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from kinetic._config.options import UNSET, documented
 from kinetic._output import tracebacks
-from kinetic._remote import checking, recording
-from kinetic._settings.job_options import UNSET, documented
+from kinetic._remote import recording
 from kinetic._wire import references, standard_library
 from kinetic.errors import CallableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kinetic._batches.handle import BatchHandle
+    from kinetic._batches.batch_handle import BatchHandle
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.options import Options
+
+
+_COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
+_NAME = 40
+
+
+def check(function: object) -> None:
+    """Refuse what cannot run as a job.
+
+    Raises:
+        CallableError: With the reason and the way out.
+    """
+    if isinstance(function, classmethod | staticmethod):
+        kind = type(function).__name__
+        raise CallableError(
+            f"@kinetic.run cannot decorate a {kind}",
+            why=f"@{kind} stands below it, so it receives a descriptor and not a function",
+            next=f"swap the two lines: @{kind} first, @kinetic.run(...) below it",
+        )
+    if not callable(function):
+        raise CallableError(f"{function!r} cannot run as a job", why=f"a {type(function).__qualname__} is not callable")
+    if hasattr(function, "cache_clear") and hasattr(function, "cache_info"):
+        raise CallableError(
+            "@kinetic.run cannot decorate a cached function",
+            why="its cache lives in this process, and the job has another",
+            next="put the cache above: @functools.cache first, @kinetic.run(...) below it",
+        )
+    _check_kind(function)
+
+
+def name_of(function: object) -> str:
+    """Return a name for humans and ids: of a partial, the innermost function's; of an instance, its class's."""
+    while not hasattr(function, "__name__") and hasattr(function, "func"):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        name = type(function).__name__
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")[:_NAME] or "job"
+
+
+def _check_kind(function: Any) -> None:
+    flags = _flags(function)
+    kind = {_COROUTINE: "a coroutine function (async def)", _GENERATOR: "a generator function (it yields)"}
+    found = next((words for flag, words in kind.items() if flags & flag), None)
+    if flags & _ASYNC_GENERATOR:
+        found = "an asynchronous generator function"
+    if found:
+        raise CallableError(
+            f"{name_of(function)} is {found} and cannot run as a job",
+            why="a job returns one value, and this returns an object that lives only where it was made",
+            next="decorate a plain function that calls asyncio.run(...) or list(...) on it, and return what that gives",
+        )
+
+
+def _flags(function: Any) -> int:
+    for _ in range(100):  # partials of partials, bound methods, decorated functions
+        inner = getattr(function, "func", None) or getattr(function, "__func__", None)
+        if inner is None:
+            break
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is None and not isinstance(function, type):
+        code = getattr(type(function).__call__, "__code__", None)
+    return int(getattr(code, "co_flags", 0))
+
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -42,7 +108,7 @@ else:
         """Give a method the function bound to the class that it was reached through; see ``_with_lost_class``."""
 
         def __init__(self, method: Callable[..., Any]) -> None:
-            self._method = tracebacks.door(method)
+            self._method = tracebacks.hides_frames(method)
 
         def __get__(self, instance: RemoteCallable[..., Any] | None, owner: type | None = None) -> Callable[..., Any]:
             return self._method if instance is None else self._method.__get__(instance._with_lost_class())  # noqa: SLF001 - ours
@@ -62,7 +128,7 @@ class RemoteCallable(Generic[P, R]):
         self.__dict__["__kinetic_wrapped__"] = function
         self._options = options
         self._leading = leading
-        self._name = checking.name_of(function)
+        self._name = name_of(function)
         if not hasattr(self, "__name__"):
             self.__name__ = self._name
 
@@ -71,16 +137,16 @@ class RemoteCallable(Generic[P, R]):
         """The options it runs with."""
         return self._options
 
-    @tracebacks.door
+    @tracebacks.hides_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
             return self._here(args, kwargs)
         recording.refuse_to_block(self._name)
         with standard_library.naming_what_hides():
-            from kinetic._jobs import blocking  # the client's rooms load with the first job
+            from kinetic._jobs import blocking_call  # the client's rooms load with the first job
 
-        return blocking.call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
+        return blocking_call.call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_reaching
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -107,9 +173,9 @@ class RemoteCallable(Generic[P, R]):
         if (recorded := recording.take(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # stands for a handle until its batch is submitted
         with standard_library.naming_what_hides():
-            from kinetic._jobs import blocking
+            from kinetic._jobs import blocking_call
 
-        return blocking.submit(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
+        return blocking_call.submit_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
     submit = run_async
 
@@ -151,10 +217,10 @@ class RemoteCallable(Generic[P, R]):
         """
         self._refuse_inside_a_job()
         with standard_library.naming_what_hides():
-            from kinetic._batches import asking, mapping  # the client's rooms load with the first job
+            from kinetic._batches import request, submission  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}
-        wish = asking.wish_of(
+        wish = request.request_of(
             self._plain,
             self._leading,
             self._name,
@@ -168,7 +234,7 @@ class RemoteCallable(Generic[P, R]):
             group_name=name,
             tags=tags,
         )
-        return mapping.submit(wish)
+        return submission.submit(wish)
 
     @overload
     def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...
@@ -243,10 +309,10 @@ class RemoteCallable(Generic[P, R]):
         return self._call_here(args, kwargs)
 
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        from kinetic._remote import here
+        from kinetic._remote import local_call
 
-        here.tell_of_volumes(self._name, self._options.volumes)
-        args, kwargs = here.with_paths(self._plain, self._leading, args, kwargs)
+        local_call.tell_of_volumes(self._name, self._options.volumes)
+        args, kwargs = local_call.with_paths(self._plain, self._leading, args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
 
     def _refuse_inside_a_job(self) -> None:

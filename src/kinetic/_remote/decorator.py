@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
+from kinetic._config.options import UNSET, documented
 from kinetic._jobs.options import Options
 from kinetic._output import tracebacks
-from kinetic._remote import checking
+from kinetic._remote import callable as remote_callable
 from kinetic._remote.callable import RemoteCallable
-from kinetic._settings.job_options import UNSET, documented
 from kinetic.errors import OptionTypeError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Decorator(Protocol):
         """Decorate a function."""
 
 
-@tracebacks.door
+@tracebacks.hides_frames
 @documented
 def run(
     accelerator: str = UNSET,
@@ -106,9 +106,9 @@ def run(
         retries=retries,
     )
 
-    @tracebacks.door
+    @tracebacks.hides_frames
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
-        checking.check(function)
+        remote_callable.check(function)
         return RemoteCallable(function, options)
 
     return decorate

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from kinetic.errors import CallableError, OptionError
 
 if TYPE_CHECKING:
-    from kinetic._batches.inputs import Arguments
+    from kinetic._batches.request import Arguments
 
 _SUBMITTING = frozenset({"run_async", "submit"})
 _calls: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)
@@ -81,14 +81,14 @@ def record(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tu
         CallableError: It submits nothing, or more than one job; whatever the function itself raises is let through.
         OptionError: The jobs are of several functions, or have different options.
     """
-    from kinetic._batches import inputs as inputs_
+    from kinetic._batches import request
 
     if not _may_submit(function):
         raise _undecorated(function)
     found: list[Arguments] = []
     first: Remote | None = None
     for index, item in enumerate(inputs):
-        arguments = inputs_.arguments_of(item, mode)
+        arguments = request.arguments_of(item, mode)
         with _recorded() as calls:
             function(*arguments.args, **arguments.kwargs)
         if len(calls) != 1:
@@ -105,9 +105,9 @@ def record(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tu
                 why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
                 next="make one batch for each",
             )
-        found.append(inputs_.Arguments(args, kwargs))
+        found.append(request.Arguments(args, kwargs))
     if first is None:
-        inputs_.collected(found)  # says that there are no inputs
+        request.listed(found)  # says that there are no inputs
         raise AssertionError
     return first, found
 

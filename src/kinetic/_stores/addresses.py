@@ -61,7 +61,7 @@ def parse(url: str) -> Address:
         raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} stands where the bucket's name belongs")
     prefix = prefix.strip("/")
     if prefix:
-        from kinetic._stores.naming import check_key
+        from kinetic._stores.protocol import check_key
 
         check_key(prefix)
     return Address(scheme, bucket, prefix and prefix + "/")

@@ -13,8 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._stores.naming import HIDDEN, SCRATCH, check_key, check_prefix, is_hidden
-from kinetic._stores.protocol import Entry, Source
+from kinetic._stores.protocol import HIDDEN, SCRATCH, Entry, Source, check_key, check_prefix, is_hidden
 from kinetic._wire import descriptors, folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
@@ -40,7 +39,7 @@ class FileStore:
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         """Write an object; see the protocol."""
-        with _ours(key, writing=True):
+        with _translated_errors(key, writing=True):
             self._path(key)  # refused before anything is written
             scratch = self._write_beside(source)
             kept = False
@@ -54,7 +53,7 @@ class FileStore:
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
         """Take over a complete file of the same file system as an object; see LocalStore."""
-        with _ours(key, writing=True):
+        with _translated_errors(key, writing=True):
             try:
                 written = self._place(os.fspath(path), key, if_absent=if_absent, force=True)
             except OSError as error:
@@ -68,7 +67,7 @@ class FileStore:
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted; see LocalStore."""
         folder = self.root / SCRATCH
-        with _ours(SCRATCH, writing=True):
+        with _translated_errors(SCRATCH, writing=True):
             folders.make(self.root)
             with descriptors.folder(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
@@ -76,7 +75,7 @@ class FileStore:
 
     def reserve(self, size: int) -> int:
         """Keep space on this store's disk; see LocalStore."""
-        with _ours(SCRATCH, writing=True):
+        with _translated_errors(SCRATCH, writing=True):
             path = self._scratch_name()
             descriptor = self._create(path)
             try:
@@ -92,13 +91,13 @@ class FileStore:
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return bytes of an object; see the protocol."""
-        with _ours(key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
+        with _translated_errors(key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
             wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
             return _read_at(file.fileno(), start, wanted)
 
     def open(self, key: str) -> int:
         """Return a descriptor of an object's file; see LocalStore."""
-        with _ours(key):
+        with _translated_errors(key):
             check_key(key)
             return descriptors.open_file(self.root, key)
 
@@ -106,7 +105,7 @@ class FileStore:
         """Copy an object into a local file; see the protocol."""
         target = Path(to)
         beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
-        with _ours(key):
+        with _translated_errors(key):
             try:
                 with beside.open("wb") as target_file, open(self.open(key), "rb", buffering=0) as file:
                     _write_all(target_file.fileno(), iter(lambda: file.read(_CHUNK), b""))
@@ -121,7 +120,7 @@ class FileStore:
 
     def entry(self, key: str) -> Entry | None:
         """Return size and age of an object, or None."""
-        with _ours(key):
+        with _translated_errors(key):
             check_key(key)
             try:
                 about = descriptors.about(self.root, key)
@@ -133,7 +132,7 @@ class FileStore:
         """Make an object young again; see the protocol."""
         if self.entry(key) is None:
             return False
-        with _ours(key, writing=True):
+        with _translated_errors(key, writing=True):
             try:
                 with descriptors.above(self.root, key) as folder:
                     os.utime(descriptors.name_of(key), dir_fd=folder, follow_symlinks=False)
@@ -149,7 +148,7 @@ class FileStore:
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders directly below a prefix."""
         check_prefix(prefix)
-        with _ours(prefix), contextlib.suppress(FileNotFoundError):
+        with _translated_errors(prefix), contextlib.suppress(FileNotFoundError):
             if not prefix and not self.root.is_dir() and os.path.lexists(self.root):
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
@@ -160,7 +159,7 @@ class FileStore:
 
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
-        with _ours(prefix):
+        with _translated_errors(prefix):
             if prefix.endswith("/"):
                 check_prefix(prefix)
                 count = descriptors.remove(self.root, prefix)
@@ -176,7 +175,7 @@ class FileStore:
         return 0
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
-        with _ours(prefix):
+        with _translated_errors(prefix):
             for key, about in descriptors.walk(self.root, prefix, after):
                 if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
                     yield Entry(key, about.st_size, about.st_mtime)
@@ -334,7 +333,7 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
     return b"".join(parts)
 
 
-class _ours:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
+class _translated_errors:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
     """Translate the file system's errors into ours."""
 
     def __init__(self, key: str, *, writing: bool = False) -> None:

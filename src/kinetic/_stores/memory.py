@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kinetic._stores.naming import check_key, check_prefix, is_hidden
-from kinetic._stores.protocol import Entry, Source
+from kinetic._stores.protocol import Entry, Source, check_key, check_prefix, is_hidden
 from kinetic.errors import KeyMissingError
 
 

@@ -35,7 +35,7 @@ def open_store(url: str) -> Store:
 
         return _memory.setdefault(url, MemoryStore(url.removeprefix("memory://")))
     if url.startswith(("gs://", "s3://")):
-        return _in_the_cloud(url)
+        return _open_bucket(url)
     path = url.removeprefix("file://")
     if path.startswith("/"):
         from kinetic._stores.files import FileStore
@@ -56,7 +56,7 @@ def open_anew(url: str) -> Store:
     return open_store(url)
 
 
-def _in_the_cloud(url: str) -> Store:
+def _open_bucket(url: str) -> Store:
     """Open a bucket once per process, and anew when the credentials of the environment change."""
     known = (url, str(os.getpid()), *(os.environ.get(name) for name in CREDENTIAL_VARIABLES))
     with _lock:
@@ -74,6 +74,6 @@ def _bucket(url: str) -> Store:
             why=f"obstore, which opens gs:// and s3://, is missing: {error}",
             next="pip install obstore; in an image of your own, add the line RUN pip install obstore",
         ) from error
-    from kinetic._stores.objects import ObjectStore
+    from kinetic._stores.bucket import BucketStore
 
-    return ObjectStore(url)
+    return BucketStore(url)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from kinetic.errors import OptionError, StoreError
 
 Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]
 
@@ -148,3 +152,79 @@ def scratch_folder(store: Store) -> Path:
     import tempfile  # 4 ms; only for stores that are not folders
 
     return Path(tempfile.gettempdir())
+
+
+SCRATCH = ".tmp"  # half-written objects; no key
+RESERVED_FOLDER = ".kinetic"  # what kinetic notes about a store itself; keys, but in no listing of the whole store
+HIDDEN = frozenset({SCRATCH, RESERVED_FOLDER})
+MAX_KEY_BYTES = 1024  # of a key: the limit of Cloud Storage and of S3
+
+# No control characters, halves of surrogate pairs or non-characters: XML, in which buckets list, cannot spell them.
+_KEY = re.compile(r"(?!/)(?!.*//)(?!(?:.*/)?\.\.?(?:/|\Z))[^\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]+(?<!/)")
+
+
+def check_key(key: str) -> None:
+    """Refuse what is not a key.
+
+    Raises:
+        OptionError: It is empty, leads out of the store, or cannot be spelled in every store.
+    """
+    if not _KEY.fullmatch(key) or key.partition("/")[0] == SCRATCH:
+        raise OptionError(
+            f"{key!r} is not a key",
+            why="a key is a relative path without '.' or '..' and without control characters in it",
+        )
+    if len(key) * 4 > MAX_KEY_BYTES and len(key.encode()) > MAX_KEY_BYTES:
+        raise OptionError(f"{key[:60]!r}… is not a key", why=f"it is longer than {MAX_KEY_BYTES} bytes")
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse what is not a prefix: empty, or a key and "/".
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if prefix:
+        if not prefix.endswith("/"):
+            raise OptionError(f"{prefix!r} is not a prefix", why="a prefix is empty or a key followed by '/'")
+        check_key(prefix[:-1])
+
+
+def is_hidden(key: str) -> bool:
+    """Say whether a listing of the whole store leaves this key out."""
+    return key.startswith(".") and key.partition("/")[0] in HIDDEN
+
+
+PROBE = f"{RESERVED_FOLDER}/probe-1"
+PAGE = b"kinetic asks here whether this service creates objects only where none is. Safe to delete.\n"
+
+_proven: set[str] = set()
+_proven_lock = threading.Lock()
+
+
+def check_conditional_writes(store: Store) -> None:
+    """Prove once per process that this store refuses to create what is there already.
+
+    The probe stays where it is. So the question costs one small request, whose refusal is the proof; only the very
+    first on a bucket costs two.
+
+    Raises:
+        StoreError: It overwrote the probe: two jobs, or two attempts of one, could overwrite each other's results.
+    """
+    if store.url.startswith(("file://", "memory://")) or store.url in _proven:
+        return
+    created = store.put(PROBE, PAGE, if_absent=True) and store.put(PROBE, PAGE, if_absent=True)
+    if created:
+        raise conditions_ignored(store.url, "an object was created a second time under the same key")
+    with _proven_lock:
+        _proven.add(store.url)
+
+
+def conditions_ignored(url: str, why: str) -> StoreError:
+    """Say that a store cannot be used."""
+    return StoreError(
+        f"{url} ignores conditional writes, so results in it could be lost",
+        why=why,
+        next="use a service that honours If-None-Match (Amazon S3, Cloud Storage, MinIO and Ceph of 2024 or later)",
+        code="store-unconditional",
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kinetic._wire import digests, fields, names, pages, seal
+from kinetic._wire import digests, documents, fields, names, seal
 from kinetic.errors import IntegrityError
 
 MAGIC = b"KINETIC1"
@@ -74,7 +74,7 @@ class Outcome:
 
     def footer(self, key: bytes, purpose: str = PURPOSE) -> bytes:
         """Return what follows the body: the sealed page, its length and the magic word."""
-        page = pages.write(seal.sealed({"schema": pages.SCHEMA, **asdict(self)}, key, purpose))
+        page = documents.write(seal.sealed({"schema": documents.SCHEMA, **asdict(self)}, key, purpose))
         return page + len(page).to_bytes(8, "big") + MAGIC
 
 
@@ -114,7 +114,7 @@ def _page(size: int, read_range: Callable[[int, int], bytes]) -> dict[str, Any]:
         raise IntegrityError("the result is damaged", why="its page is longer than the object, or than any page")
     if length + FOOTER_BYTES > guess:
         tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
-    return pages.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
+    return documents.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
 
 
 def check_body(outcome: Outcome, found: str) -> None:

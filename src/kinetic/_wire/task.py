@@ -13,8 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._wire import fields, names, pages
-from kinetic._wire.pod import SECRET_FOLDER, TERMINATION_LOG
+from kinetic._wire import documents, fields, names
+
+FAILED_EXIT = 82
+INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
+LOST_EXIT = 255  # containerd's "Unknown", for what ran when its machine went down and came up again by itself
+
+SECRET_FOLDER = "/kinetic/secret"  # noqa: S105 - a folder; its files are for root and one group (0440)
+KEY_FILE = "job-key"  # the job's key, 32 raw bytes; for a batch those of all its children, one behind the other
+STORE_SECRET_FOLDER = "/kinetic/store"  # noqa: S105 - the named Secret with credentials for the store
+STORE_KEY_FILE = "credentials.json"  # of it: a key file of Google's
+BUCKETS_FOLDER = "/kinetic/buckets"  # of an order's data, that with the number N is mounted at BUCKETS_FOLDER/N
+ENVIRONMENT_FILE = "environment.json"  # captured values: {"NAME": "value"}; may be missing when there are none
+LEFT_OUT = "left_out.json"  # in the folder of a pod's runner: the names of the modules that stay with the client
+TERMINATION_LOG = "/dev/termination-log"  # Kubernetes shows what stands in it as the container's message
+
+# Of these the first that holds a number says which host this is; Kubernetes sets it in every pod of an Indexed Job.
+HOST_VARIABLES = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID")
+RESTART_VARIABLE = "JOBSET_RESTART_ATTEMPT"  # of several hosts: how often the whole set was started again
+MORE_MEMORY = 'write resources = { memory = "32Gi" } under [tool.kinetic] in pyproject.toml, or ask for less at once'
+DETECT = "detect"  # as a coordinator: JAX finds it by itself, as it does on TPU hosts of GKE
+
 
 # The phases of an attempt, in their order.
 ORDER = "order"
@@ -197,7 +216,7 @@ class Task(_HostFiles):
 
     def to_bytes(self) -> bytes:
         """Write the page."""
-        return pages.write({"schema": pages.SCHEMA, **self.to_json()})
+        return documents.write({"schema": documents.SCHEMA, **self.to_json()})
 
     def to_argument(self) -> str:
         """Return the page as one word of a command line, in which Kubernetes finds no ``$(NAME)`` to replace."""
@@ -210,7 +229,7 @@ class Task(_HostFiles):
         Raises:
             IntegrityError: It is none, or of another version.
         """
-        return fields.build(cls, READERS, pages.read(data, what), what)
+        return fields.build(cls, READERS, documents.read(data, what), what)
 
     @property
     def is_in_a_pod(self) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from json.encoder import encode_basestring as _quote
 from typing import Literal, NamedTuple, cast
 
-from kinetic._wire import pages
+from kinetic._wire import documents
 from kinetic.errors import IntegrityError, StoreError
 
 VERSION = 1  # of nodes and of packs; a reader of version N also reads N-1
@@ -83,7 +83,7 @@ def read_node(data: bytes, where: str) -> list[Entry]:
         StoreError: Written by a later version of kinetic.
     """
     try:
-        page = pages.parse(data, f"the folder {where or '.'!r} of the project", any_name=True)
+        page = documents.parse(data, f"the folder {where or '.'!r} of the project", any_name=True)
         version = page["kinetic-tree"]
         if version != VERSION:
             raise _foreign(f"the folder {where or '.'!r}", version)

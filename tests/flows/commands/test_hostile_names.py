@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from servers import terminal
 
+from kinetic._config import keyring
 from kinetic._jobs import record
 from kinetic._jobs.handle import JobHandle
-from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys, seal
 

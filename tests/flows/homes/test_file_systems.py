@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._packing import runner
+from kinetic._project import runner_bundle
 from kinetic.errors import PackingError
 
 NO_SHARED_MEMORY = """
@@ -128,20 +128,20 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
 
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
     disk = mount(tmp_path / "disk", "size=16m")
-    needed = sum(path.stat().st_size for _, path in runner.contents())
+    needed = sum(path.stat().st_size for _, path in runner_bundle.contents())
     made = []
 
     for free in range(needed // 1024 + 200, needed // 1024 + 1000, 100):  # room for the sources and for some bytecode
         _fill(disk, free)
         folder = disk / f"runners-{free}"
         with contextlib.suppress(PackingError):
-            made.append(runner.folder(folder))
+            made.append(runner_bundle.folder(folder))
         (disk / "ballast").unlink()
         for compiled in folder.rglob("*.pyc"):
             marshal.loads(compiled.read_bytes()[16:])
         assert not [*folder.glob(".*")]
         shutil.rmtree(folder, ignore_errors=True)
-    made.append(runner.folder(disk / "runners"))
+    made.append(runner_bundle.folder(disk / "runners"))
 
     assert [*made[-1].rglob("*.pyc")]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from servers.sealed import put_history
 
-from kinetic._jobs import places
+from kinetic._jobs import locate
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -27,7 +27,7 @@ def test_what_is_known_of_a_job_goes_after_thirty_days_and_one_page_of_a_wrong_c
         for key in (keys.tombstone(job), keys.history_log(job, 0, 0)):
             os.utime(clients.home / "store" / key, (time.time() - age, time.time() - age))
 
-    places.runtime().mkdir(parents=True)  # as on every machine that ran a job
+    locate.runtime().mkdir(parents=True)  # as on every machine that ran a job
     told = clients.kinetic("jobs", "list", "--all")
 
     assert told.returncode == 0, told.stderr

@@ -16,7 +16,7 @@ from cluster import images
 from cluster.plane import wait_for
 from servers.debugger import Debugger
 
-from kinetic._jobs.forwarding import free_port
+from kinetic._inspect.port_forward import free_port
 
 PROGRAM = """
     import kinetic

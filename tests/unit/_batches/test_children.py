@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._backends.kube import names
-from kinetic._batches import children
+from kinetic._backends.kube import job_request
+from kinetic._batches import state
 from kinetic._jobs import record
-from kinetic._wire.group import Group, Settings
+from kinetic._wire.records import Group, Settings
 
 FIELDS = {
     **dict.fromkeys(("project", "cluster_name", "zone", "namespace", "bucket_name", "image_uri"), "here"),
@@ -19,10 +19,10 @@ FIELDS = {
     "created_at": "2026-11-20T14:30:00Z",
 }
 KINDS = {
-    "a job": (1, lambda job_id, _: names.single(job_id)),
-    "an indexed job": (64, names.indexed),
-    "a job set": (64, names.job_set),
-    "a leader-worker set": (64, names.leader_worker_set),
+    "a job": (1, lambda job_id, _: job_request.job_name(job_id)),
+    "an indexed job": (64, job_request.indexed_job_name),
+    "a job set": (64, job_request.job_set_name),
+    "a leader-worker set": (64, job_request.leader_worker_set_name),
 }
 
 
@@ -51,13 +51,13 @@ def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: st
     backend = SimpleNamespace(name_of=name_of)
 
     group = group_of(**{record.LONGEST_NAME: record.longest_name(backend, hosts)})
-    handle = children.record_of(group, 2, 1)
+    handle = state.record_of(group, 2, 1)
 
     assert len(handle.job_id) > 55
     assert handle.k8s_name == name_of(handle.job_id, hosts)
 
 
 def test_a_batch_of_an_older_kinetic_has_names_that_fit() -> None:
-    handle = children.record_of(group_of(), 0, 0)
+    handle = state.record_of(group_of(), 0, 0)
 
-    assert handle.k8s_name == names.single(handle.job_id)
+    assert handle.k8s_name == job_request.job_name(handle.job_id)

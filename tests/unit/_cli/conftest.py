@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kinetic import _settings as settings
-from kinetic._batches import children
+from kinetic import _config as settings
+from kinetic._batches import state
 from kinetic._cli.main import cli
-from kinetic._jobs import places, record
+from kinetic._config import keyring
+from kinetic._jobs import locate, record
 from kinetic._jobs.handle import JobHandle
-from kinetic._settings import keyring
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, handles, keys, names, seal
-from kinetic._wire.group import Group, Input, Settings, Table
+from kinetic._wire import digests, keys, names, records, seal
 from kinetic._wire.order import Artifact
 from kinetic._wire.outcome import Outcome
+from kinetic._wire.records import Group, Input, Settings, Table
 
 Kinetic = Callable[..., Result]
 DAY = 24 * 3600.0
@@ -85,10 +85,10 @@ def made_job(home: Path) -> Callable[..., str]:
             display_name=function,
             created_at=names.utc(when),
             store=store.url,
-            host=places.machine(),
+            host=locate.machine(),
             key_id=key_id,
         )
-        store.put(keys.record(job_id), record.to_bytes(handles.plain(handle), {}, key))
+        store.put(keys.record(job_id), record.to_bytes(records.plain(handle), {}, key))
         if log:
             store.put(keys.log_segment(job_id, 0, 0, 0), log.encode())
             hasher = digests.LogHasher()
@@ -146,7 +146,7 @@ def made_batch(home: Path) -> Callable[..., str]:
                 "func_name": "train",
                 "created_at": names.utc(when),
                 "store": store.url,
-                "host": places.machine(),
+                "host": locate.machine(),
                 "key_id": key_id,
             },
             more={},
@@ -168,11 +168,11 @@ def made_batch(home: Path) -> Callable[..., str]:
 
 def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
     """Put one child of a batch into the store, with its log, its verdict and its mark."""
-    handle = children.record_of(group, index, 0)
+    handle = state.record_of(group, index, 0)
     key = seal.job_key(own, handle.job_id, store.url)
     group_key = seal.job_key(own, group.group_id, store.url)
     store.put(seal.mark(keys.child(group.group_id, index, 0), "", group_key), b"")
-    store.put(keys.record(handle.job_id), record.to_bytes(handles.plain(handle), {}, key))
+    store.put(keys.record(handle.job_id), record.to_bytes(records.plain(handle), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""
     verdict = Outcome(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kinetic import _hardware as hardware
-from kinetic._jobs import places
+from kinetic._jobs import locate
 from kinetic.errors import CapacityError
 
 
@@ -151,7 +151,7 @@ def cluster(monkeypatch) -> Cluster:
         found.asked.append((target.project.value, target.zone.value, target.cluster.value, target.backend.value))
         return found
 
-    monkeypatch.setattr(places, "backend_at", at)
+    monkeypatch.setattr(locate, "backend_at", at)
     return found
 
 

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from kinetic._jobs import finding, logs, places, waiting
-from kinetic._settings import keyring
+from kinetic._config import keyring
+from kinetic._jobs import find, locate, logs, wait
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, keys, note, seal
-from kinetic._wire.note import Note
+from kinetic._wire import attempt, digests, keys, seal
+from kinetic._wire.attempt import AttemptNote
 
 LINES = "".join(f"line {number}\n" for number in range(20_000))
 ATTACKS = {
@@ -83,7 +83,7 @@ def test_who_wants_no_warnings_is_told_too(kinetic, made_job, store, monkeypatch
 def test_a_handle_says_it_as_well(made_job, store, capsys) -> None:
     job_id = made_job(log="words\n")
     store.put(keys.log_segment(job_id, 0, 0, 0), b"WORDS\n")
-    job = finding.attach(job_id)
+    job = find.attach(job_id)
 
     assert (job.logs(), job.tail(1)) == ("WORDS\n", "WORDS")
     assert capsys.readouterr().err.count(changed(job_id)) == 2
@@ -100,13 +100,13 @@ def test_a_log_that_nobody_sealed_is_shown_without_a_word(kinetic, made_job) -> 
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_log_of_an_attempt_that_was_tried_again_is_sealed_in_its_note(honest, kinetic, made_job, store) -> None:
     job_id = made_job(log="", attempt=1)
-    key = seal.job_key(keyring.own_key(places.home())[1], job_id, store.url)
+    key = seal.job_key(keyring.own_key(locate.home())[1], job_id, store.url)
     hasher = digests.LogHasher()
     hasher.update(b"first\n")
     sealed = hasher.digest(0, 0)
     logs_ = [{**vars(sealed), "blocks": []}]
-    store.put(keys.attempt(job_id, 0), Note(job_id, 0, "m", 1.0, details={note.LOGS: logs_}).to_bytes(key))
-    store.put(keys.attempt(job_id, 1), Note(job_id, 1, "m", 1.0).to_bytes(key))
+    store.put(keys.attempt(job_id, 0), AttemptNote(job_id, 0, "m", 1.0, details={attempt.LOGS: logs_}).to_bytes(key))
+    store.put(keys.attempt(job_id, 1), AttemptNote(job_id, 1, "m", 1.0).to_bytes(key))
     store.put(keys.log_segment(job_id, 0, 0, 0), b"first\n" if honest else b"First\n")
 
     found = kinetic("jobs", "logs", job_id, "--attempt", "0")
@@ -131,9 +131,9 @@ def test_of_a_long_log_every_byte_counts_where_all_of_it_is_read(at, made_job, s
     job_id = made_job(log=whole.decode())
     whole[at] ^= 1
     store.put(keys.log_segment(job_id, 0, 0, 0), bytes(whole))
-    job = finding.attach(job_id)
+    job = find.attach(job_id)
 
-    follower = waiting.make_follower(job, attempt=lambda: 0)
+    follower = wait.make_follower(job, attempt=lambda: 0)
     assert sum(map(len, follower.new_bytes(last=True))) == len(whole)
     assert capsys.readouterr().err.count(changed(job_id)) == 1
     assert len(logs.log_of(job).read(0, len(whole))) == len(whole)

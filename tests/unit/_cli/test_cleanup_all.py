@@ -7,8 +7,9 @@ import json
 import pytest
 from servers.sealed import put_history
 
-from kinetic._cli import asking
-from kinetic._jobs import finding, removing
+from kinetic._cli import shared_options
+from kinetic._jobs import find
+from kinetic._jobs import remove as job_remove
 from kinetic._stores.files import FileStore
 from kinetic.errors import BackendError
 
@@ -16,11 +17,11 @@ from kinetic.errors import BackendError
 @pytest.fixture
 def terminal(monkeypatch) -> None:
     """Make the code under test believe that a person sits there; CliRunner replaces the streams themselves."""
-    monkeypatch.setattr(asking, "can_ask", lambda: True)
+    monkeypatch.setattr(shared_options, "can_ask", lambda: True)
 
 
 def live() -> set[str]:
-    return {handle.job_id for handle in finding.list_jobs()}
+    return {handle.job_id for handle in find.list_jobs()}
 
 
 def test_only_jobs_that_ended_long_enough_ago_are_removed(kinetic, made_job, home) -> None:
@@ -113,14 +114,14 @@ def test_as_json_each_job_says_whether_it_was_removed(dry, kinetic, made_job) ->
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, monkeypatch) -> None:
     stuck, other = made_job(), made_job()
-    real = removing.remove
+    real = job_remove.remove
 
     def remove(handle, *more, **named):
         if handle.job_id == stuck:
             raise BackendError("it holds on")
         real(handle, *more, **named)
 
-    monkeypatch.setattr(removing, "remove", remove)
+    monkeypatch.setattr(job_remove, "remove", remove)
 
     told = kinetic("jobs", "cleanup", "--all", "-y")
 

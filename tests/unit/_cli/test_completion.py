@@ -229,6 +229,6 @@ def test_completing_loads_little(environ) -> None:
     )
     loaded = set(done.stderr.split())
 
-    assert "kinetic._cli.completing" in loaded
-    late = {"sqlite3", "cloudpickle", "rich", "kinetic._jobs.finding", "kinetic._backends.local.backend", "logging"}
+    assert "kinetic._cli.shared_options" in loaded
+    late = {"sqlite3", "cloudpickle", "rich", "kinetic._jobs.find", "kinetic._backends.local.backend", "logging"}
     assert not late & loaded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._settings import VARIABLES, keyring
+from kinetic._config import VARIABLES, keyring
 
 PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kinetic
-from kinetic._jobs import places, tombstones
+from kinetic._jobs import history, locate
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -30,7 +30,7 @@ def test_a_damaged_result_is_removed_by_cleanup(damaged, kinetic, home) -> None:
 
     assert (told.exit_code, "is removed" in told.stderr) == (0, True), told.stderr
     assert [*FileStore(home / "store").entries(keys.job(damaged))] == []
-    assert tombstones.seen(FileStore(home / "store"), damaged) is not None
+    assert history.read_page(FileStore(home / "store"), damaged) is not None
 
 
 def test_a_damaged_result_is_removed_with_all_others(damaged, made_job, kinetic, home) -> None:
@@ -57,7 +57,7 @@ def test_from_python_it_is_removed_too(damaged, home) -> None:
 
 
 def test_a_job_that_runs_although_its_result_is_damaged_is_cancelled(damaged, home) -> None:
-    backend = places.local()
+    backend = locate.local()
     backend.queue.add([(damaged, "", 0)], "soil", '{"arguments":["/bin/false"],"environment":{}}')
 
     kinetic.attach(damaged).cancel()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import places, status
+from kinetic._jobs import locate, status
 from kinetic._maintenance import rules, usage
 from kinetic._stores.files import FileStore
 
@@ -34,7 +34,7 @@ def fill(home):
 
 def look(home: Path) -> usage.Usage:
     store = FileStore(home / "store")
-    return usage.measure(home, places.runtime(), store, functools.partial(status.value_since, store))
+    return usage.measure(home, locate.runtime(), store, functools.partial(status.value_since, store))
 
 
 def holdings(found: usage.Usage) -> dict[str, tuple[int, int]]:
@@ -42,7 +42,7 @@ def holdings(found: usage.Usage) -> dict[str, tuple[int, int]]:
 
 
 def test_every_kind_of_file_has_its_row(home, fill) -> None:
-    run = places.runtime().relative_to(home)
+    run = locate.runtime().relative_to(home)
     fill(
         {
             "store/packs/aa": 1,

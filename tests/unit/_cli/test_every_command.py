@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from kinetic._cli import tables
 from kinetic._cli.main import cli
+from kinetic._output import format as output_format
 
 
 def leaves(command: click.Command = cli, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -106,7 +106,7 @@ def test_json_is_one_document_with_a_version_and_stable_names(line: str, call) -
 
     assert told.exit_code == (125 if "BAD" in line and line.split()[1] in {"result", "wait"} else 0), told.stderr
     page = json.loads(told.stdout)
-    assert page["schema_version"] == tables.SCHEMA_VERSION
+    assert page["schema_version"] == output_format.SCHEMA_VERSION
     assert len(page) > 1
     assert [name for name in page if name != name.lower() or "-" in name] == []
 
@@ -116,7 +116,7 @@ def test_what_has_no_json_prints_no_table(path: str, call, monkeypatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("a table")
 
-    monkeypatch.setattr(tables, "show", refused)
+    monkeypatch.setattr(output_format, "show", refused)
 
     told = call(f"{path} {WITHOUT_A_TABLE[path]}")
 

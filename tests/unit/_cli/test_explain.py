@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Sighting
-from kinetic._cli.commands import explain
-from kinetic._jobs import addressing, describing, finding, places
+from kinetic._cli.commands import jobs
+from kinetic._inspect import port_forward
+from kinetic._jobs import find, locate, serializers
 from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
 
@@ -101,24 +102,22 @@ def test_as_json_it_has_the_same_parts(kinetic, made_job) -> None:
 @pytest.fixture
 def waiting(made_job, monkeypatch):
     """Return a function that explains a pending job, with a backend that says why."""
-    handle = finding.attach(made_job(""))
+    handle = find.attach(made_job(""))
 
     def run(diagnosis, *, kept=True, reason=""):
         backend = SimpleNamespace(
             explain=lambda name: diagnosis and Diagnosis(f"{name} {diagnosis}", "running: a", "n")
         )
-        monkeypatch.setattr(places, "backend_of", lambda _: backend)
-        monkeypatch.setattr(places, "is_supervised", lambda: kept)
+        monkeypatch.setattr(locate, "backend_of", lambda _: backend)
+        monkeypatch.setattr(locate, "is_supervised", lambda: kept)
         seen = Snapshot(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
-        return explain.explanation(handle, seen)
+        return jobs.explanation(handle, seen)
 
     return run
 
 
 def test_a_job_that_waits_says_for_what_and_who_holds_it(waiting) -> None:
-    assert waiting("waits for one of 2 slots") == explain.Explanation(
-        "waits for one of 2 slots", "running: a", next="n"
-    )
+    assert waiting("waits for one of 2 slots") == jobs.Explanation("waits for one of 2 slots", "running: a", next="n")
 
 
 def test_a_job_that_nobody_would_start_says_so(waiting) -> None:
@@ -130,12 +129,12 @@ def test_a_job_that_is_not_in_the_queue_yet_says_what_was_seen(waiting) -> None:
 
 
 def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypatch) -> None:
-    handle = finding.attach(made_job(""))
+    handle = find.attach(made_job(""))
     handle.host = "elsewhere"
 
-    told = explain.explanation(handle, Snapshot(JobStatus.RUNNING))
+    told = jobs.explanation(handle, Snapshot(JobStatus.RUNNING))
 
-    assert told.what == f"it is on {describing.place_of(handle)}, and only that machine can see more of it"
+    assert told.what == f"it is on {serializers.place_of(handle)}, and only that machine can see more of it"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
     ],
 )
 def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made_job, monkeypatch) -> None:
-    handle = finding.attach(made_job(""))
+    handle = find.attach(made_job(""))
     handle.debug = True
     words = {"w": "waiting", "a": "attached", "o": "over"}
     found = {
@@ -160,14 +159,14 @@ def test_every_host_that_waits_for_a_debugger_is_named(states, what, next_, made
         for host, each in enumerate(states)
         if each != "."
     }
-    monkeypatch.setattr(places, "hosts_of", lambda _: len(states))
+    monkeypatch.setattr(locate, "hosts_of", lambda _: len(states))
     monkeypatch.setattr(
-        addressing, "addresses_of", lambda _, hosts: {host: found[host] for host in hosts if host in found}
+        port_forward, "debug_addresses", lambda _, hosts: {host: found[host] for host in hosts if host in found}
     )
     backend = SimpleNamespace(explain=lambda name: Diagnosis(f"{name} runs", "", ""))
-    monkeypatch.setattr(places, "backend_of", lambda _: backend)
+    monkeypatch.setattr(locate, "backend_of", lambda _: backend)
 
-    told = explain.explanation(handle, Snapshot(JobStatus.RUNNING))
+    told = jobs.explanation(handle, Snapshot(JobStatus.RUNNING))
 
     assert (told.what, told.next) == (what, next_.format(handle.job_id))
     if "wait" in what:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._jobs import finding
-from kinetic._settings import keyring
+from kinetic._config import keyring
+from kinetic._jobs import find
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, pages, seal
+from kinetic._wire import documents, keys, seal
 from kinetic.errors import CredentialsError, IntegrityError
 
 EVIL = "cpu-evil-20261120-143000-0000001"
@@ -65,7 +65,11 @@ def victim(tmp_path, monkeypatch):
 
 def record(victim: Path, job_id: str = EVIL, **more: object) -> dict[str, object]:
     names = "project cluster_name zone namespace bucket_name k8s_name image_uri accelerator display_name".split()
-    fields = dict.fromkeys(names, "evil") | {"job_id": job_id, "func_name": "steal\x1b]0;\x07", "schema": pages.SCHEMA}
+    fields = dict.fromkeys(names, "evil") | {
+        "job_id": job_id,
+        "func_name": "steal\x1b]0;\x07",
+        "schema": documents.SCHEMA,
+    }
     fields |= {"created_at": "2099-01-01T00:00:00Z", "backend": "gke", "context": "evil", "key_id": ""}
     return fields | {"store": f"file://{victim}/victim", "output_dir": f"{victim}/victim/photos"} | more
 
@@ -122,7 +126,7 @@ def test_a_record_that_cannot_be_verified_steers_nothing(
         assert "\x1b" not in told.output
         assert "Traceback" not in told.output
     with pytest.raises((CredentialsError, IntegrityError)) as refused:
-        finding.attach(EVIL)
+        find.attach(EVIL)
     assert "kinetic key import" in str(refused.value) or "who can write to the store" in str(refused.value)
 
 
@@ -138,7 +142,7 @@ def test_a_record_of_ours_from_another_store_or_under_another_name_is_not_believ
 
     for job_id, code in ((EVIL, "other-store"), ("cpu-other-20261120-143000-0000002", "seal")):
         with pytest.raises(IntegrityError) as refused:
-            finding.attach(job_id)
+            find.attach(job_id)
         assert refused.value.code == code
 
 
@@ -167,7 +171,7 @@ def test_a_forged_page_of_the_history_steers_nothing_and_hides_no_job(store, vic
 def test_a_forged_manifest_of_a_batch_steers_nothing(store, victim, kinetic) -> None:
     handle = record(victim)
     page = {
-        "schema": pages.SCHEMA,
+        "schema": documents.SCHEMA,
         "group_id": GROUP,
         "group_name": "evil",
         "tags": {},
@@ -199,17 +203,18 @@ def test_a_forged_manifest_of_a_batch_steers_nothing(store, victim, kinetic) -> 
 DEEP = b"[" * 200_000
 ODD = {
     "200,000 brackets": DEEP,
-    "deep inside": b'{"schema":%d,"x":' % pages.SCHEMA + DEEP + b"}",
-    "half of a character": b'{"schema":%d,"job_id":"\\ud800"}' % pages.SCHEMA,
+    "deep inside": b'{"schema":%d,"x":' % documents.SCHEMA + DEEP + b"}",
+    "half of a character": b'{"schema":%d,"job_id":"\\ud800"}' % documents.SCHEMA,
     "no UTF-8": b"\xff\xfe",
     "nothing": b"",
     "null": b"null",
     "an endless number": b'{"schema":' + b"9" * 100_000 + b"}",
-    "not a number": b'{"schema":%d,"created":NaN}' % pages.SCHEMA,
-    "a number of another kind": b'{"schema":%d.0}' % pages.SCHEMA,
+    "not a number": b'{"schema":%d,"created":NaN}' % documents.SCHEMA,
+    "a number of another kind": b'{"schema":%d.0}' % documents.SCHEMA,
     "a page of before": b'{"schema":1}',
-    "only a schema": b'{"schema":%d}' % pages.SCHEMA,
-    "wrong types": b'{"schema":%d,"job_id":[],"backend":{},"store":7,"key_id":{"a":1},"created_at":[]}' % pages.SCHEMA,
+    "only a schema": b'{"schema":%d}' % documents.SCHEMA,
+    "wrong types": b'{"schema":%d,"job_id":[],"backend":{},"store":7,"key_id":{"a":1},"created_at":[]}'
+    % documents.SCHEMA,
     "100 MB": b'{"schema":3,"x":"' + b"x" * (100 << 20) + b'"}',
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinetic._cli.commands import jobs
-from kinetic._jobs import places
+from kinetic._jobs import locate
 
 WAITING = {"status": "PENDING", "where": "this machine"}
 
@@ -22,7 +22,7 @@ WAITING = {"status": "PENDING", "where": "this machine"}
     ],
 )
 def test_waiting_jobs_without_a_keeper_are_told(pages, kept, told, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(places, "is_supervised", lambda: kept)
+    monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
     jobs._say_if_nobody_keeps(pages)
 

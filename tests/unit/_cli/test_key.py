@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kinetic._settings import keyring
+from kinetic._config import keyring
 
 
 def test_a_key_goes_from_one_home_to_another(tmp_path, kinetic, monkeypatch) -> None:

@@ -11,8 +11,8 @@ import click
 import pytest
 
 import kinetic as package
-from kinetic._cli import foreign
-from kinetic._cli.lazy import LazyGroup
+from kinetic._cli import suggestions
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.main import cli
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -44,11 +44,11 @@ def test_help_loads_click_and_nothing_of_kinetic_but_the_terminal(tmp_path: Path
     ours = {name for name in loaded if name.startswith("kinetic.")}
     assert ours == {
         "kinetic._cli",
-        "kinetic._cli.failures",
-        "kinetic._cli.lazy",
+        "kinetic._cli.error_output",
+        "kinetic._cli.command_tree",
         "kinetic._cli.main",
-        "kinetic._cli.mistakes",
-        "kinetic._cli.tree",
+        "kinetic._cli.error_output",
+        "kinetic._cli.command_tree",
         "kinetic._version",
     }
     assert not {"rich", "cloudpickle", "obstore", "sqlite3", "logging", "pathlib"} & loaded
@@ -138,9 +138,9 @@ def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
 
 
 def test_every_command_that_words_of_other_tools_lead_to_exists(kinetic) -> None:
-    for table in foreign._TABLES.values():
-        for _, ours in foreign.rows(table):
-            command = [part for part in ours if not foreign._is_example(part)]
+    for table in suggestions._TABLES.values():
+        for _, ours in suggestions.rows(table):
+            command = [part for part in ours if not suggestions._is_example(part)]
             assert kinetic(*command, "-h").exit_code == 0, command
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._packing import root
+from kinetic._project import root
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._settings import cluster, profiles
+from kinetic._config import cluster, profiles
 
 SOURCE = Path(__file__).parents[3] / "src"
 PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from kinetic._cli import durations
-from kinetic._cli.commands import wait
-from kinetic._jobs import waiting
+from kinetic._cli import shared_options
+from kinetic._cli.commands import jobs as command_jobs
+from kinetic._jobs import wait as job_wait
 from kinetic.errors import JobTimeoutError
 
 
 def never_ends(*late: str):
     """Stand in for the waiting: these jobs do not end, the others have."""
-    real = waiting.wait
+    real = job_wait.wait
 
     def stub(handle, *, timeout=None, **more):
         if handle.job_id in late:
@@ -47,7 +47,7 @@ def test_one_that_did_not_succeed_gives_exit_code_125_and_its_reason(status, kin
 
 def test_when_the_time_is_over_the_code_is_124_and_those_that_ended_are_told(kinetic, made_job, monkeypatch) -> None:
     late, good = made_job(), made_job()
-    monkeypatch.setattr(waiting, "wait", never_ends(late))
+    monkeypatch.setattr(job_wait, "wait", never_ends(late))
 
     told = kinetic("jobs", "wait", late, good, "--timeout", "10m")
 
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_the_waiting_and_says_that_the_jobs_go_on(kinetic, made_job,
     def pressed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(waiting, "wait", pressed)
+    monkeypatch.setattr(job_wait, "wait", pressed)
 
     told = kinetic("jobs", "wait", job_id)
 
@@ -91,10 +91,10 @@ def test_without_a_job_nothing_is_waited_for(kinetic) -> None:
 
 def test_the_time_is_shared_by_all_jobs(kinetic, made_job, monkeypatch) -> None:
     jobs, given = [made_job(), made_job()], []
-    real = waiting.wait
+    real = job_wait.wait
     clock = iter([100.0, 101.0, 104.0])
-    monkeypatch.setattr(wait.time, "monotonic", lambda: next(clock, 104.0))
-    monkeypatch.setattr(waiting, "wait", lambda handle, **more: (given.append(more["timeout"]), real(handle))[1])
+    monkeypatch.setattr(command_jobs.time, "monotonic", lambda: next(clock, 104.0))
+    monkeypatch.setattr(job_wait, "wait", lambda handle, **more: (given.append(more["timeout"]), real(handle))[1])
 
     kinetic("jobs", "wait", *jobs, "--timeout", "10")
 
@@ -105,7 +105,7 @@ def test_the_time_is_shared_by_all_jobs(kinetic, made_job, monkeypatch) -> None:
     ("text", "seconds"), [("30", 30), ("1.5h", 5400), ("10m", 600), ("7d", 604800), ("1w", 604800), ("5s", 5)]
 )
 def test_spans_of_time_are_read_in_their_units(text, seconds) -> None:
-    assert durations.Duration(bare=True).convert(text, None, None) == seconds
+    assert shared_options.Duration(bare=True).convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize("text", ["soon", "-1d", "7 days", "", "1y"])
@@ -122,5 +122,5 @@ def test_a_bare_number_is_refused_where_it_could_mean_anything(kinetic) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(604800, "7d"), (5400, "90m"), (7200, "2h"), (90, "90s"), (0.5, "0.5s")])
 def test_a_span_is_written_as_it_can_be_typed_again(seconds, text) -> None:
-    assert durations.written(seconds) == text
-    assert durations.Duration().convert(text, None, None) == seconds
+    assert shared_options.written(seconds) == text
+    assert shared_options.Duration().convert(text, None, None) == seconds

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kinetic._blobs import cache as caches
-from kinetic._data import sending
+from kinetic._data import upload_data
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.manifests import Manifest
+from kinetic._wire.manifest import Manifest
 
 
 class Watched:
@@ -77,9 +77,9 @@ def memory() -> Watched:
 @pytest.fixture
 def little(monkeypatch) -> None:
     """Packs of 1000 bytes, and chunks of 300 for files of 400 bytes and more."""
-    monkeypatch.setattr(sending, "SMALL_BYTES", 400)
-    monkeypatch.setattr(sending, "PACK_BYTES", 1000)
-    monkeypatch.setattr(sending, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(upload_data, "SMALL_BYTES", 400)
+    monkeypatch.setattr(upload_data, "PACK_BYTES", 1000)
+    monkeypatch.setattr(upload_data, "CHUNK_BYTES", 300)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._data import Data, hashing
+from kinetic._data import Data, content_hash
 from kinetic.errors import DataMissingError, OptionError, OptionTypeError
 
 
@@ -186,8 +186,8 @@ def test_the_hash_stays_what_it_was(folder):
 
 def test_the_hash_is_computed_once_however_many_threads_ask(folder, monkeypatch):
     looked = []
-    really = hashing.look
-    monkeypatch.setattr(hashing, "look", lambda *words: (looked.append(words), really(*words))[1])
+    really = content_hash.digest_tree
+    monkeypatch.setattr(content_hash, "digest_tree", lambda *words: (looked.append(words), really(*words))[1])
     data, gate = Data(folder), threading.Barrier(8)
     found = []
 
@@ -225,7 +225,7 @@ def test_a_pickle_can_be_opened_where_the_path_does_not_exist(folder, tmp_path):
 
 
 def test_without_a_home_folder_the_hash_is_computed_all_the_same(folder, monkeypatch):
-    from kinetic import _settings as settings
+    from kinetic import _config as settings
     from kinetic.errors import SettingsError
 
     def no_home(_environ):
@@ -248,7 +248,7 @@ def test_making_data_loads_nothing_heavy():
     told = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
 
     ours = {"kinetic._data", "kinetic._data.data"}
-    heavy = {"hashlib", "json", "concurrent.futures", "dataclasses", "urllib.parse", "kinetic._settings"}
+    heavy = {"hashlib", "json", "concurrent.futures", "dataclasses", "urllib.parse", "kinetic._config"}
     assert ours <= set(told.stdout.split())
     assert not heavy & set(told.stdout.split())
 

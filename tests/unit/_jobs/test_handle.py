@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import kinetic
-from kinetic._batches.handle import BatchHandle
-from kinetic._jobs.forwarding import free_port
+from kinetic._batches.batch_handle import BatchHandle
+from kinetic._inspect.port_forward import free_port
 from kinetic._stores import open_store
 from kinetic._wire import digests, keys
 from kinetic._wire.outcome import FAILED, Outcome

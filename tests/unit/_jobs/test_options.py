@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._jobs import resources
+from kinetic._config import resources
 from kinetic._jobs.options import Options
 from kinetic.errors import OptionError, OptionTypeError
 

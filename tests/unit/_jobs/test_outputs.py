@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from servers.sealed import put_history
 
-from kinetic._jobs import copying, outputs
+from kinetic._jobs import outputs
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
 from kinetic._wire import names
@@ -56,11 +56,11 @@ def bury(store: FileStore, job_id: str, **more: object) -> None:
     put_history(store, {"job_id": job_id, "created_at": names.utc(1_700_000_000), **more})
 
 
-def place(folder: object) -> outputs.Place:
-    return outputs.Place("cpu-f-1", str(folder))
+def place(folder: object) -> outputs.OutputPlace:
+    return outputs.OutputPlace("cpu-f-1", str(folder))
 
 
-def paths(found: outputs.Found) -> list[str]:
+def paths(found: outputs.FoundOutputs) -> list[str]:
     return [file.path for file in found.files]
 
 
@@ -70,14 +70,14 @@ def paths(found: outputs.Found) -> list[str]:
 def test_the_outputs_of_a_removed_job_are_where_its_tombstone_says(store):
     bury(store, "cpu-f-20261120-1", output_dir="/data/mine")
 
-    assert outputs.find("cpu-f-20261120-1") == outputs.Place("cpu-f-20261120-1", "/data/mine")
-    assert outputs.find("cpu-f") == outputs.Place("cpu-f-20261120-1", "/data/mine")
+    assert outputs.find("cpu-f-20261120-1") == outputs.OutputPlace("cpu-f-20261120-1", "/data/mine")
+    assert outputs.find("cpu-f") == outputs.OutputPlace("cpu-f-20261120-1", "/data/mine")
 
 
 def test_the_outputs_of_a_forgotten_job_are_found_by_their_folder(store, home):
     store.put("outputs/cpu-f-1/model.bin", b"x")
 
-    assert outputs.find("cpu-f") == outputs.Place("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
+    assert outputs.find("cpu-f") == outputs.OutputPlace("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
 
 
 def test_an_id_is_exact_before_it_is_a_beginning(store, home):
@@ -101,7 +101,7 @@ def test_the_newest_job_may_be_one_that_is_gone(store):
     bury(store, "cpu-f-1", output_dir="/a")
     bury(store, "cpu-f-2", output_dir="/b", created_at=names.utc(1_700_000_001))
 
-    assert outputs.newest() == outputs.Place("cpu-f-2", "/b")
+    assert outputs.newest() == outputs.OutputPlace("cpu-f-2", "/b")
 
 
 def test_without_any_job_there_is_no_newest(store):
@@ -171,7 +171,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
     (folder / "broken").symlink_to("nowhere")
 
     found = outputs.look(place(folder))
-    copying.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").carry()
 
     assert found.others == ("latest", "pipe")
     assert (tmp_path / "here" / "link.txt").read_text() == "a"
@@ -185,7 +185,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
 def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_path):
     to = tmp_path / "new" / "here"
 
-    copying.Copy(outputs.look(place(folder)), to).carry()
+    outputs.Copy(outputs.look(place(folder)), to).carry()
 
     assert (to / "plots" / "deep" / "b.txt").read_text() == "bb"
     assert (to / "model.bin").stat().st_mtime == pytest.approx(1_700_000_000.123456, abs=1e-5)
@@ -195,16 +195,16 @@ def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_pat
 
 
 def test_a_path_is_copied_to_where_it_lies_in_the_whole(folder, tmp_path):
-    copying.Copy(outputs.look(place(folder), "plots/deep"), tmp_path / "here").carry()
+    outputs.Copy(outputs.look(place(folder), "plots/deep"), tmp_path / "here").carry()
 
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "here").rglob("*.*")] == ["here/plots/deep/b.txt"]
 
 
 def test_what_is_there_already_is_not_copied_again(folder, tmp_path):
-    copying.Copy(outputs.look(place(folder), "plots"), tmp_path / "here").carry()
+    outputs.Copy(outputs.look(place(folder), "plots"), tmp_path / "here").carry()
     before = (tmp_path / "here" / "plots" / "a.txt").stat().st_ino
 
-    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
     copy.carry()
 
     assert [file.path for file in copy.same] == ["plots/a.txt", "plots/deep/b.txt"]
@@ -218,11 +218,11 @@ def test_nothing_is_replaced_unless_asked_and_then_nothing_at_all_is_copied(fold
     (here / "run.sh").write_text("mine")
 
     with pytest.raises(OptionError, match="holds other files") as caught:
-        copying.Copy(outputs.look(place(folder)), here)
+        outputs.Copy(outputs.look(place(folder)), here)
 
     assert (caught.value.code, caught.value.why) == ("file-exists", "run.sh")
     assert os.listdir(here) == ["run.sh"]
-    copying.Copy(outputs.look(place(folder)), here, force=True).carry()
+    outputs.Copy(outputs.look(place(folder)), here, force=True).carry()
     assert (here / "run.sh").read_text() == "#!/bin/sh\n"
 
 
@@ -230,7 +230,7 @@ def test_a_folder_is_never_replaced_by_a_file(folder, tmp_path):
     (tmp_path / "here" / "model.bin").mkdir(parents=True)
 
     with pytest.raises(OptionError, match="holds other files"):
-        copying.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+        outputs.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
 
 
 def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
@@ -238,14 +238,14 @@ def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "model.bin").symlink_to(tmp_path / "theirs")
 
-    copying.Copy(outputs.look(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
+    outputs.Copy(outputs.look(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
 
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (tmp_path / "here" / "model.bin").read_text() == "abc"
 
 
 def test_what_a_running_job_removed_meanwhile_is_named(folder, tmp_path):
-    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
     (folder / "model.bin").unlink()
 
     copy.carry()
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_our_words(folder, tmp_path):
     (tmp_path / "here").write_text("a file")
 
     with pytest.raises(KineticError, match="not everything could be copied") as caught:
-        copying.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+        outputs.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
 
     assert caught.value.code == "not-saved"
 
@@ -284,9 +284,9 @@ def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
     broken = found._replace(store=_Stopping(folder.parent, 2))
 
     with pytest.raises(KineticError, match="the network is gone"):
-        copying.Copy(broken, here).carry()
+        outputs.Copy(broken, here).carry()
     arrived = [path for path in here.rglob("*") if path.is_file()]
-    again = copying.Copy(found, here)
+    again = outputs.Copy(found, here)
     again.carry()
 
     assert len(arrived) == len(again.same) == 2
@@ -294,7 +294,7 @@ def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
 
 
 def test_how_far_a_copy_is_can_be_asked(folder, tmp_path):
-    copy = copying.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
 
     before = copy.told()
     copy.carry()
@@ -311,7 +311,7 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
     store.put("outputs/cpu-f-12/z.bin", b"z")
 
     found = outputs.look(outputs.find("cpu-f-1"))
-    copying.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").carry()
 
     assert paths(found) == ["a/x.bin", "y.bin"]
     assert (tmp_path / "here" / "a" / "x.bin").read_bytes() == b"xx"
@@ -337,7 +337,7 @@ def test_a_key_that_leads_out_of_the_folder_is_named_and_never_copied(folder, tm
     monkeypatch.setattr(outputs, "open_store", lambda _: _Odd(folder.parent))
 
     found = outputs.look(place(folder))
-    copying.Copy(found, tmp_path / "deep" / "er" / "here").carry()
+    outputs.Copy(found, tmp_path / "deep" / "er" / "here").carry()
 
     assert found.others == ("../../escaped",)
     assert paths(found) == ["model.bin"]
@@ -353,7 +353,7 @@ def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_pa
     descriptor = os.open(at_work, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    copying.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+    outputs.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
     os.close(descriptor)
 
     assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
@@ -366,7 +366,7 @@ def test_links_out_of_the_outputs_are_named_and_never_read(folder, tmp_path):
     (folder / "around").symlink_to("plots/../../secret")
 
     found = outputs.look(place(folder))
-    copying.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").carry()
 
     assert found.others == ("around", "key", "up")
     assert not {"around", "key", "up"} & set(os.listdir(tmp_path / "here"))
@@ -378,6 +378,6 @@ def test_nothing_is_written_through_a_link_in_the_target(folder, tmp_path):
     (tmp_path / "here" / "plots").symlink_to(tmp_path / "theirs")
 
     with pytest.raises(OptionError, match="nothing was copied"):
-        copying.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+        outputs.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
 
     assert os.listdir(tmp_path / "theirs") == []

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import life
-from kinetic._backends.local.paths import Paths
-from kinetic._jobs import finding, places
+from kinetic._backends.local import process_lock
+from kinetic._backends.local.runtime_paths import Paths
+from kinetic._jobs import find, locate
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, pages
+from kinetic._wire import documents, keys
 from kinetic._wire.order import Artifact, Order
 
 DAY = 24 * 3600.0
@@ -107,7 +107,7 @@ def test_a_pack_of_a_group_of_jobs_stays(store, home, runtime) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [b"{", pages.write({"schema": 99, "packs": []})], ids=["damaged", "of a later version"]
+    "page", [b"{", documents.write({"schema": 99, "packs": []})], ids=["damaged", "of a later version"]
 )
 def test_an_order_that_cannot_be_read_keeps_every_pack(page, store, home, runtime) -> None:
     spare = pack(store, "spare", 400)
@@ -128,7 +128,7 @@ def test_a_job_without_an_order_keeps_no_pack(store, home, runtime) -> None:
 def test_while_somebody_submits_no_pack_goes_or_is_hidden(store, home, runtime, monkeypatch) -> None:
     spare = pack(store, "spare", 400)
     (runtime / "jobs" / "cpu-train-1").mkdir()
-    held = life.take(Paths(runtime).submitting("cpu-train-1"))
+    held = process_lock.take(Paths(runtime).submitting("cpu-train-1"))
     try:
         with monkeypatch.context() as patched:
             patched.setattr(garbage_collection, "_hide", lambda *_: pytest.fail("a pack was hidden"))
@@ -168,7 +168,7 @@ def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home
             order(store, "cpu-train-1", "needed")
         elif not held:
             (runtime / "jobs" / "cpu-train-1").mkdir()
-            held.append(life.take(Paths(runtime).submitting("cpu-train-1")))
+            held.append(process_lock.take(Paths(runtime).submitting("cpu-train-1")))
         return aside
 
     monkeypatch.setattr(garbage_collection, "_hide", hide)
@@ -291,7 +291,7 @@ def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home
 
 def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
     for name, days in (("old", 31), ("new", 0)):
-        store.put(keys.tombstone(name), pages.write({"schema": 1, "job_id": name}))
+        store.put(keys.tombstone(name), documents.write({"schema": 1, "job_id": name}))
         aged(store.root / keys.tombstone(name), days)
 
     sweep(store, home, runtime)
@@ -326,9 +326,9 @@ def test_a_clock_that_was_set_back_does_not_stop_it_for_ever(store, home, runtim
 
 def test_listing_jobs_sweeps(store, home) -> None:
     spare = pack(store, "spare", 400)
-    places.runtime().mkdir(parents=True)
+    locate.runtime().mkdir(parents=True)
 
-    finding.list_jobs()
+    find.list_jobs()
 
     assert not spare.exists()
 
@@ -337,10 +337,10 @@ def test_a_sweep_that_fails_does_not_break_the_listing(store, home, monkeypatch)
     def fail(*_, **__):
         raise OSError("the disk is gone")
 
-    places.runtime().mkdir(parents=True)
+    locate.runtime().mkdir(parents=True)
     monkeypatch.setattr(garbage_collection, "collect", fail)
 
-    assert finding.list_jobs() == []
+    assert find.list_jobs() == []
 
 
 def test_without_a_runtime_folder_nothing_is_made_and_nothing_goes(store, home) -> None:

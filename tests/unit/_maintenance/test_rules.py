@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
-from kinetic._backends.local import sweeping
-from kinetic._images import environments
+from kinetic._backends.local import garbage_collection
+from kinetic._images import isolated_environment
 from kinetic._maintenance import rules
-from kinetic._runner.data import cache
+from kinetic._runner.data import file_cache
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules.RULES if rule.seconds], ids=lambda rule: rule.name)
@@ -20,11 +20,11 @@ def test_what_is_shown_names_the_time_after_which_it_is_removed(rule: rules.Rule
 
 
 def test_the_backend_of_this_machine_sweeps_when_the_table_says() -> None:
-    assert rules.seconds("working folders") == sweeping.DAY
-    assert rules.seconds("being written") == sweeping.DAY
-    assert rules.seconds("runner code") == sweeping.MONTH
-    assert rules.seconds("environments") == environments.UNUSED_SECONDS
-    assert rules.seconds("fetched data") == inspect.signature(cache.sweep).parameters["days"].default * rules.DAY
+    assert rules.seconds("working folders") == garbage_collection.DAY
+    assert rules.seconds("being written") == garbage_collection.DAY
+    assert rules.seconds("runner code") == garbage_collection.MONTH
+    assert rules.seconds("environments") == isolated_environment.UNUSED_SECONDS
+    assert rules.seconds("fetched data") == inspect.signature(file_cache.sweep).parameters["days"].default * rules.DAY
 
 
 def test_every_kind_has_one_rule() -> None:

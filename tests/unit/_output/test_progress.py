@@ -11,7 +11,8 @@ import pytest
 
 from kinetic import _output as output
 from kinetic._output import format as format_
-from kinetic._output import lines, live, progress
+from kinetic._output import progress
+from kinetic._output import terminal as output_terminal
 
 
 class Clock:
@@ -45,13 +46,13 @@ def plain(monkeypatch) -> io.StringIO:
 def terminal(monkeypatch) -> Terminal:
     monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(live, "_shown", False)
+    monkeypatch.setattr(output_terminal, "_shown", False)
     return _as_stderr(Terminal(), monkeypatch)
 
 
 def _as_stderr(stream, monkeypatch):
     """Give our modules a standard error; pytest puts its own into sys between a fixture and its test."""
-    for module in (live, lines):
+    for module in (output_terminal, output_terminal):
         monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=stream))
     return stream
 
@@ -110,7 +111,7 @@ def test_what_others_say_stands_on_a_line_of_its_own(terminal, clock) -> None:
     clock.now += 1
     told.show()
 
-    output.say("something else")
+    output.report("something else")
 
     assert terminal.getvalue().endswith("running, 1 s\r\x1b[Kkinetic: something else\n")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import kinetic
-from kinetic._batches import inputs
+from kinetic._batches import request
 from kinetic._remote import recording
 from kinetic.errors import CallableError, OptionError
 
@@ -100,5 +100,5 @@ def test_what_the_function_raises_is_its_own_and_nothing_stays_recorded():
 
 
 def test_an_input_of_a_recorded_call_is_shown_as_it_was_written():
-    assert inputs.shown(inputs.Arguments((0.1,), {})) == "0.1"
-    assert inputs.shown(inputs.Arguments((0.1, "x"), {"epochs": 3})) == "(0.1, 'x', epochs=3)"
+    assert request.shown(request.Arguments((0.1,), {})) == "0.1"
+    assert request.shown(request.Arguments((0.1, "x"), {"epochs": 3})) == "(0.1, 'x', epochs=3)"

@@ -16,26 +16,27 @@ from pathlib import Path
 import pytest
 
 from kinetic._stores import open_store
-from kinetic._wire import keys, manifests
-from kinetic._wire.data import DataRef
+from kinetic._wire import keys, manifest
+from kinetic._wire.order import DataRef
 
-SOURCE = Path(manifests.__file__).parents[2]
+SOURCE = Path(manifest.__file__).parents[2]
 NOBODY = 65534
 
 # Who becomes nobody cannot read the standard library of a Python below /root, so all of it is loaded before; and who
 # changes his user is not "dumpable", which an ordinary process of an ordinary user is.
 AS_NOBODY = f"""
 import ctypes, encodings.ascii, encodings.idna, json, os, random, shutil, subprocess, sys, tempfile, threading
-import kinetic._runner.data, kinetic._runner.data.releasing, kinetic._stores.files, kinetic._stores.memory
+import kinetic._runner.data, kinetic._runner.data.shipped_data, kinetic._stores.files, kinetic._stores.memory
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 """
 COMMON = """
 import json, os, sys, time
 from pathlib import Path
-from kinetic._runner import data, mounts
-from kinetic._runner.data import releasing
-from kinetic._runner.data.cache import Cache, stamp_of
-from kinetic._wire.data import DataRef
+from kinetic._runner import data
+from kinetic._runner.worker import mount_namespace as mounts
+from kinetic._runner.data import shipped_data as releasing
+from kinetic._runner.data.file_cache import Cache, stamp_of
+from kinetic._wire.order import DataRef
 from kinetic.errors import KineticError
 
 def say(value):
@@ -131,20 +132,22 @@ def _ship(
         parts = []
         if path in large:
             pieces = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-            parts = [manifests.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
+            parts = [manifest.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
         elif data:
-            parts = [manifests.Part("", len(pack), len(data))]
+            parts = [manifest.Part("", len(pack), len(data))]
             pack += data
-        digest = manifests.file_digest(path)
+        digest = manifest.file_digest(path)
         digest.update(data)
         files.append(
-            manifests.File(path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts))
+            manifest.ManifestFile(
+                path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts)
+            )
         )
     blob = _put(store, bytes(pack))
     files = [file._replace(parts=tuple(part._replace(blob=part.blob or blob) for part in file.parts)) for file in files]
     is_dir = not isinstance(content, bytes)
-    whole = manifests.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
-    page = manifests.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
+    whole = manifest.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
+    page = manifest.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
     sha256 = hashlib.sha256(page).hexdigest()
     store.put(keys.data_manifest(whole, sha256), page)
     return DataRef("shipped", url, f"./{name}", name, is_dir, whole, sha256, **more)

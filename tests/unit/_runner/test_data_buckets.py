@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner import data
-from kinetic._runner.data.buckets import Address, split
+from kinetic._runner.data.bucket_data import Address, split
 from kinetic._stores import opening
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire.data import DataRef
+from kinetic._wire.order import DataRef
 from kinetic.errors import DataChangedError, DataError, DataMissingError
 
 

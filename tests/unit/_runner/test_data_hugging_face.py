@@ -12,7 +12,7 @@ import pytest
 
 from kinetic._runner import data
 from kinetic._runner.data.hugging_face import options
-from kinetic._wire.data import DataRef
+from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
 pytestmark = pytest.mark.timeout(60)  # the library alone takes seconds to import

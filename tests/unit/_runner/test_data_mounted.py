@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from kinetic._runner.data import providing
-from kinetic._wire.data import DataRef
+from kinetic._runner.data import provision
+from kinetic._wire.order import DataRef
 
 FOLDER = DataRef("prefix", "gs://bucket/images/", "gs://bucket/images/", "images", is_dir=True, fuse=True)
 WEIGHTS = "gs://bucket/dir/weights.h5"
@@ -15,7 +15,7 @@ FILE = DataRef("object", WEIGHTS, WEIGHTS, "weights.h5", is_dir=False, fuse=True
 def test_a_mounted_folder_is_read_where_it_is_mounted(tmp_path):
     (tmp_path / "0").mkdir()
 
-    (found,) = providing.as_mounted([FOLDER], str(tmp_path))
+    (found,) = provision.as_mounted([FOLDER], str(tmp_path))
 
     assert (found.kind, found.uri) == ("view", str(tmp_path / "0"))
 
@@ -23,22 +23,22 @@ def test_a_mounted_folder_is_read_where_it_is_mounted(tmp_path):
 def test_of_the_folder_around_a_mounted_file_the_file_is_meant(tmp_path):
     (tmp_path / "1").mkdir()
 
-    _, found = providing.as_mounted([FOLDER, FILE], str(tmp_path))
+    _, found = provision.as_mounted([FOLDER, FILE], str(tmp_path))
 
     assert (found.kind, found.uri) == ("view", str(tmp_path / "1" / "weights.h5"))
 
 
 def test_what_nobody_mounted_is_fetched(tmp_path):
-    assert providing.as_mounted([FOLDER, FILE], str(tmp_path)) == [FOLDER, FILE]
+    assert provision.as_mounted([FOLDER, FILE], str(tmp_path)) == [FOLDER, FILE]
 
 
 def test_a_mounted_folder_of_a_job_holds_what_the_bucket_holds(tmp_path, monkeypatch):
     shown = tmp_path / "buckets" / "0"
     shown.mkdir(parents=True)
     (shown / "a.txt").write_text("one")
-    looking = functools.partial(providing.as_mounted, folder=str(tmp_path / "buckets"))
-    monkeypatch.setattr(providing, "as_mounted", looking)
+    looking = functools.partial(provision.as_mounted, folder=str(tmp_path / "buckets"))
+    monkeypatch.setattr(provision, "as_mounted", looking)
 
-    (path,) = providing.provide([FOLDER], folder=tmp_path / "job", cache=tmp_path / "cache", environ={})
+    (path,) = provision.provide([FOLDER], folder=tmp_path / "job", cache=tmp_path / "cache", environ={})
 
     assert (tmp_path / path / "a.txt").read_text() == "one"

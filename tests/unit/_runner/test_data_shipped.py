@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner import data
-from kinetic._runner.data import cache as caches
-from kinetic._runner.data import releasing
-from kinetic._runner.data.cache import Cache, stamp_of
+from kinetic._runner.data import file_cache, shipped_data
+from kinetic._runner.data.file_cache import Cache, stamp_of
 from kinetic._stores import open_store
 from kinetic._wire import keys
 from kinetic.errors import DataMissingError, IntegrityError, StoreError
@@ -62,7 +61,7 @@ def read(folder):
 
 def kept_file(top, name):
     """Return where the cache keeps a file of FILES."""
-    digest = caches.file_digest(name)
+    digest = file_cache.file_digest(name)
     digest.update(FILES[name])
     return top / "cache" / "files" / digest.hexdigest()[:2] / f"{digest.hexdigest()}{'x' * (name == 'bin/run.sh')}"
 
@@ -89,7 +88,7 @@ class Counting:
 def counted(url, monkeypatch):
     store = Counting(url)
     monkeypatch.setattr(
-        "kinetic._runner.data.shipped.open_store", lambda found: store if found == url else open_store(found)
+        "kinetic._runner.data.shipped_data.open_store", lambda found: store if found == url else open_store(found)
     )
     return store
 
@@ -309,7 +308,7 @@ def test_what_nobody_used_for_a_month_goes_and_the_rest_stays(tmp_path, ship, ur
     (tmp_path / "cache" / "parts" / "old-half").mkdir()
     os.utime(tmp_path / "cache" / "parts" / "old-half", (month_ago, month_ago))
 
-    caches.sweep(tmp_path / "cache")
+    file_cache.sweep(tmp_path / "cache")
 
     assert os.listdir(tmp_path / "cache" / "pages") == [new.manifest]
     assert kept_file(tmp_path, "a.txt").exists()
@@ -543,7 +542,7 @@ def test_a_full_disk_is_said_plainly_and_not_kept_full(small_disk, ship, url, la
     assert caught.value.code == "workspace-full"
     assert "KINETIC_RUNTIME_DIR" in caught.value.next
     assert os.listdir(small_disk / "cache" / "parts") == []
-    releasing.release(small_disk / "jobs/one/data-0-0", small_disk / "cache")
+    shipped_data.release(small_disk / "jobs/one/data-0-0", small_disk / "cache")
     assert list((small_disk / "jobs/one").iterdir()) == []
 
 

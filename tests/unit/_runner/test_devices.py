@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._runner.pod import devices
+from kinetic._runner.pod import accelerator_check
 from kinetic.errors import RunnerError
 
 
 def test_a_driver_that_does_not_answer_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(devices, "_CUDA", "import time; time.sleep(60)")
-    monkeypatch.setattr(devices, "_SECONDS", 0.2)
+    monkeypatch.setattr(accelerator_check, "_CUDA", "import time; time.sleep(60)")
+    monkeypatch.setattr(accelerator_check, "_SECONDS", 0.2)
 
     with pytest.raises(RunnerError, match="the GPU of this pod did not come up") as caught:
-        devices.check("gpu", 1, required=True)
+        accelerator_check.check("gpu", 1, required=True)
 
     assert caught.value.why == "its driver does not answer within 0.2 s"
     assert "require_accelerator = false" in caught.value.next
@@ -34,25 +34,25 @@ def test_an_accelerator_of_googles_on_the_bus_is_a_tpu(tmp_path, vendor, kind, i
     (tmp_path / "vendor").write_text(f"{vendor}\n")
     (tmp_path / "class").write_text(f"{kind}\n")
 
-    assert devices._is_a_tpu(str(tmp_path)) is is_one
+    assert accelerator_check._is_a_tpu(str(tmp_path)) is is_one
 
 
 def test_what_cannot_be_read_is_no_tpu(tmp_path):
-    assert not devices._is_a_tpu(str(tmp_path / "none"))
+    assert not accelerator_check._is_a_tpu(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("kind", ["cpu", ""])
 def test_a_pod_without_chips_is_not_looked_at(kind, capsys):
-    devices.check(kind, 0, required=True)
+    accelerator_check.check(kind, 0, required=True)
 
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("set_by_user", "after"), [("cuda,cpu", "cpu"), ("", ""), ("rocm", "rocm")])
 def test_only_our_own_platforms_are_taken_back(set_by_user, after, monkeypatch):
-    monkeypatch.setattr(devices, "_gpus", lambda _: "gone")
+    monkeypatch.setattr(accelerator_check, "_gpus", lambda _: "gone")
     monkeypatch.setenv("JAX_PLATFORMS", set_by_user)
 
-    devices.check("gpu", 1, required=False)
+    accelerator_check.check("gpu", 1, required=False)
 
-    assert devices.os.environ["JAX_PLATFORMS"] == after
+    assert accelerator_check.os.environ["JAX_PLATFORMS"] == after

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from kinetic._runner.judging import Ending
-from kinetic._runner.pod import deciding
+from kinetic._runner.supervisor import verdicts
+from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._wire.outcome import Outcome
 
 RETURNED = {"status": "succeeded"}
@@ -46,7 +46,7 @@ ENDED = Ending(status=0, phase="execute")
 def test_which_ends_are_a_verdict(
     word: dict[str, object] | None, ending: Ending, told: bool, began: bool, has_a_verdict: bool
 ) -> None:
-    why = deciding.without_a_verdict(word, ending, told_to_end=told, began=began)
+    why = verdicts.reason_without_verdict(word, ending, told_to_end=told, began=began)
 
     assert (why == "") == has_a_verdict
 
@@ -64,25 +64,25 @@ def test_which_ends_are_a_verdict(
     ],
 )
 def test_words_that_tell_of_a_lost_peer(text: str) -> None:
-    assert deciding.is_peer_loss(failed(0, 1.0, text))
-    assert deciding.is_peer_loss(Outcome("job", "failed", error={"message": "ended by SIGABRT", "log": text}))
+    assert verdicts.is_peer_loss(failed(0, 1.0, text))
+    assert verdicts.is_peer_loss(Outcome("job", "failed", error={"message": "ended by SIGABRT", "log": text}))
 
 
 @pytest.mark.parametrize("text", ["invalid literal for int()", "loss is NaN", "CUDA out of memory", "no such file"])
 def test_words_that_tell_of_something_else(text: str) -> None:
-    assert not deciding.is_peer_loss(failed(0, 1.0, text))
+    assert not verdicts.is_peer_loss(failed(0, 1.0, text))
 
 
 def test_the_cause_is_the_earliest_failure_that_is_no_lost_peer() -> None:
     lost, early, late = failed(0, 1.0, "heartbeat timeout"), failed(2, 2.0, "NaN"), failed(1, 3.0, "NaN")
 
-    assert deciding.cause_of([lost, late, early]) is early
+    assert verdicts.first_failure([lost, late, early]) is early
 
 
 def test_when_all_complain_of_a_peer_the_earliest_is_the_cause() -> None:
     first, second = failed(1, 1.0, "heartbeat timeout"), failed(0, 2.0, "heartbeat timeout")
 
-    assert deciding.cause_of([second, first]) is first
+    assert verdicts.first_failure([second, first]) is first
 
 
 def failed(host: int, ended: float, message: str) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from kinetic._runner.pod.lookout import Lookout
+from kinetic._runner.pod.poller import Poller
 
 
 def test_a_look_that_goes_wrong_in_an_unforeseen_way_is_followed_by_another() -> None:
@@ -19,6 +19,6 @@ def test_a_look_that_goes_wrong_in_an_unforeseen_way_is_followed_by_another() ->
         return threading.Event().wait()  # a pod's process ends with it; here, it has looked often enough
 
     _, mouth = os.pipe()
-    Lookout(look, mouth, 0.01).start()
+    Poller(look, mouth, 0.01).start()
 
     assert again.wait(10)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from kinetic._runner.pod import notifier
-from kinetic._runner.pod.lookout import Lookout
 from kinetic._runner.pod.notifier import Notifier
+from kinetic._runner.pod.poller import Poller
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys, pages, seal
+from kinetic._wire import documents, keys, seal
 
 JOB, KEY = "tpu-train-1", b"k" * 32
 
@@ -114,12 +114,12 @@ def test_an_address_that_leads_nowhere_leaves_a_host_to_its_looks(store, begin, 
 @pytest.mark.parametrize("sealed_for", ["nobody", "another key", "another attempt"])
 def test_a_host_connects_to_no_address_that_the_key_of_the_job_did_not_seal(store, begin, sealed_for: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        page = {"schema": pages.SCHEMA, "host": "127.0.0.1", "port": trap.getsockname()[1]}
+        page = {"schema": documents.SCHEMA, "host": "127.0.0.1", "port": trap.getsockname()[1]}
         place, key = keys.host_address(JOB, 0), b"x" * 32 if sealed_for == "another key" else KEY
         if sealed_for != "nobody":
             at = keys.host_address(JOB, 1) if sealed_for == "another attempt" else place
             page = seal.sealed(page, key, seal.bound("address", at))
-        store.put(place, pages.write(page))
+        store.put(place, documents.write(page))
 
         made, rung = begin(1)
         made.tell()
@@ -149,7 +149,7 @@ def test_a_ring_is_a_look_at_once_and_many_rings_are_few_looks() -> None:
         done.set()
         return False
 
-    lookout = Lookout(look, mouth, 3600.0)
+    lookout = Poller(look, mouth, 3600.0)
     lookout.start()
     for _ in range(1000):
         lookout.ring()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.pod import preparing
-from kinetic._runner.pod.preparing import Place
+from kinetic._runner.pod import container
+from kinetic._runner.pod.container import HostInPod
 from kinetic._wire.task import PodSettings, Task
 from kinetic.errors import IntegrityError, RunnerError
 
@@ -55,21 +55,21 @@ def test_fields_that_this_version_does_not_know_are_passed_over() -> None:
     ],
 )
 def test_which_host_this_is(hosts: int, environ: dict[str, str], host: int) -> None:
-    assert preparing.host_of(replace(PAGE, hosts=hosts), environ) == host
+    assert container.host_of(replace(PAGE, hosts=hosts), environ) == host
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "4"}, {"TPU_WORKER_ID": "-1"}])
 def test_a_host_that_nothing_names_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(RunnerError, match="which of 4 hosts"):
-        preparing.host_of(replace(PAGE, hosts=4), environ)
+        container.host_of(replace(PAGE, hosts=4), environ)
 
 
 def test_what_was_captured_wins_over_the_image_and_never_over_what_is_ours(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"A": "captured", "KINETIC_JOB_ID": "forged"}')
     page = replace(PAGE, pod=replace(SETTINGS, secret=str(tmp_path)))
-    place = Place(0, 0, tmp_path, "/runner")
+    place = HostInPod(0, 0, tmp_path, "/runner")
 
-    found = preparing.task_of(page, place, 2, {"A": "image", "B": "image"}).environment
+    found = container.task_of(page, place, 2, {"A": "image", "B": "image"}).environment
 
     assert (found["A"], found["B"]) == ("captured", "image")
     assert (found["KINETIC_JOB_ID"], found["KINETIC_ATTEMPT"]) == ("job", "2")
@@ -80,7 +80,7 @@ def test_captured_values_that_cannot_be_read_are_an_error(tmp_path: Path, text: 
     (tmp_path / "environment.json").write_text(text)
 
     with pytest.raises(RunnerError, match="captured variables"):
-        preparing.captured(replace(SETTINGS, secret=str(tmp_path)))
+        container.captured(replace(SETTINGS, secret=str(tmp_path)))
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 33])
@@ -88,23 +88,23 @@ def test_a_key_of_another_length_is_none(tmp_path: Path, key: bytes) -> None:
     (tmp_path / "job-key").write_bytes(key)
 
     with pytest.raises(RunnerError, match="is none"):
-        preparing.key_of(replace(SETTINGS, secret=str(tmp_path)))
+        container.key_of(replace(SETTINGS, secret=str(tmp_path)))
 
 
 def test_of_the_keys_of_a_batch_a_child_reads_its_own(tmp_path: Path) -> None:
     (tmp_path / "job-key").write_bytes(b"a" * 32 + b"b" * 32)
 
-    assert preparing.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=32)) == b"b" * 32
+    assert container.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=32)) == b"b" * 32
     with pytest.raises(RunnerError, match="is none"):
-        preparing.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=64))
+        container.key_of(replace(SETTINGS, secret=str(tmp_path), key_at=64))
 
 
 def test_the_values_of_a_job_are_not_in_the_text_of_its_task(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"TOKEN": "secret 1"}')
     page = replace(PAGE, pod=replace(SETTINGS, secret=str(tmp_path)))
-    place = Place(0, 0, tmp_path, "/runner")
+    place = HostInPod(0, 0, tmp_path, "/runner")
 
-    task = preparing.task_of(page, place, 0, {})
+    task = container.task_of(page, place, 0, {})
 
     assert task.environment["TOKEN"] == "secret 1"
     assert "secret 1" not in repr(task)

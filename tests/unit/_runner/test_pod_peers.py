@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._jobs import reading
-from kinetic._runner.pod.peers import Peers, Roll
+from kinetic._jobs import results
+from kinetic._runner.pod.rendezvous import HostRoster, Peers
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, seal
 from kinetic._wire.digests import LogDigest
@@ -62,7 +62,7 @@ def test_nobody_answers_without_a_call(store: MemoryStore) -> None:
 def test_what_a_host_told_in_another_attempt_does_not_count(store: MemoryStore) -> None:
     peers(store, 1, attempt=0).tell(ended(1))
 
-    assert peers(store, 0, attempt=1).look() == Roll()
+    assert peers(store, 0, attempt=1).look() == HostRoster()
 
 
 def test_a_host_that_never_began_is_not_missing(store: MemoryStore) -> None:
@@ -118,7 +118,7 @@ def test_a_word_that_the_key_of_the_job_did_not_seal_is_none(store: MemoryStore,
     ):
         store.put(name, b"")
 
-    assert leader.look() == Roll()
+    assert leader.look() == HostRoster()
     other.answer()
     assert leader.look().here == frozenset()
 
@@ -127,7 +127,7 @@ def test_the_word_of_one_attempt_is_none_in_the_next(store: MemoryStore) -> None
     peers(store, 1).tell(ended(1, "preempted"))
     store.put(place(1, "preempted").replace("hosts/0/", "hosts/1/"), b"")
 
-    assert peers(store, 0, attempt=1).look() == Roll()
+    assert peers(store, 0, attempt=1).look() == HostRoster()
 
 
 def test_the_leader_gets_the_digests_of_all_logs(store: MemoryStore) -> None:
@@ -170,6 +170,6 @@ def test_what_a_host_told_cannot_be_put_in_the_place_of_the_verdict(store: Memor
     store.put(keys.result("job"), told)
 
     with pytest.raises(IntegrityError) as caught:
-        reading.page_of(store, "job", lambda: KEY)
+        results.read_outcome_of(store, "job", lambda: KEY)
 
     assert caught.value.code == "seal"

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.pod import printing, telling
-from kinetic._runner.pod.printing import Copier
-from kinetic._runner.pod.spool import Spool
-from kinetic._wire import podlog
-from kinetic._wire.podlog import Claim, Reader
+from kinetic._runner.pod import container_output, log_pump
+from kinetic._runner.pod.log_pump import Copier, LogSpool
+from kinetic._wire import pod_log_format
+from kinetic._wire.pod_log_format import Claim, Reader
 
-CLAIMED = podlog.said(podlog.claimed(Claim("job", 0, 0), 1))
+CLAIMED = pod_log_format.said(pod_log_format.claimed(Claim("job", 0, 0), 1))
 
 
 class Output:
@@ -23,7 +22,7 @@ class Output:
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
-        self.spool = Spool(self.log)
+        self.spool = LogSpool(self.log)
         self.ear, mouth = os.pipe()
         self.mouth = os.fdopen(mouth, "wb", buffering=0)
         self.copier = Copier(self.spool, mouth)
@@ -123,7 +122,7 @@ def test_what_looks_like_ours_is_marked_as_the_users(output: Output) -> None:
 
 
 def test_where_bytes_are_left_out_a_line_says_so(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(printing, "MOST_BEHIND", 4)
+    monkeypatch.setattr(log_pump, "MOST_BEHIND", 4)
     output.prints(b"0123456789\n")
     output.copier.start()
 
@@ -135,7 +134,7 @@ def test_where_bytes_are_left_out_a_line_says_so(output: Output, monkeypatch: py
 
 
 def test_nobody_who_reads_does_not_keep_anything_from_ending(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "log")
+    spool = LogSpool(tmp_path / "log")
     ear, mouth = os.pipe()
     os.close(ear)
     copier = Copier(spool, mouth)
@@ -171,9 +170,9 @@ def test_lines_go_through_whoever_writes_the_log(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     voice = Voice(is_open=True)
-    monkeypatch.setattr(telling, "_voice", voice)
+    monkeypatch.setattr(container_output, "_voice", voice)
 
-    telling.say("one\ntwo")
+    container_output.say("one\ntwo")
 
     assert voice.taken == b"kinetic| one\nkinetic| two\n"
     assert capfd.readouterr().out == ""
@@ -182,8 +181,8 @@ def test_lines_go_through_whoever_writes_the_log(
 def test_after_the_log_lines_go_straight_out(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(telling, "_voice", Voice(is_open=False))
+    monkeypatch.setattr(container_output, "_voice", Voice(is_open=False))
 
-    telling.say("one")
+    container_output.say("one")
 
     assert capfd.readouterr().out == "kinetic|-\nkinetic| one\n"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._jobs import logs
-from kinetic._runner.pod.segments import SEGMENT_BYTES, Segments
-from kinetic._runner.pod.spool import Spool
+from kinetic._runner.pod.log_pump import SEGMENT_BYTES, LogSegments, LogSpool
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import digests, keys
 from kinetic.errors import StoreUnreachableError
@@ -20,9 +19,9 @@ class Log:
 
     def __init__(self, path: Path, **more: int) -> None:
         self.path, self.now, self.puts, self.broken = path, 0.0, [], False
-        self.spool = Spool(path)
+        self.spool = LogSpool(path)
         self.store = MemoryStore(str(path))
-        self.segments = Segments(self, self.key, self.spool, clock=lambda: self.now, **more)
+        self.segments = LogSegments(self, self.key, self.spool, clock=lambda: self.now, **more)
 
     def key(self, start: int) -> str:
         return keys.log_segment("job", 0, 0, start)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.pod import shortage
+from kinetic._runner.pod import node_pressure
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.note import Note
+from kinetic._wire.attempt import AttemptNote
 
 JOB = "cpu-train-20261121-120000-abcdef0"
 KEY = b"k" * 32
@@ -29,34 +29,34 @@ def roomy(_: object) -> os.statvfs_result:
 def attempts(*short_of: str) -> MemoryStore:
     store = MemoryStore("memory://job")
     for attempt, lacking in enumerate(short_of):
-        details: dict[str, object] = {shortage.SHORT_OF: lacking} if lacking else {}
-        note = Note(JOB, attempt, "machine", 0.0, details=details)
+        details: dict[str, object] = {node_pressure.SHORT_OF: lacking} if lacking else {}
+        note = AttemptNote(JOB, attempt, "machine", 0.0, details=details)
         store.put(note.key, note.to_bytes(KEY))
     return store
 
 
 def after(store: MemoryStore, attempt: int) -> str:
-    return shortage.that_lasts(store, Note(JOB, attempt, "machine", 0.0), KEY)
+    return node_pressure.that_lasts(store, AttemptNote(JOB, attempt, "machine", 0.0), KEY)
 
 
 @pytest.mark.parametrize(("kib", "lacking"), [(100 << 10, ("memory",)), (40 << 20, ())])
 def test_a_machine_whose_memory_is_all_but_used_is_short_of_it(tmp_path, monkeypatch, kib, lacking) -> None:
     monkeypatch.setattr(os, "statvfs", roomy)
 
-    assert shortage.of_this_machine(tmp_path, meminfo(tmp_path, kib)) == lacking
+    assert node_pressure.of_this_machine(tmp_path, meminfo(tmp_path, kib)) == lacking
 
 
 def test_a_machine_whose_disk_is_all_but_full_is_short_of_it(tmp_path, monkeypatch) -> None:
     full = os.statvfs_result((4096, 4096, 1000, 120, 90, 100, 50, 50, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
 
-    assert shortage.of_this_machine(tmp_path, meminfo(tmp_path, 40 << 20)) == ("disk",)
+    assert node_pressure.of_this_machine(tmp_path, meminfo(tmp_path, 40 << 20)) == ("disk",)
 
 
 def test_where_nothing_says_so_nothing_is_short(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "statvfs", roomy)
 
-    assert shortage.of_this_machine(tmp_path, tmp_path / "missing") == ()
+    assert node_pressure.of_this_machine(tmp_path, tmp_path / "missing") == ()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kinetic._runner.judging import Ending
-from kinetic._runner.pod import slices
+from kinetic._runner.pod import rendezvous
+from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._wire.outcome import Outcome
-from kinetic._wire.pod import FAILED_EXIT
+from kinetic._wire.task import FAILED_EXIT
 
 
 class Host:
@@ -54,7 +54,7 @@ def host() -> Host:
 
 def ends(host: Any, status: str) -> int:
     task: Any = SimpleNamespace(body=None)
-    slices.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
+    rendezvous.follow(host, task, Outcome("job", status, host=1), Ending(0, "call"), "")
     return host.code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinetic._stores import addresses, opening
-from kinetic._stores.retrying import Retry
+from kinetic._stores.retry import Retry
 from kinetic.errors import OptionError
 
 

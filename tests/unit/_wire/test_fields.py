@@ -6,24 +6,24 @@ import json
 
 import pytest
 
-from kinetic._batches import lease, turns
+from kinetic._batches import control_log, lease
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire import data, debug, fields, group, handles, note, order, outcome, pages, task
+from kinetic._wire import attempt, documents, fields, inspection, order, outcome, records, task
 from kinetic.errors import IntegrityError
 
 PAGES = [
     (outcome.Outcome, outcome._READERS),
     (order.Order, order._READERS),
     (order.Child, order._CHILD),
-    (data.DataRef, data._READERS),
-    (note.Note, note._READERS),
-    (debug.DebugPage, debug._READERS),
-    (group.Group, group._READERS),
-    (group.Settings, group._SETTINGS),
+    (order.DataRef, order._REFERENCE_READERS),
+    (attempt.AttemptNote, attempt._READERS),
+    (inspection.DebugPage, inspection._PAGE_READERS),
+    (records.Group, records._GROUP_READERS),
+    (records.Settings, records._SETTINGS),
     (task.Task, task.READERS),
     (task.PodSettings, task.POD_READERS),
     (lease.Page, lease._READERS),
-    (turns.Turn, turns._READERS),
+    (control_log.ControlEntry, control_log._READERS),
 ]
 
 
@@ -33,7 +33,7 @@ def test_every_field_of_a_page_has_its_reader(page, readers) -> None:
 
 
 def test_every_field_of_a_handle_has_its_reader() -> None:
-    assert set(handles.HANDLE) == {name for name, each in JobHandle.__dataclass_fields__.items() if each.init}
+    assert set(records.HANDLE) == {name for name, each in JobHandle.__dataclass_fields__.items() if each.init}
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_task_with_a_missing_or_null_field_is_damaged_and_says_which(missing) 
             task.Task.from_page(json.dumps(odd))
 
 
-@pytest.mark.parametrize("levels", [pages.MOST_DEEP, pages.MOST_DEEP + 1])
+@pytest.mark.parametrize("levels", [documents.MOST_DEEP, documents.MOST_DEEP + 1])
 def test_the_depth_of_a_page_is_told_without_parsing_it(levels) -> None:
     text = "[" * levels + '"]]]]{{{{\\""' + "]" * levels
-    if levels > pages.MOST_DEEP:
+    if levels > documents.MOST_DEEP:
         with pytest.raises(IntegrityError, match="damaged"):
-            pages.parse(text, "it")
+            documents.parse(text, "it")
     else:
-        assert pages.parse(text, "it")
+        assert documents.parse(text, "it")

@@ -17,14 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kinetic._batches import lease, turns
+from kinetic._batches import control_log, lease
 from kinetic._jobs import record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import debug, handles, keys, note, outcome, pages, seal, task, trees
-from kinetic._wire.data import DataRef
-from kinetic._wire.group import MANIFEST, Group, Input, Settings, Table
-from kinetic._wire.manifests import File, Manifest, Part
-from kinetic._wire.order import Artifact, Child, Order
+from kinetic._wire import attempt, documents, inspection, keys, outcome, records, seal, task, trees
+from kinetic._wire.manifest import Manifest, ManifestFile, Part
+from kinetic._wire.order import Artifact, Child, DataRef, Order
+from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
 from kinetic.errors import IntegrityError, KineticError
 
 JOB, GROUP, KEY = "cpu-f-1", "grp-00000001", b"k" * 32
@@ -36,8 +35,8 @@ steady = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-SHARED: dict[str, Any] = {**dict.fromkeys(handles.SHARED, ""), "store": "memory://fuzz", "key_id": "k"}
-HANDLE = {**dict.fromkeys(handles.REQUIRED, ""), **SHARED, "job_id": JOB}
+SHARED: dict[str, Any] = {**dict.fromkeys(records.SHARED, ""), "store": "memory://fuzz", "key_id": "k"}
+HANDLE = {**dict.fromkeys(records.REQUIRED, ""), **SHARED, "job_id": JOB}
 REF = DataRef("shipped", "gs://b/x", "./x", "x", is_dir=True)
 WHOLE = Artifact("0" * 64, 1, key="a/b")
 BATCH = Group(
@@ -58,7 +57,7 @@ BATCH = Group(
 )
 ORDER = Order(JOB, "f", WHOLE, WHOLE, packs=("0" * 64,), data=(REF,))
 CHILD = Child(JOB, 0, 0, WHOLE, (REF,))
-FILE = File("a/b", executable=False, size=3, digest="1" * 64, packed=True, parts=(Part("2" * 64, 0, 3),))
+FILE = ManifestFile("a/b", executable=False, size=3, digest="1" * 64, packed=True, parts=(Part("2" * 64, 0, 3),))
 TREE = Manifest("0" * 64, is_dir=True, files=(FILE,), folders=("c",))
 FOLDER = trees.node([trees.Entry("a", "f", 1, "0" * 64)])
 
@@ -74,11 +73,11 @@ def _sealed(page: Any, purpose: str) -> bytes:
     return json.dumps(page).encode()
 
 
-def _opened(kind: pages.Kind[Any], at: str) -> Callable[[Any], object]:
+def _opened(kind: documents.PageKind[Any], at: str) -> Callable[[Any], object]:
     def read(page: Any) -> object:
         store = MemoryStore("memory://fuzz")
         store.put(at, _sealed(page, seal.bound(kind.name, at)))
-        return pages.open_page(kind, store, at, KEY)
+        return documents.open_page(kind, store, at, KEY)
 
     return read
 
@@ -94,16 +93,19 @@ def _outcome(page: Any) -> object:
 
 
 def _page(value: Any) -> dict[str, Any]:
-    return {"schema": pages.SCHEMA, **dataclasses.asdict(value)}
+    return {"schema": documents.SCHEMA, **dataclasses.asdict(value)}
 
 
 READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
-    "record": (_opened(record.RECORD, keys.record(JOB)), {"schema": pages.SCHEMA, **HANDLE, "spot": True}),
-    "history": (_opened(handles.HISTORY, keys.tombstone(JOB)), {"schema": pages.SCHEMA, **HANDLE, "logs": []}),
+    "record": (_opened(record.RECORD, keys.record(JOB)), {"schema": documents.SCHEMA, **HANDLE, "spot": True}),
+    "history": (_opened(records.HISTORY, keys.tombstone(JOB)), {"schema": documents.SCHEMA, **HANDLE, "logs": []}),
     "manifest": (_opened(MANIFEST, keys.group_manifest(GROUP)), _page(BATCH)),
-    "turn": (_opened(turns.TURN, keys.turn(GROUP, 0)), _page(turns.Turn(turns.AGAIN, allowed={"1": 2}))),
+    "turn": (
+        _opened(control_log.TURN, keys.turn(GROUP, 0)),
+        _page(control_log.ControlEntry(control_log.AGAIN, allowed={"1": 2})),
+    ),
     "lease": (_opened(lease.LEASE, keys.lease(GROUP, 0)), _page(lease.Page(0, "m", "n", 1, released=False))),
-    "note": (_opened(note.NOTE, keys.attempt(JOB, 0)), _page(note.Note(JOB, 0, "m", 1.0))),
+    "note": (_opened(attempt.NOTE, keys.attempt(JOB, 0)), _page(attempt.AttemptNote(JOB, 0, "m", 1.0))),
     "outcome": (_outcome, _page(outcome.Outcome(JOB, "failed", error={"message": "m", "hosts": 2}))),
     "order": (_bytes(lambda data: Order.from_bytes(data, sha256=_digest(data))), _page(ORDER)),
     "child": (Child.from_json, dataclasses.asdict(CHILD)),
@@ -117,8 +119,8 @@ READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
         _bytes(lambda data: trees.read_node(data, "")),
         json.loads(FOLDER),
     ),
-    "sealed debug": (_opened(debug.DEBUG, keys.debug(JOB, 0, 0)), _page(debug.DebugPage(5678))),
-    "debug": (_bytes(debug.DebugPage.from_bytes), _page(debug.DebugPage(5678, roots=(("/a", "/b"),)))),
+    "sealed debug": (_opened(inspection.DEBUG, keys.debug(JOB, 0, 0)), _page(inspection.DebugPage(5678))),
+    "debug": (_bytes(inspection.DebugPage.from_bytes), _page(inspection.DebugPage(5678, roots=(("/a", "/b"),)))),
     "task": (
         lambda page: task.Task.from_page(json.dumps(page)),
         json.loads(task.Task(JOB, "0" * 64, "gs://b", "k", 0o22, None, {"A": "b"}, pod=task.PodSettings()).to_bytes()),
@@ -188,11 +190,11 @@ def _read_or_refused(read: Callable[[Any], object], page: Any) -> None:
 @steady
 def test_any_bytes_are_a_page_or_refused_in_our_words(data) -> None:
     for read in (
-        lambda: pages.read(data, "it"),
+        lambda: documents.read(data, "it"),
         lambda: outcome.read(len(data), lambda start, length: data[start : start + length], KEY),
         lambda: outcome.read(len(data) + 8, lambda start, length: (data + outcome.MAGIC)[start : start + length], KEY),
         lambda: trees.read_node(data, ""),
-        lambda: debug.DebugPage.from_bytes(data),
+        lambda: inspection.DebugPage.from_bytes(data),
     ):
         with pytest.raises(KineticError):
             read()
@@ -202,12 +204,12 @@ def test_any_bytes_are_a_page_or_refused_in_our_words(data) -> None:
 @steady
 def test_one_bit_of_a_sealed_page_is_noticed(at, bit) -> None:
     store, place = MemoryStore("memory://fuzz"), keys.attempt(JOB, 0)
-    whole = bytearray(note.Note(JOB, 0, "m", 1.0, details={"why": "it"}).to_bytes(KEY))
+    whole = bytearray(attempt.AttemptNote(JOB, 0, "m", 1.0, details={"why": "it"}).to_bytes(KEY))
     whole[at % len(whole)] ^= 1 << bit
     store.put(place, bytes(whole))
 
     with pytest.raises(IntegrityError):
-        note.read(store, JOB, 0, KEY)
+        attempt.read(store, JOB, 0, KEY)
 
 
 @given(name=st.text(max_size=60))

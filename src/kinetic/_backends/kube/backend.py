@@ -16,39 +16,36 @@ from typing import TYPE_CHECKING, Any
 from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.clock import SYSTEM, Clock
+from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import (
-    checking,
     diagnosis,
-    explaining,
-    forwarding,
-    live,
-    names,
-    observing,
-    serving,
-    stopping,
-    together,
-    visiting,
+    discovery,
+    job_launcher,
+    job_request,
+    object_status,
+    pod_exec,
+    pod_logs,
+    preflight,
 )
-from kinetic._backends.kube.feed import Feed, Feeds
-from kinetic._backends.kube.kinds import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
-from kinetic._backends.kube.making import KEPT_FILE, Maker
-from kinetic._backends.kube.where import Where, client_of, pools_of
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
+from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
+from kinetic._backends.kube.informer import Informer, Informers
+from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
-from kinetic._backends.wishes import PodWishes
-from kinetic._settings import cluster as settings_
-from kinetic._wire import debug, threads
-from kinetic._wire.pod import ENVIRONMENT_FILE
+from kinetic._config import cluster
+from kinetic._config.resources import PodRequirements
+from kinetic._wire import inspection, threads
+from kinetic._wire.task import ENVIRONMENT_FILE
 from kinetic.errors import AccessDeniedError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.client import Client, Object
-    from kinetic._backends.kube.forwarding import Tunnel
-    from kinetic._backends.kube.kinds import Kind
+    from kinetic._backends.kube.client import Client, Kind, Object
+    from kinetic._backends.kube.pod_exec import Tunnel
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
 
-_APPS = names.selector(app=f"{names.APP},{names.APP_MANY_HOSTS}")
+_APPS = job_request.selector(app=f"{job_request.APP},{job_request.APP_MANY_HOSTS}")
 _MOST_NAMED = 40  # jobs in one selector; more are found by listing all
 _LOOK_SECONDS = 30.0
 _LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
@@ -58,7 +55,7 @@ _BLIND_SECONDS = 1.0  # between two looks at a job that cannot be watched
 
 def open_backend(opening: Opening) -> KubeBackend:
     """Open the backend of a cluster; nothing is asked of it yet."""
-    entry, where = opening.entry, Where(**opening.address._asdict())
+    entry, where = opening.entry, ClusterAddress(**opening.address._asdict())
     return KubeBackend(entry.name, where, opening.environ, spans_hosts=entry.spans_hosts)
 
 
@@ -77,7 +74,7 @@ class KubeBackend:
     log_seconds = 0.1  # a job flushes its output this often
 
     def __init__(
-        self, name: str, where: Where, environ: Mapping[str, str] | None = None, *, spans_hosts: bool = False
+        self, name: str, where: ClusterAddress, environ: Mapping[str, str] | None = None, *, spans_hosts: bool = False
     ) -> None:
         self.name, self.where, self._spans_hosts = name, where, spans_hosts
         self.environ = os.environ if environ is None else environ
@@ -87,10 +84,10 @@ class KubeBackend:
 
     def _begin_anew(self) -> None:
         """Have nothing that threads hold or feed, as in a forked child, which has only one of its parent's threads."""
-        self._feeds = Feeds(self._make_feed)
+        self._feeds = Informers(self._make_feed)
         self._seen = threading.local()  # what each waiting thread has seen of whom
         self._lock = threading.Lock()
-        self._maker: Maker | None = None
+        self._maker: JobLauncher | None = None
 
     @property
     def client(self) -> Client:
@@ -118,18 +115,18 @@ class KubeBackend:
                 f"{placement.name} has {placement.hosts} hosts, and the {self.name} backend runs jobs of one",
                 next=f'write backend="{other}"' if other else None,
             )
-        chosen = PodWishes.from_json(requirements).settings
-        return checking.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
+        chosen = PodRequirements.from_json(requirements).settings
+        return preflight.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
 
     def check_store(self, url: str) -> None:
         """Refuse a store that pods cannot reach; see the protocol."""
-        checking.check_store(url, self.environ)
+        preflight.check_store(url, self.environ)
 
     def prepare(self) -> None:
         """Load what a launch needs while the client packs; see the protocol."""
-        from kinetic._packing import runner_zip
+        from kinetic._project import runner_bundle
 
-        threads.begin(runner_zip.build, "kinetic-prepare")
+        threads.begin(runner_bundle.build, "kinetic-prepare")
 
     def begin(self, job_id: str) -> None:
         """Do nothing: until it is launched there is nothing of a job in the cluster."""
@@ -143,19 +140,23 @@ class KubeBackend:
     def name_of(self, job_id: str, hosts: int) -> str:
         """Return the name of a job's object; see the protocol."""
         if hosts == 1:
-            return names.single(job_id)
+            return job_request.job_name(job_id)
         kind = self._kind_for_slices()
         if kind is JOB_SET:
-            return names.job_set(job_id, hosts)
-        return names.indexed(job_id, hosts) if kind is JOB else names.leader_worker_set(job_id, hosts)
+            return job_request.job_set_name(job_id, hosts)
+        return (
+            job_request.indexed_job_name(job_id, hosts)
+            if kind is JOB
+            else job_request.leader_worker_set_name(job_id, hosts)
+        )
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Make the objects of jobs; see the protocol."""
         mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
-        return together.ask_all([partial(self._launch, self._made_maker(), launch, mask) for launch in launches])
+        return kube_client.request_all([partial(self._launch, self._made_maker(), launch, mask) for launch in launches])
 
-    def _launch(self, maker: Maker, launch: Launch, mask: int) -> str:
+    def _launch(self, maker: JobLauncher, launch: Launch, mask: int) -> str:
         """Make one job, and let those who watch know of it at once."""
         made = maker.make(launch, mask)
         selectors = _selectors(launch.order.job_id, launch.owner, launch.group)
@@ -164,10 +165,10 @@ class KubeBackend:
                 feed.put(made)
         return launch.order.job_id
 
-    def _made_maker(self) -> Maker:
+    def _made_maker(self) -> JobLauncher:
         with self._lock:
             if self._maker is None:
-                self._maker = Maker(
+                self._maker = JobLauncher(
                     lambda: self.client,
                     account=self._account_of,
                     kind_for_slices=self._kind_for_slices,
@@ -176,10 +177,10 @@ class KubeBackend:
             return self._maker
 
     def _account_of(self, launch: Launch) -> str:
-        return checking.service_account(self.client, PodWishes.from_json(launch.requirements).settings)
+        return preflight.service_account(self.client, PodRequirements.from_json(launch.requirements).settings)
 
     def _kind_for_slices(self) -> Kind:
-        return serving.kind_for_slices(self.client)
+        return discovery.kind_for_slices(self.client)
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -187,7 +188,9 @@ class KubeBackend:
         """Return what can make the pods of this backend's jobs here."""
         if self._kinds is None:
             served = [
-                kind for kind in (JOB_SET, LEADER_WORKER_SET) if self._spans_hosts and serving.serves(self.client, kind)
+                kind
+                for kind in (JOB_SET, LEADER_WORKER_SET)
+                if self._spans_hosts and discovery.serves(self.client, kind)
             ]
             with_sets = LEADER_WORKER_SET in served and JOB_SET not in served
             self._kinds = (JOB, *(kind for kind in served if kind is JOB_SET or with_sets))
@@ -199,37 +202,37 @@ class KubeBackend:
         for feed in self._feeds.there():
             if feed.is_current:
                 found = [each for name in names_ if name not in seen and (each := feed.find(name)) is not None]
-                seen |= observing.sightings(found)
+                seen |= object_status.sightings(found)
         missing = [name for name in names_ if name not in seen]
         return seen | self._ask(missing)
 
     def _ask(self, wanted: Sequence[str]) -> dict[str, Sighting]:
         """Ask the cluster about jobs."""
-        found = observing.sightings(self._objects(wanted))
+        found = object_status.sightings(self._objects(wanted))
         return {name: found[name] for name in wanted if name in found}
 
     def _objects(self, wanted: Sequence[str]) -> list[Object]:
         if not wanted:
             return []
-        labels = ",".join(names.label_value(name) for name in wanted)
-        selector = _APPS if len(wanted) > _MOST_NAMED else f"{names.JOB_LABEL} in ({labels})"
+        labels = ",".join(job_request.label_value(name) for name in wanted)
+        selector = _APPS if len(wanted) > _MOST_NAMED else f"{job_request.JOB_LABEL} in ({labels})"
         return self._list(selector)
 
     def _list(self, selector: str) -> list[Object]:
         found = [each for kind in self.kinds() for each in self.client.list(kind, selector).objects]
-        return [each for each in found if not observing.is_a_part(each)]
+        return [each for each in found if not object_status.is_a_part(each)]
 
     def observe_group(self, group: str) -> dict[str, Sighting]:
         """Look at every living job of a batch with one question; see the protocol."""
-        selector = names.selector(group=group)
+        selector = job_request.selector(group=group)
         feed = next((each for each in self._feeds.there() if each.selector == selector and each.is_current), None)
         objects = feed.objects() if feed is not None else self._list(selector)
-        seen = observing.sightings(objects)
+        seen = object_status.sightings(objects)
         return {name: each for name, each in seen.items() if not each.status.is_final}
 
     def find(self) -> Iterator[Sighting]:
         """Look at every job of kinetic in this namespace; see the protocol."""
-        return iter(observing.sightings(self._list(_APPS)).values())
+        return iter(object_status.sightings(self._list(_APPS)).values())
 
     # ------------------------------------------------------------------------------------------------ waiting
 
@@ -255,7 +258,7 @@ class KubeBackend:
 
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Wait until some job of a batch may have ended; see the protocol."""
-        feed = self._feeds.get(names.selector(group=group))
+        feed = self._feeds.get(job_request.selector(group=group))
         if not feed.is_current:
             if not feed.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not feed.is_alive:
                 time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
@@ -265,7 +268,7 @@ class KubeBackend:
         feed.wait_for_an_end(known if known <= feed.ends else -1, seconds)  # a feed made anew counts from 0
         ends[group] = feed.ends
 
-    def _feed_of(self, name: str) -> Feed:
+    def _feed_of(self, name: str) -> Informer:
         """Return the feed that tells of a job and of its kin: each holds a connection, so no job has one of its own."""
         known: dict[str, str] = self._seen.__dict__.setdefault("feeds", {})
         if name not in known:
@@ -274,15 +277,15 @@ class KubeBackend:
 
     def _selector_for(self, name: str) -> str:
         """Select the jobs that this user submits, if it is among them; else those of its batch or of its owner."""
-        own = _own_jobs(settings_.owner(self.environ))
+        own = _own_jobs(cluster.owner(self.environ))
         self._feeds.get(own).wait_until_current(_CURRENT_SECONDS)
         for feed in self._feeds.there():
             if feed.is_current and feed.find(name) is not None:
                 return feed.selector
-        return _kin(next(iter(self._objects([name])), {})) or names.selector(job_id=name)
+        return _kin(next(iter(self._objects([name])), {})) or job_request.selector(job_id=name)
 
-    def _make_feed(self, selector: str) -> Feed:
-        return Feed(self.client, self.kinds(), selector)
+    def _make_feed(self, selector: str) -> Informer:
+        return Informer(self.client, self.kinds(), selector)
 
     # ------------------------------------------------------------------------------------------------ explaining, logs
 
@@ -293,42 +296,44 @@ class KubeBackend:
             return None
         hosts = int((found.get("spec") or {}).get("completions") or 1) if found.get("kind") == JOB.name else 1
         machines = self.where.command_for_pools or diagnosis.NODES
-        scene = explaining.scene(self.client, found, hosts=max(hosts, _hosts_of(found)), machines=machines)
-        seen = diagnosis.find(scene)
+        scene = diagnosis.gather_evidence(self.client, found, hosts=max(hosts, _hosts_of(found)), machines=machines)
+        seen = diagnosis.diagnose(scene)
         if seen.status is JobStatus.RUNNING and seen.pod and not seen.what:
-            seen = seen._replace(what=live.waits_for(self.client, seen.pod))
-        return explaining.diagnosis(seen, name)
+            seen = seen._replace(what=pod_logs.waiting_reason(self.client, seen.pod))
+        return diagnosis.to_diagnosis(seen, name)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log of a pod that is there; see the protocol."""
-        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
+        pods = self.client.list(POD, f"{job_request.JOB_LABEL}={job_request.label_value(name)}").objects
         if not pods:
             return None
         if follow:
-            return live.follow(self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name))
-        return live.snapshot(self.client, pods, host=host, attempt=attempt)
+            return pod_logs.follow_live(
+                self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name)
+            )
+        return pod_logs.snapshot(self.client, pods, host=host, attempt=attempt)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
         """Return the log of a pod whose runner was killed; see the protocol."""
-        pods = self.client.list(POD, f"{names.JOB_LABEL}={names.label_value(name)}").objects
-        return live.last(self.client, pods, host=host, attempt=attempt)
+        pods = self.client.list(POD, f"{job_request.JOB_LABEL}={job_request.label_value(name)}").objects
+        return pod_logs.last_log(self.client, pods, host=host, attempt=attempt)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         """Say which pods carry out hosts of a job now; see the protocol."""
-        pods = visiting.pods_of(self.client, name)
-        return {host: DebugAddress(debug.PORT, machine=pods[host]) for host in hosts if host in pods}
+        pods = pod_exec.pods_of(self.client, name)
+        return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
         """Open a connection to a port of a pod; see the protocol."""
-        return forwarding.connect(self.client, address.machine, address.port)
+        return pod_exec.connect_port(self.client, address.machine, address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
         """Run a command in the container of a pod; see the protocol."""
-        return visiting.run(self.client, name, command, host=host, tty=tty, environ=self.environ)
+        return pod_exec.run_in_pod(self.client, name, command, host=host, tty=tty, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
         """Ask the workers of a job for their stacks; see the protocol."""
-        return visiting.stacks(self.client, name, hosts)
+        return pod_exec.pod_stacks(self.client, name, hosts)
 
     def _tell(self, name: str) -> None:
         for feed in self._feeds.there():
@@ -339,29 +344,29 @@ class KubeBackend:
     def stop(self, names_: Sequence[str], *, wait: float) -> bool:
         """End jobs by removing their objects; what has ended stays; see the protocol."""
         wanted = set(names_)
-        found = [each for each in self._objects(names_) if observing.job_id_of(each) in wanted]
-        alive = [each for each in found if not observing.status_of(each).is_final]
-        stopping.delete(self.client, alive)
-        labels = [names.label_value(name) for name in names_]
-        return stopping.wait_until_gone(self.client, labels, wait) if labels else True
+        found = [each for each in self._objects(names_) if object_status.job_id_of(each) in wanted]
+        alive = [each for each in found if not object_status.status_of(each).is_final]
+        job_launcher.delete_jobs(self.client, alive)
+        labels = [job_request.label_value(name) for name in names_]
+        return job_launcher.wait_until_gone(self.client, labels, wait) if labels else True
 
     def remove(self, names_: Sequence[str]) -> None:
         """Remove what is left of jobs; see the protocol."""
         feeds = [feed for feed in self._feeds.there() if feed.is_current]
         known = {name: each for name in names_ for feed in feeds if (each := feed.find(name)) is not None}
         asked = self._objects([name for name in names_ if name not in known])
-        found = {observing.job_id_of(each): each for each in asked} | known
-        stopping.delete(self.client, [found[name] for name in names_ if name in found])
+        found = {object_status.job_id_of(each): each for each in asked} | known
+        job_launcher.delete_jobs(self.client, [found[name] for name in names_ if name in found])
 
     # ------------------------------------------------------------------------------------------------ batches
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
         """Make the Secret that the children of a batch share; see the protocol."""
-        self._made_maker().keep(group, settings_.owner(self.environ), secrets, keys())
+        self._made_maker().keep(group, cluster.owner(self.environ), secrets, keys())
 
     def kept(self, group: str) -> dict[str, Any] | None:
         """Read it again; see the protocol."""
-        found = self.client.get(SECRET, names.group_secret(group))
+        found = self.client.get(SECRET, job_request.group_secret_name(group))
         if found is None:
             return None
         page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
@@ -371,28 +376,28 @@ class KubeBackend:
     def forget_kept(self, group: str) -> None:
         """Remove it; see the protocol."""
         try:
-            self.client.delete(SECRET, names.group_secret(group))
+            self.client.delete(SECRET, job_request.group_secret_name(group))
         except AccessDeniedError as error:  # what was computed is there all the same
-            output.warn(f"the Secret {names.group_secret(group)} stays in the cluster: {error.what}")
+            output.warn(f"the Secret {job_request.group_secret_name(group)} stays in the cluster: {error.what}")
 
 
 def _own_jobs(owner: str) -> str:
     """Select the single jobs of one owner: each batch has a watch of its own."""
-    return f"{names.selector(owner=owner)},!{names.GROUP_LABEL}"
+    return f"{job_request.selector(owner=owner)},!{job_request.GROUP_LABEL}"
 
 
 def _kin(found: Object) -> str:
     """Select the jobs of an object's batch, else the single jobs of its owner; "" where it has neither."""
-    if group := observing.group_of(found):
-        return names.selector(group=group)
-    owner = observing.owner_of(found)
+    if group := object_status.group_of(found):
+        return job_request.selector(group=group)
+    owner = object_status.owner_of(found)
     return _own_jobs(owner) if owner else ""
 
 
 def _selectors(job_id: str, owner: str, group: str) -> tuple[str, ...]:
     """Return the selectors of the feeds in which a job belongs."""
-    theirs = names.selector(group=group) if group else _own_jobs(owner)
-    return theirs, names.selector(job_id=job_id)
+    theirs = job_request.selector(group=group) if group else _own_jobs(owner)
+    return theirs, job_request.selector(job_id=job_id)
 
 
 def _hosts_of(found: Object) -> int:

@@ -6,19 +6,216 @@ Two clusters in one process are two clients. Whatever is made has a derived name
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from kinetic._backends.kube import refusals
-from kinetic._backends.kube.kinds import ACCESS_REVIEW, Kind
-from kinetic._backends.kube.refusals import Asked
 from kinetic._backends.kube.transport import PATIENCE, Transport
-from kinetic.errors import LaunchError
+from kinetic.errors import (
+    AccessDeniedError,
+    BackendError,
+    BackendUnavailableError,
+    CapacityError,
+    CredentialsError,
+    KineticError,
+    LaunchError,
+)
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.access import Access
+    from kinetic._backends.kube.credentials import Access
     from kinetic._backends.kube.transport import Query, Reply
-    from kinetic._stores.retrying import Retry
+    from kinetic._stores.retry import Retry
+
+
+class Kind(NamedTuple):
+    """A kind of object.
+
+    Attributes:
+        group: Of the API; "" for the first one.
+        version: Of the group.
+        plural: As it stands in paths, e.g. "jobs".
+        name: As it stands in manifests, e.g. "Job".
+        namespaced: Whether it lies in a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    name: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """Return what stands in manifests."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """Return the path of its group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str, name: str = "", part: str = "") -> str:
+        """Return the path of all of them, of one, or of a part of one, as in "log"."""
+        where = f"/namespaces/{namespace}" if self.namespaced else ""
+        return "/".join(filter(None, (f"{self.root}{where}/{self.plural}", name, part)))
+
+
+JOB = Kind("batch", "v1", "jobs", "Job")
+JOB_SET = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+POD = Kind("", "v1", "pods", "Pod")
+SECRET = Kind("", "v1", "secrets", "Secret")
+CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
+SERVICE = Kind("", "v1", "services", "Service")
+SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
+EVENT = Kind("", "v1", "events", "Event")
+NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
+NODE = Kind("", "v1", "nodes", "Node", namespaced=False)
+PRIORITY_CLASS = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+LOCAL_QUEUE = Kind("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
+WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
+ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+RULES_REVIEW = Kind("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", namespaced=False)
+WHO_REVIEW = Kind("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
+
+
+_ADMISSION = re.compile(
+    r"admission webhook|violates PodSecurity|ValidatingAdmissionPolicy|failed calling webhook|denied the request"
+)
+_LONGEST = 600  # characters of what a server says
+
+
+class FailedRequest(NamedTuple):
+    """What was asked for.
+
+    Attributes:
+        about: Of the access: which cluster.
+        verb: As in roles: "create", "get", "list", "watch", "patch", "delete".
+        kind: Of what.
+        namespace: Where.
+        name: Which, or "".
+    """
+
+    about: str
+    verb: str
+    kind: Kind
+    namespace: str
+    name: str = ""
+
+    @property
+    def thing(self) -> str:
+        """Write what it was about: "the Job x", "Jobs"."""
+        return f"the {self.kind.name} {self.name}" if self.name else f"{self.kind.name}s"
+
+
+def status_page(body: bytes) -> dict[str, Any]:
+    """Read an answer of the API, or return an empty page for what is none."""
+    try:
+        page = json.loads(body)
+    except ValueError:
+        return {}
+    return page if isinstance(page, dict) else {}
+
+
+def status_message(body: bytes) -> str:
+    """Return the words of a refusal."""
+    written = status_page(body).get("message")
+    return str(written or body.decode(errors="replace").strip())[:_LONGEST]
+
+
+def is_missing_kind(reply: Reply) -> bool:
+    """Say whether a 404 means that the API has no such kind, rather than that it has no such object."""
+    page = status_page(reply.body)
+    return reply.status == 404 and (not page or "could not find the requested resource" in str(page.get("message")))
+
+
+def is_conflict(reply: Reply) -> bool:
+    """Say whether a 409 means that somebody else was quicker, and not that a name is taken: the same again may do."""
+    return reply.status == 409 and status_page(reply.body).get("reason") == "Conflict"
+
+
+def api_error(asked: FailedRequest, reply: Reply) -> KineticError:
+    """Return the error for an answer that is no success."""
+    said = status_message(reply.body)
+    if reply.status == 401:
+        return _unknown_object(asked, said)
+    if _ADMISSION.search(said):
+        return _not_admitted(asked, said)
+    if reply.status == 403:
+        return _forbidden(asked, said)
+    if reply.status == 404:
+        return _missing_kind(asked, said, reply)
+    if reply.status in {400, 413, 415, 422}:
+        return LaunchError(
+            f"{asked.about} does not take {asked.thing} as it is written",
+            why=said,
+            next="the message names the field; an older cluster may not know it yet: kubectl version tells",
+        )
+    if reply.status == 409:
+        return BackendError(f"{asked.thing} was changed by somebody else in this moment", why=said, next="try again")
+    return BackendUnavailableError(
+        f"{asked.about} did not {asked.verb} {asked.thing}", why=f"HTTP {reply.status}: {said}", next="try again later"
+    )
+
+
+def _unknown_object(asked: FailedRequest, said: str) -> CredentialsError:
+    return CredentialsError(
+        f"{asked.about} does not know who we are",
+        why=said or "HTTP 401",
+        next="log in again: gcloud auth application-default login for GKE, or what your kubeconfig's user needs",
+    )
+
+
+def _not_admitted(asked: FailedRequest, said: str) -> LaunchError:
+    return LaunchError(
+        f"a rule of {asked.about} refuses {asked.thing}",
+        why=said,
+        next="change what the message names, use another namespace, or ask who runs the cluster",
+        code="admission",
+    )
+
+
+def _forbidden(asked: FailedRequest, said: str) -> KineticError:
+    if "exceeded quota" in said:
+        return CapacityError(
+            f"the quota of the namespace {asked.namespace} is used up",
+            why=said,
+            next=f"wait for other jobs, or look at kubectl describe resourcequota -n {asked.namespace}",
+        )
+    if "because it is being terminated" in said:
+        return _no_namespace(asked, f"it is being removed: {said}")
+    plural = f"{asked.kind.plural}.{asked.kind.group}" if asked.kind.group else asked.kind.plural
+    return AccessDeniedError(
+        f"{asked.about} does not let us {asked.verb} {asked.kind.plural} in the namespace {asked.namespace}",
+        why=said,
+        next=f"ask who runs the cluster; kubectl auth can-i {asked.verb} {plural} -n {asked.namespace} tells",
+    )
+
+
+def _missing_kind(asked: FailedRequest, said: str, reply: Reply) -> KineticError:
+    if said.startswith(f'namespaces "{asked.namespace}" not found'):
+        return _no_namespace(asked, said)
+    if is_missing_kind(reply):
+        return LaunchError(
+            f"{asked.about} has no {asked.kind.name}",
+            why=said,
+            next=f"ask who runs the cluster to install {asked.kind.group or 'it'}",
+            code="kind-missing",
+        )
+    return BackendError(f"{asked.thing} is not in the namespace {asked.namespace}", why=said)
+
+
+def _no_namespace(asked: FailedRequest, why: str) -> LaunchError:
+    return LaunchError(
+        f"there is no namespace {asked.namespace} in {asked.about}",
+        why=why,
+        next=f"kubectl create namespace {asked.namespace}, or name another in KINETIC_NAMESPACE",
+        code="namespace-missing",
+    )
+
 
 Object = dict[str, Any]
 Propagation = Literal["Background", "Foreground", "Orphan"]
@@ -43,7 +240,7 @@ class Listing(NamedTuple):
     version: str
 
 
-class May(NamedTuple):
+class Permissions(NamedTuple):
     """Whether we may do something, and what the cluster says about it."""
 
     allowed: bool
@@ -80,7 +277,7 @@ class Client:
         name = manifest["metadata"].get("name", "")
         for attempt in range(_MOST_CONFLICTS):
             reply = self.transport.send("POST", kind.path(self.namespace), query=query, body=body)
-            if refusals.is_conflict(reply):  # over a quota of the namespace: GKE has one in each
+            if is_conflict(reply):  # over a quota of the namespace: GKE has one in each
                 self.transport.pause(attempt)
                 continue
             if reply.status != 409 or not name:
@@ -93,7 +290,7 @@ class Client:
     def get(self, kind: Kind, name: str) -> Object | None:
         """Return an object, or None when there is none."""
         reply = self.transport.send("GET", kind.path(self.namespace, name))
-        if reply.status == 404 and not refusals.is_missing_kind(reply):
+        if reply.status == 404 and not is_missing_kind(reply):
             return None
         return self._object(reply, self._asked("get", kind, name))
 
@@ -127,7 +324,7 @@ class Client:
         """Merge a change into an object and return it, or None when there is none."""
         body = json.dumps(change).encode()
         reply = self.transport.send("PATCH", kind.path(self.namespace, name), query=_STRICT, body=body, headers=_MERGE)
-        if reply.status == 404 and not refusals.is_missing_kind(reply):
+        if reply.status == 404 and not is_missing_kind(reply):
             return None
         return self._object(reply, self._asked("patch", kind, name))
 
@@ -148,7 +345,7 @@ class Client:
         options |= {"gracePeriodSeconds": grace} if grace is not None else {}
         body = json.dumps(options).encode()
         reply = self.transport.send("DELETE", kind.path(self.namespace, name), body=body)
-        if (reply.status == 404 and not refusals.is_missing_kind(reply)) or (reply.status == 409 and uid):
+        if (reply.status == 404 and not is_missing_kind(reply)) or (reply.status == 409 and uid):
             return reply.status == 404 and reply.repeated  # our first try may be what removed it
         self._object(reply, self._asked("delete", kind, name))
         return True
@@ -168,7 +365,7 @@ class Client:
         page = self._object(reply, self._asked("get", kind))
         return any(each.get("name") == kind.plural for each in page.get("resources") or ())
 
-    def may(self, verb: str, kind: Kind, *, part: str = "") -> May:
+    def may(self, verb: str, kind: Kind, *, part: str = "") -> Permissions:
         """Ask whether we may do something.
 
         Args:
@@ -186,7 +383,9 @@ class Client:
         }
         reply = self.transport.send("POST", ACCESS_REVIEW.path(""), body=json.dumps(review).encode())
         status = self._object(reply, self._asked("create", ACCESS_REVIEW)).get("status") or {}
-        return May(bool(status.get("allowed")), str(status.get("reason") or status.get("evaluationError") or ""))
+        return Permissions(
+            bool(status.get("allowed")), str(status.get("reason") or status.get("evaluationError") or "")
+        )
 
     def close(self) -> None:
         """Close all connections."""
@@ -212,17 +411,17 @@ class Client:
             code="name-taken",
         )
 
-    def _asked(self, verb: str, kind: Kind, name: str = "") -> Asked:
-        return Asked(self.about, verb, kind, self.namespace, name)
+    def _asked(self, verb: str, kind: Kind, name: str = "") -> FailedRequest:
+        return FailedRequest(self.about, verb, kind, self.namespace, name)
 
-    def _object(self, reply: Reply, asked: Asked) -> Object:
+    def _object(self, reply: Reply, asked: FailedRequest) -> Object:
         if not 200 <= reply.status < 300:
             raise self._refused(reply, asked)
-        return refusals.page_of(reply.body)
+        return status_page(reply.body)
 
     @staticmethod
-    def _refused(reply: Reply, asked: Asked) -> Exception:
-        return refusals.refusal(asked, reply)
+    def _refused(reply: Reply, asked: FailedRequest) -> Exception:
+        return api_error(asked, reply)
 
 
 def is_same(wanted: Object, found: Object) -> bool:
@@ -244,3 +443,36 @@ def _owners(about: Object) -> set[str]:
 def _complete(kind: Kind, found: Object) -> Object:
     """Fill in what lists leave out."""
     return {"apiVersion": kind.api_version, "kind": kind.name, **found}
+
+
+T = TypeVar("T")
+
+AT_ONCE = 8  # requests side by side
+
+
+def request_all(questions: Sequence[Callable[[], T]]) -> list[T]:
+    """Ask several things, and return the answers in their order; raise what the first of them raises that does.
+
+    All are asked, whatever one of them says. Ctrl-C waits for none of them.
+    """
+    if len(questions) <= 1:
+        return [question() for question in questions]
+    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kinetic-ask")
+    try:
+        answers = [_start_thread(pool, question) for question in questions]
+        wait(answers)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return [answer.result() for answer in answers]
+
+
+def _start_thread(pool: ThreadPoolExecutor, question: Callable[[], T]) -> Future[T]:
+    try:
+        return pool.submit(question)
+    except RuntimeError:  # "cannot schedule new futures after interpreter shutdown", "can't start new thread"
+        answer: Future[T] = Future()
+        try:
+            answer.set_result(question())
+        except Exception as error:  # noqa: BLE001 - raised again where the answer is read
+            answer.set_exception(error)
+        return answer

@@ -10,14 +10,22 @@ Pure: nothing is asked here. Objects are plain dictionaries, as the API returns 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.kube import endings, names, reading, sayings
-from kinetic._backends.kube.reading import Object
-from kinetic._backends.kube.sayings import Meaning
+from kinetic._backends.kube import discovery, event_patterns, job_request, object_status, pod_endings
+from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD
+from kinetic._backends.kube.event_patterns import Explanation
+from kinetic._backends.kube.object_status import Object
+from kinetic._backends.protocol import Diagnosis
+from kinetic.errors import KineticError
 from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._backends.kube.client import Client
+
 
 NODES = "kubectl get nodes --show-labels"
 _INDEX = re.compile(r"-(\d+)-[a-z0-9]{5}$")  # of the name of an indexed pod
@@ -48,7 +56,7 @@ class Finding(NamedTuple):
     pod: str = ""
 
 
-class Scene(NamedTuple):
+class Evidence(NamedTuple):
     """All that is known about one job.
 
     Attributes:
@@ -75,10 +83,10 @@ class Scene(NamedTuple):
     def job_id(self) -> str:
         """The job."""
         about = self.job.get("metadata") or {}
-        return str((about.get("labels") or {}).get(names.JOB_LABEL) or about.get("name") or "")
+        return str((about.get("labels") or {}).get(job_request.JOB_LABEL) or about.get("name") or "")
 
 
-def find(scene: Scene) -> Finding:
+def diagnose(scene: Evidence) -> Finding:
     """Say how a job stands and why."""
     for judge in (_ended, _held, _without_pods):
         found = judge(scene)
@@ -87,10 +95,10 @@ def find(scene: Scene) -> Finding:
     return _of_pods(scene)
 
 
-def _ended(scene: Scene) -> Finding | None:
-    if reading.condition(scene.job, "Complete", "Completed", "SuccessCriteriaMet"):
+def _ended(scene: Evidence) -> Finding | None:
+    if object_status.condition_of(scene.job, "Complete", "Completed", "SuccessCriteriaMet"):
         return Finding(JobStatus.SUCCEEDED)
-    failed = reading.condition(scene.job, "Failed", "FailureTarget")
+    failed = object_status.condition_of(scene.job, "Failed", "FailureTarget")
     if failed is None:
         return None
     if failed.get("reason") == "DeadlineExceeded":
@@ -98,23 +106,23 @@ def _ended(scene: Scene) -> Finding | None:
         return Finding(
             JobStatus.FAILED, "deadline", "it existed longer than it may", why, "raise the limit", stuck=True
         )
-    broken = [pod for pod in scene.pods if reading.phase(pod) == "Failed"]
+    broken = [pod for pod in scene.pods if object_status.pod_phase(pod) == "Failed"]
     # The host that failed by itself is the cause, and peers of it follow: the earliest without a disruption.
-    broken.sort(key=lambda pod: (reading.is_disrupted(pod), _end_time(pod), reading.host(pod)))
+    broken.sort(key=lambda pod: (object_status.is_disrupted(pod), _end_time(pod), object_status.host_index(pod)))
     if not broken:
         said = " ".join(
-            str((reading.condition(each, "Failed", "FailureTarget") or {}).get("message"))
+            str((object_status.condition_of(each, "Failed", "FailureTarget") or {}).get("message"))
             for each in (scene.job, *scene.parts)
         )
-        named = endings.by_its_job(said, scene.job_id)
+        named = pod_endings.end_by_its_job(said, scene.job_id)
         if named is not None:
             return _gone(scene, *named)
         why = f"{failed.get('reason') or 'Failed'}: {failed.get('message') or ''}"
         return Finding(JobStatus.FAILED, "failed", "it failed, and its pods are gone", why, stuck=True)
-    return _finding(JobStatus.FAILED, endings.end(broken[0], scene.job_id), broken[0], scene, stuck=True)
+    return _finding(JobStatus.FAILED, pod_endings.pod_end(broken[0], scene.job_id), broken[0], scene, stuck=True)
 
 
-def _gone(scene: Scene, pod: str, found: Meaning) -> Finding:
+def _gone(scene: Evidence, pod: str, found: Explanation) -> Finding:
     """Make a finding of a pod that is gone: of several hosts, its name says which it was."""
     made = _plain(JobStatus.FAILED, found)
     host = _INDEX.search(pod)
@@ -122,7 +130,7 @@ def _gone(scene: Scene, pod: str, found: Meaning) -> Finding:
     return made._replace(what=what, pod=pod, stuck=True)
 
 
-def _held(scene: Scene) -> Finding | None:
+def _held(scene: Evidence) -> Finding | None:
     """Say what holds a suspended job back."""
     if not (scene.job.get("spec") or {}).get("suspend"):
         return None
@@ -137,43 +145,43 @@ def _held(scene: Scene) -> Finding | None:
             f"if this stays so, its client died: kinetic jobs cancel {scene.job_id}, and submit again",
         )
     said = _queue_says(scene)
-    found = sayings.meaning(sayings.QUEUEING, said, _context(scene))
+    found = event_patterns.explain_message(event_patterns.QUEUEING, said, _context(scene))
     return _plain(JobStatus.PENDING, found) if found else Finding(JobStatus.PENDING, "queued")
 
 
-def _queue_says(scene: Scene) -> str:
+def _queue_says(scene: Evidence) -> str:
     """Return Kueue's latest words about a job that it holds back."""
     workload = scene.workload
     if workload is None:
-        events = [event for event in reading.events_of(scene.job, scene.events) if "ueue" in str(event)]
-        return reading.said(events[-1]) if events else ""
-    for found in (reading.denied(workload, "QuotaReserved"), reading.condition(workload, "Evicted")):
+        events = [event for event in object_status.events_of(scene.job, scene.events) if "ueue" in str(event)]
+        return object_status.event_message(events[-1]) if events else ""
+    for found in (object_status.denied(workload, "QuotaReserved"), object_status.condition_of(workload, "Evicted")):
         if found is not None and found.get("message"):
             return str(found["message"])
-    if reading.condition(workload, "QuotaReserved"):
+    if object_status.condition_of(workload, "QuotaReserved"):
         return "admission check"
     return ""
 
 
-def _without_pods(scene: Scene) -> Finding | None:
-    alive = [pod for pod in scene.pods if reading.phase(pod) != "Failed" or reading.is_disrupted(pod)]
+def _without_pods(scene: Evidence) -> Finding | None:
+    alive = [pod for pod in scene.pods if object_status.pod_phase(pod) != "Failed" or object_status.is_disrupted(pod)]
     refusals = [event for event in scene.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
     if refusals and not alive:
-        said = reading.said(max(refusals, key=reading.event_time))
-        found = sayings.meaning(sayings.CREATION, said, _context(scene))
+        said = object_status.event_message(max(refusals, key=object_status.event_time))
+        found = event_patterns.explain_message(event_patterns.CREATION, said, _context(scene))
         if found is None:
-            found = Meaning("refused", "the cluster does not make its pod", said, "", stuck=True)
+            found = Explanation("refused", "the cluster does not make its pod", said, "", stuck=True)
         return _plain(JobStatus.PENDING, found)
     if scene.pods:
         return None
     return Finding(JobStatus.PENDING, "no-pod", "the cluster has not made its pod yet")
 
 
-def _of_pods(scene: Scene) -> Finding:
+def _of_pods(scene: Evidence) -> Finding:
     """Look at the newest pod of each host, and tell what is worst."""
     newest: dict[int, Object] = {}
-    for pod in sorted(scene.pods, key=lambda pod: (reading.made(pod), reading.name(pod))):
-        newest[reading.host(pod)] = pod
+    for pod in sorted(scene.pods, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod))):
+        newest[object_status.host_index(pod)] = pod
     found = [(host, _of_pod(pod, scene)) for host, pod in sorted(newest.items())]
     waits = [(host, each) for host, each in found if each.status is not JobStatus.RUNNING]
     if not waits:
@@ -186,60 +194,67 @@ def _of_pods(scene: Scene) -> Finding:
     return worst._replace(status=status, what=f"{running} of {scene.hosts} hosts run; host {host}: {worst.what}")
 
 
-def _of_pod(pod: Object, scene: Scene) -> Finding:
-    if reading.phase(pod) == "Failed":
+def _of_pod(pod: Object, scene: Evidence) -> Finding:
+    if object_status.pod_phase(pod) == "Failed":
         # The Job has not failed: another pod follows, or it fails in a moment and is not called pending until then.
-        found = endings.end(pod, scene.job_id)
+        found = pod_endings.pod_end(pod, scene.job_id)
         return _finding(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, scene, stuck=False)
-    if reading.is_disrupted(pod):
-        lost = endings.disruption(pod)
+    if object_status.is_disrupted(pod):
+        lost = pod_endings.pod_disruption(pod)
         if lost is not None:
             return _finding(JobStatus.PENDING, lost, pod, scene)
-    if reading.phase(pod) == "Succeeded":
+    if object_status.pod_phase(pod) == "Succeeded":
         return Finding(
-            JobStatus.RUNNING, "ending", "it has ended, and the cluster has not counted it yet", pod=reading.name(pod)
+            JobStatus.RUNNING,
+            "ending",
+            "it has ended, and the cluster has not counted it yet",
+            pod=object_status.object_name(pod),
         )
-    if "running" in (reading.container(pod).get("state") or {}):
-        return Finding(JobStatus.RUNNING, pod=reading.name(pod))
+    if "running" in (object_status.main_container(pod).get("state") or {}):
+        return Finding(JobStatus.RUNNING, pod=object_status.object_name(pod))
     return _pending(pod, scene)
 
 
-def _pending(pod: Object, scene: Scene) -> Finding:
-    reason, message = reading.waiting(pod)
+def _pending(pod: Object, scene: Evidence) -> Finding:
+    reason, message = object_status.waiting(pod)
     context = _context(scene, pod)
-    events = reading.events_of(pod, scene.events)
+    events = object_status.events_of(pod, scene.events)
     if reason:
         said = f"{reason}: {message}"
         # The back-off's own message says less than the failure before it, which is an event.
         if reason == "ImagePullBackOff":
-            failures = [reading.said(event) for event in events if event.get("reason") == "Failed"]
+            failures = [object_status.event_message(event) for event in events if event.get("reason") == "Failed"]
             said = f"{said} {' '.join(failures)}"
-        found = sayings.meaning(sayings.WAITING, said, context)
+        found = event_patterns.explain_message(event_patterns.WAITING, said, context)
         return _finding(JobStatus.PENDING, found, pod, scene)
-    unplaced = reading.denied(pod, "PodScheduled")
+    unplaced = object_status.denied(pod, "PodScheduled")
     if unplaced is not None:
         return _finding(JobStatus.PENDING, _unplaced(unplaced, events, context), pod, scene)
     if not (pod.get("spec") or {}).get("nodeName"):
-        return Finding(JobStatus.PENDING, "new", "the scheduler has not looked at it yet", pod=reading.name(pod))
+        return Finding(
+            JobStatus.PENDING, "new", "the scheduler has not looked at it yet", pod=object_status.object_name(pod)
+        )
     return _finding(JobStatus.PENDING, _starting(events, context), pod, scene)
 
 
-def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str, str]) -> Meaning | None:
+def _unplaced(condition: Object, events: Sequence[Object], context: Mapping[str, str]) -> Explanation | None:
     """Say why a pod has no machine: the autoscaler's last word, else the scheduler's."""
     if condition.get("reason") == "SchedulingGated":
-        return Meaning("queued", "a queue of the cluster holds it back", str(condition.get("message") or ""), "")
+        return Explanation("queued", "a queue of the cluster holds it back", str(condition.get("message") or ""), "")
     scaling = [event for event in events if event.get("reason") in _SCALING]
     failures = [event for event in scaling if event.get("reason") in _SCALING_FAILED]
-    if failures and _PAUSES in reading.said(scaling[-1]):  # it tells only that it failed, again and again
+    if failures and _PAUSES in object_status.event_message(
+        scaling[-1]
+    ):  # it tells only that it failed, again and again
         scaling.append(failures[-1])
     for event in reversed(scaling):
-        found = sayings.meaning(sayings.SCALING, reading.said(event), context)
+        found = event_patterns.explain_message(event_patterns.SCALING, object_status.event_message(event), context)
         if found is not None:
             return found
-    return sayings.meaning(sayings.SCHEDULING, str(condition.get("message") or "."), context)
+    return event_patterns.explain_message(event_patterns.SCHEDULING, str(condition.get("message") or "."), context)
 
 
-def _starting(events: Sequence[Object], context: Mapping[str, str]) -> Meaning | None:
+def _starting(events: Sequence[Object], context: Mapping[str, str]) -> Explanation | None:
     """Say what a pod does that has its machine; the last failure stays true until the container is there."""
     failures = [
         event
@@ -249,21 +264,21 @@ def _starting(events: Sequence[Object], context: Mapping[str, str]) -> Meaning |
     for event in reversed(failures or events):
         if event.get("reason") in {"Scheduled", "FailedScheduling", *_SCALING}:
             continue
-        return sayings.meaning(sayings.STARTING, reading.said(event), context)
-    return sayings.meaning(sayings.STARTING, "ContainerCreating", context)
+        return event_patterns.explain_message(event_patterns.STARTING, object_status.event_message(event), context)
+    return event_patterns.explain_message(event_patterns.STARTING, "ContainerCreating", context)
 
 
-def _context(scene: Scene, pod: Object | None = None) -> dict[str, str]:
+def _context(scene: Evidence, pod: Object | None = None) -> dict[str, str]:
     about = scene.job.get("metadata") or {}
     labels = about.get("labels") or {}
     template = (pod or {}).get("spec") or _template(scene.job)
     images = [each.get("image", "") for each in template.get("containers") or ()]
     return {
         "namespace": str(about.get("namespace") or "default"),
-        "pod": reading.name(pod or {}) or f"-l {names.JOB_LABEL}={scene.job_id}",
+        "pod": object_status.object_name(pod or {}) or f"-l {job_request.JOB_LABEL}={scene.job_id}",
         "image": next(iter(images), ""),
         "account": str(template.get("serviceAccountName") or "default"),
-        "queue": str(labels.get(names.QUEUE_LABEL) or ""),
+        "queue": str(labels.get(job_request.QUEUE_LABEL) or ""),
         "accelerator": scene.accelerator or "what the job asks for",
         "machines": scene.machines,
     }
@@ -279,20 +294,93 @@ def _template(job: Object) -> Object:
 
 
 def _finding(
-    status: JobStatus, found: Meaning | None, pod: Object, scene: Scene, *, stuck: bool | None = None
+    status: JobStatus, found: Explanation | None, pod: Object, scene: Evidence, *, stuck: bool | None = None
 ) -> Finding:
     """Make a finding of what was read from a pod."""
     if found is None:
-        return Finding(status, pod=reading.name(pod))
+        return Finding(status, pod=object_status.object_name(pod))
     made = _plain(status, found)
-    what = f"host {reading.host(pod)}: {made.what}" if scene.hosts > 1 and status is JobStatus.FAILED else made.what
-    return made._replace(what=what, pod=reading.name(pod), stuck=made.stuck if stuck is None else stuck)
+    what = (
+        f"host {object_status.host_index(pod)}: {made.what}"
+        if scene.hosts > 1 and status is JobStatus.FAILED
+        else made.what
+    )
+    return made._replace(what=what, pod=object_status.object_name(pod), stuck=made.stuck if stuck is None else stuck)
 
 
-def _plain(status: JobStatus, found: Meaning) -> Finding:
+def _plain(status: JobStatus, found: Explanation) -> Finding:
     return Finding(status, found.code, found.what, found.why, found.next, found.stuck)
 
 
 def _end_time(pod: Object) -> float:
-    ended = reading.terminated(pod) or {}
-    return reading.seconds(ended.get("finishedAt")) or float("inf")
+    ended = object_status.terminated(pod) or {}
+    return object_status.timestamp(ended.get("finishedAt")) or float("inf")
+
+
+_MOST_PODS = 3  # whose events are asked for: the newest tell what goes on
+_KUEUE_UID = "kueue.x-k8s.io/job-uid"
+
+
+def gather_evidence(client: Client, job: Object, *, hosts: int = 1, machines: str = NODES) -> Evidence:
+    """Ask for everything that is known about one job: four requests for most.
+
+    Args:
+        client: Of the cluster.
+        job: Its Job, JobSet or LeaderWorkerSet.
+        hosts: How many the job has.
+        machines: The command that lists the machines of this cluster.
+    """
+    accelerator = str(((job.get("metadata") or {}).get("annotations") or {}).get("kinetic/accelerator") or "")
+    label = str(((job.get("metadata") or {}).get("labels") or {}).get(job_request.JOB_LABEL) or "")
+    pods = client.list(POD, f"{job_request.JOB_LABEL}={label}").objects
+    newest = sorted(pods, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)))[-_MOST_PODS:]
+    events = [event for found in (job, *newest) for event in _events(client, found)]
+    if job.get("kind") == JOB_SET.name and not pods:
+        events += _events_named(
+            client, f"{object_status.object_name(job)}-{job_request.SLICE_PREFIX}-0"
+        )  # its Job's own
+    queue = (job["metadata"].get("labels") or {}).get(job_request.QUEUE_LABEL)
+    held = queue and (job.get("spec") or {}).get("suspend")
+    parts = client.list(JOB, f"{job_request.JOB_LABEL}={label}").objects if job.get("kind") == JOB_SET.name else []
+    return Evidence(job, pods, events, _workload(client, job) if held else None, accelerator, hosts, parts, machines)
+
+
+def to_diagnosis(found: Finding, job_id: str) -> Diagnosis:
+    """Put a finding into words for the user."""
+    if not found.what:
+        words = {
+            JobStatus.SUCCEEDED: "has ended well",
+            JobStatus.FAILED: "has failed",
+            JobStatus.RUNNING: f"runs in the pod {found.pod}" if found.pod else "runs",
+        }
+        what = words.get(found.status, "waits")
+        return Diagnosis(
+            f"{job_id} {what}",
+            found.why,
+            found.next or f"kinetic jobs logs {job_id} --follow",
+            found.stuck,
+            waits=found.status not in words,
+            code=found.code,
+            status=found.status,
+        )
+    told = f"{job_id}: {found.what}"
+    return Diagnosis(told, found.why, found.next, found.stuck, code=found.code, status=found.status)
+
+
+def _events(client: Client, found: Object) -> list[Object]:
+    return _events_named(client, object_status.object_name(found), str((found.get("metadata") or {}).get("uid") or ""))
+
+
+def _events_named(client: Client, name: str, uid: str = "") -> list[Object]:
+    fields = f"involvedObject.name={name}" + (f",involvedObject.uid={uid}" if uid else "")
+    with contextlib.suppress(KineticError):  # who may not read events gets a shorter answer
+        return client.list(EVENT, fields=fields).objects
+    return []
+
+
+def _workload(client: Client, job: Object) -> Object | None:
+    with contextlib.suppress(KineticError):
+        kind = discovery.workload(client)
+        found = client.list(kind, f"{_KUEUE_UID}={job['metadata'].get('uid')}").objects if kind else []
+        return found[0] if found else None
+    return None

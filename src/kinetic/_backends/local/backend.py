@@ -17,34 +17,71 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends import registry
 from kinetic._backends.clock import SYSTEM, Clock
 from kinetic._backends.local import (
-    asking,
-    burying,
-    environment,
-    launching,
-    life,
-    pulse,
-    slices,
-    soil,
-    spawning,
-    sweeping,
-    visiting,
+    completion_pipe,
+    garbage_collection,
+    inspect,
+    limits,
+    process_lock,
+    process_template,
+    recovery,
+    scheduler,
+    task_file,
 )
-from kinetic._backends.local import limits as limits_
-from kinetic._backends.local.log import FileLog
-from kinetic._backends.local.paths import Paths
+from kinetic._backends.local.inspect import FileLog
 from kinetic._backends.local.queue import Brief, Limits, Queue, Row
+from kinetic._backends.local.runtime_paths import Paths
 from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
-from kinetic._packing import runner
-from kinetic._stores import open_store, transfer
-from kinetic._wire import folders, pages
-from kinetic._wire.debug import DebugPage
-from kinetic._wire.steps import step
+from kinetic._config import home
+from kinetic._project import runner_bundle
+from kinetic._stores import open_store, parallel
+from kinetic._wire import documents, folders
+from kinetic._wire.failpoints import step
+from kinetic._wire.inspection import DebugPage
+from kinetic._wire.task import Task
 from kinetic.errors import IntegrityError, KineticError, LaunchError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
+
+
+def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> Task:
+    """Return what the keeper of a job is told.
+
+    Args:
+        launch: The job.
+        umask: The client's.
+        environ: The client's environment; a batch has the one of whoever made it.
+        queued: What the queue is told.
+    """
+    return Task(
+        job_id=launch.order.job_id,
+        order_sha256=launch.order_sha256,
+        store_url=launch.store_url,
+        key_id=launch.key_id,
+        umask=umask,
+        deadline=launch.order.deadline,
+        environment=process_template.of_job(
+            launch.order,
+            launch.placement,
+            launch.captured,
+            environ if launch.environ is None else launch.environ,
+            launch.interpreter,
+            store_url=launch.store_url,
+        ),
+        hosts=launch.placement.hosts,
+        order_key=launch.order.key if launch.child else "",
+        child=launch.child.to_json() if launch.child else None,
+        mark=launch.order.mark,
+        machine=home.machine_id(environ),
+        function=launch.order.function_name,
+        placed=launch.order.placed_early(),
+        memory_bytes=launch.order.memory_bytes,
+        retries=launch.order.retries,
+        queued=queued,
+    )
+
 
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777
@@ -92,7 +129,7 @@ class LocalBackend:
     def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
         self.paths = Paths(runtime)
         self.environ = os.environ if environ is None else environ
-        self.limits = limits_.limits(self.environ)
+        self.limits = scheduler.limits(self.environ)
         self._strict = strict
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._pulses, self._group_pulses = threading.local(), threading.local()  # each thread that watches has its own
@@ -101,7 +138,7 @@ class LocalBackend:
         self._advanced = 0.0
         self._launched = 0.0
         self._lock = threading.Lock()
-        self._submitting: dict[str, life.Life] = {}
+        self._submitting: dict[str, process_lock.ProcessLock] = {}
 
     @property
     def queue(self) -> Queue:
@@ -123,11 +160,11 @@ class LocalBackend:
         requirements: Mapping[str, Any] | None = None,  # noqa: ARG002 - this machine has none
     ) -> tuple[str, ...]:
         """Refuse what this machine cannot even emulate; see the protocol."""
-        slices.check(placement, self.environ)
+        limits.check_slice(placement, self.environ)
         if placement.kind == "gpu":
-            return limits_.check_gpus(placement, self.limits.gpus, strict=self._strict)
+            return scheduler.check_gpus(placement, self.limits.gpus, strict=self._strict)
         if placement.kind == "tpu":
-            return (slices.describe(placement),)
+            return (limits.describe_slice(placement),)
         return ()
 
     def check_store(self, url: str) -> None:
@@ -139,14 +176,14 @@ class LocalBackend:
             return
         if time.monotonic() - self._launched > _WARM_SECONDS:  # else a keeper of ours idles, or is at work
             name, _ = self._our_soil()
-            spawning.advance(self.paths, self.queue, self.limits, ready=name, soil=name)
+            scheduler.advance(self.paths, self.queue, self.limits, ready=name, soil=name)
 
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
         self.paths.make()
         with _translated():
             self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
-            held = life.take(self.paths.submitting(job_id))
+            held = process_lock.take(self.paths.submitting(job_id))
         if held is not None:
             self._submitting[job_id] = held
 
@@ -169,7 +206,7 @@ class LocalBackend:
         if len(writes) == 1:
             writes[0]()  # without a thread
         else:
-            for _ in transfer.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
+            for _ in parallel.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
                 pass
         folders.sync(self.paths.jobs)  # the names of the new folders: a row is never without its launch page
         rows = [(launch.order.job_id, launch.group, self._devices(launch.placement)) for launch in launches]
@@ -178,7 +215,7 @@ class LocalBackend:
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
-        spawning.advance(self.paths, self.queue, self.limits, soil=name)
+        scheduler.advance(self.paths, self.queue, self.limits, soil=name)
 
     def _queued(self, launch: Launch, soil_name: str, recipe: str, submitted: float) -> dict[str, Any]:
         """Return what the queue says of a job, for the case that it must be rebuilt."""
@@ -197,8 +234,8 @@ class LocalBackend:
         """Write what the keeper of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
-        launching.write(self.paths, asking.task_of(launch, mask & _MODES, self.environ, queued), launch.key)
-        pulse.make(self.paths.pulse(job_id))
+        task_file.write_task(self.paths, task_of(launch, mask & _MODES, self.environ, queued), launch.key)
+        completion_pipe.make(self.paths.pulse(job_id))
         step("client:launch-written")
 
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
@@ -207,7 +244,7 @@ class LocalBackend:
         if held is not None:
             held.release(remove=True)
         if leave_nothing:
-            burying.remove_job(self.paths, job_id)
+            recovery.remove_job(self.paths, job_id)
 
     def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
         """Look at some jobs at once; see the protocol."""
@@ -220,8 +257,8 @@ class LocalBackend:
             at_once or time.monotonic() - self._advanced > _ADVANCE_SECONDS
         ):
             self._advanced = time.monotonic()
-            burying.hand_over(self.paths, self.queue, list(rows.values()))
-            spawning.advance(self.paths, self.queue, self.limits)
+            recovery.hand_over(self.paths, self.queue, list(rows.values()))
+            scheduler.advance(self.paths, self.queue, self.limits)
             rows = self.queue.jobs(names)
         seen = {name: self._sighting(row) for name, row in rows.items()}
         for name in names:
@@ -234,7 +271,7 @@ class LocalBackend:
         found = self.queue.brief(group)
         if found and time.monotonic() - self._advanced > _ADVANCE_SECONDS:
             self._advanced = time.monotonic()
-            spawning.advance(self.paths, self.queue, self.limits)
+            scheduler.advance(self.paths, self.queue, self.limits)
             found = self.queue.brief(group)
         return {row.job_id: _brief(row) for row in found}
 
@@ -244,18 +281,18 @@ class LocalBackend:
         A pulse tells only what comes after it was opened, so whenever one was opened just now, the caller looks again.
         """
         wanted = self.queue.active(group, 2 * self.limits.slots)
-        beats: dict[str, pulse.Pulse] = self._group_pulses.__dict__.setdefault(group, {})
+        beats: dict[str, completion_pipe.CompletionReader] = self._group_pulses.__dict__.setdefault(group, {})
         for name in [name for name, beat in beats.items() if name not in wanted or not beat.listening]:
             beats.pop(name).close()
         fresh = [name for name in wanted if name not in beats]
         for name in fresh:
-            beats[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+            beats[name] = completion_pipe.CompletionReader(self.paths.pulse(name), portable=self._portable)
         if not fresh:
-            pulse.wait_for_an_end(list(beats.values()), seconds)
+            completion_pipe.wait_for_an_end(list(beats.values()), seconds)
 
     def _being_submitted(self, name: str) -> Sighting | None:
         """Look at a job that has no row: not yet, or not any more."""
-        if life.is_held(self.paths.submitting(name)):
+        if process_lock.is_held(self.paths.submitting(name)):
             return Sighting(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
         row = self.queue.jobs([name]).get(name)  # the submission may have come to its end between our two looks
         return self._sighting(row) if row is not None else None
@@ -265,12 +302,12 @@ class LocalBackend:
 
         The first call only opens the pulse: what changed before that is not told any more, so look once again.
         """
-        beats: dict[str, pulse.Pulse] = self._pulses.__dict__
+        beats: dict[str, completion_pipe.CompletionReader] = self._pulses.__dict__
         beat = beats.get(name)
         if beat is None or not beat.listening:
             if beat is not None:
                 beat.close()
-            beats[name] = pulse.Pulse(self.paths.pulse(name), portable=self._portable)
+            beats[name] = completion_pipe.CompletionReader(self.paths.pulse(name), portable=self._portable)
             self._observe([name], at_once=beat is not None)
             return True
         beat.wait(seconds)
@@ -313,24 +350,24 @@ class LocalBackend:
                     found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
         return found
 
-    def dial(self, address: DebugAddress) -> AbstractContextManager[visiting.SocketLink]:
+    def dial(self, address: DebugAddress) -> AbstractContextManager[inspect.SocketLink]:
         """Open a connection to a port of this machine; see the protocol."""
-        return visiting.dial(address.port)
+        return inspect.dial(address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:  # noqa: ARG002 - it inherits ours
         """Run a command beside a job; see the protocol."""
         row = self.queue.jobs([name]).get(name)
-        return visiting.run(self.paths, row, command, host=host, environ=self.environ)
+        return inspect.run(self.paths, row, command, host=host, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
         """Ask the processes of a job for their stacks; see the protocol."""
-        return visiting.stacks(self.paths, self.queue.jobs([name]).get(name), hosts)
+        return inspect.stacks(self.paths, self.queue.jobs([name]).get(name), hosts)
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; see the protocol."""
         for row in self.queue.ask_to_stop(names).values():
             if row.keeper:
-                pulse.poke(self.paths.wake(row.keeper))
+                completion_pipe.wake(self.paths.wake(row.keeper))
         limit = time.monotonic() + wait
         while True:
             left = [name for name, row in self.queue.jobs(names).items() if row.state != "ended"]
@@ -349,14 +386,14 @@ class LocalBackend:
         self.queue.forget(names)
         step("client:row-forgotten")
         for name in names:
-            burying.remove_job(self.paths, name)
+            recovery.remove_job(self.paths, name)
         step("client:folder-removed")
 
     def _clear_scratch(self, row: Row) -> None:
         """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
         with contextlib.suppress(KineticError, OSError):
-            if row.state != "ended" and (page := launching.read(self.paths, row.job_id)) is not None:
-                burying.clear_scratch(launching.tasks_of(self.paths, page, row.attempt))
+            if row.state != "ended" and (page := task_file.read_task(self.paths, row.job_id)) is not None:
+                recovery.clear_scratch(task_file.tasks_of(self.paths, page, row.attempt))
 
     def keep(
         self,
@@ -366,15 +403,17 @@ class LocalBackend:
     ) -> None:
         """Keep what no store may hold, in a file for its owner only; see the protocol."""
         folders.make(self.paths.groups)
-        chosen = environment.allowed(secrets["environ"], cloud=environment.is_cloud(*secrets.get("addresses", ())))
-        page = {"schema": pages.SCHEMA, **secrets, "environ": chosen}
-        launching.write_private(self.paths.kept(group), pages.write(page))
+        chosen = process_template.allowed(
+            secrets["environ"], cloud=process_template.is_cloud(*secrets.get("addresses", ()))
+        )
+        page = {"schema": documents.SCHEMA, **secrets, "environ": chosen}
+        task_file.write_private(self.paths.kept(group), documents.write(page))
         folders.sync(self.paths.groups)
 
     def kept(self, group: str) -> dict[str, Any] | None:
         """Return what was kept for a batch; see the protocol."""
         try:
-            return pages.read(self.paths.kept(group).read_bytes(), f"what was kept for {group}")
+            return documents.read(self.paths.kept(group).read_bytes(), f"what was kept for {group}")
         except FileNotFoundError:
             return None
 
@@ -386,10 +425,10 @@ class LocalBackend:
         """Look at every job of this machine; see the protocol."""
         if not self.paths.queue.exists():
             return iter(())
-        spawning.advance(self.paths, self.queue, self.limits)
+        scheduler.advance(self.paths, self.queue, self.limits)
         return iter([self._sighting(row) for row in self.queue.look()])
 
-    def sweep(self, scratch: Path | None, history: sweeping.History | None = None) -> None:
+    def sweep(self, scratch: Path | None, history: garbage_collection.History | None = None) -> None:
         """Remove what nobody needs any more, at most once an hour.
 
         Args:
@@ -397,14 +436,14 @@ class LocalBackend:
             history: Gives the page of a removed job, once it is verified.
         """
         if self.paths.queue.exists():
-            sweeping.sweep(self.paths, self.queue, scratch, history)
+            garbage_collection.sweep(self.paths, self.queue, scratch, history)
 
     def _our_soil(self, interpreter: str = "") -> tuple[str, str]:
         """Return the name and the recipe of the keepers that this client's jobs need."""
         if interpreter not in self._soils:
             self.paths.make()
-            made = soil.recipe(runner.folder(self.paths.runners), self.environ, interpreter)
-            self._soils[interpreter] = soil.name(made), pages.write(made).decode()
+            made = process_template.recipe(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
+            self._soils[interpreter] = process_template.name(made), documents.write(made).decode()
             self.queue.add_soil(*self._soils[interpreter])
         return self._soils[interpreter]
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from kinetic._backends.local import life, queue_locks, queue_repair
-from kinetic._runner import patience
+from kinetic._backends.local import process_lock, queue_repair
+from kinetic._runner.supervisor import store_retry
 from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError
 
@@ -424,13 +424,13 @@ def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = 
         try:
             return do()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + patience.HOUR:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + store_retry.HOUR:
                 raise
         time.sleep(0.005)  # some locks are not waited for by SQLite itself
-        holder = queue_locks.release_stopped_holder(path)
+        holder = queue_repair.release_stopped_holder(path)
         if holder and not is_said and clock() > begun + _SAY_SECONDS:
             is_said = True
-            queue_locks.say(path, holder)
+            queue_repair.say(path, holder)
 
 
 _left_alone: list[sqlite3.Connection | None] = []
@@ -496,13 +496,13 @@ def _gate(path: Path) -> Iterator[None]:
     """
     lock, begun = path.with_suffix(".lock"), time.monotonic()
     pause = 0.001
-    while (held := life.take(lock)) is None:
-        if time.monotonic() > begun + patience.HOUR:
+    while (held := process_lock.take(lock)) is None:
+        if time.monotonic() > begun + store_retry.HOUR:
             raise _unusable(path, f"{lock} is held by another process")
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
         if time.monotonic() > begun + _TURN_SECONDS:
-            queue_locks.release_stopped_holder(lock)
+            queue_repair.release_stopped_holder(lock)
     try:
         yield
     finally:

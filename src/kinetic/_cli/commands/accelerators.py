@@ -10,8 +10,9 @@ import click
 
 from kinetic import _output as output
 from kinetic._backends import registry
-from kinetic._cli import completing, options, tables
-from kinetic._cli.tables import Column
+from kinetic._cli import shared_options
+from kinetic._output import format as output_format
+from kinetic._output.format import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,10 +43,10 @@ _CUBE = 64  # chips; larger slices are made of whole cubes
 @click.command(
     epilog="NAME is gpu-NAME, gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, optionally followed by :spot."
 )
-@click.argument("name", required=False, metavar="[NAME]", shell_complete=completing.accelerators)
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=shared_options.accelerators)
 @click.option("--live", is_flag=True, help="Check whether the cluster has such nodes, as a submission does.")
-@options.where
-@options.as_json
+@shared_options.where
+@shared_options.as_json
 def accelerators(name: str | None, live: bool, as_json: bool, **place: str | None) -> None:
     """Show what a job can run on.
 
@@ -67,18 +68,18 @@ def accelerators(name: str | None, live: bool, as_json: bool, **place: str | Non
 def _list() -> None:
     from kinetic import _hardware as hardware
 
-    tables.show(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in hardware.GPUS.values()])
+    output_format.show(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in hardware.GPUS.values()])
     print()
-    tables.show(_TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in hardware.TPUS.values() for page in _sizes(tpu)])
+    output_format.show(_TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in hardware.TPUS.values() for page in _sizes(tpu)])
     print()
     for line in _plain_words():
-        print(tables.plain(line))
+        print(output_format.plain(line))
 
 
 def _list_json() -> None:
     from kinetic import _hardware as hardware
 
-    tables.document(
+    output_format.document(
         gpus=[_gpu_page(gpu) for gpu in hardware.GPUS.values()],
         tpus=[_tpu_page(tpu) for tpu in hardware.TPUS.values()],
     )
@@ -108,9 +109,9 @@ def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ..
         OptionError: Jobs run on this machine: there is no cluster to ask.
         CapacityError: The cluster cannot have such machines.
     """
-    from kinetic import _settings as settings
-    from kinetic._jobs import places
-    from kinetic._settings import cluster
+    from kinetic import _config as settings
+    from kinetic._config import cluster
+    from kinetic._jobs import locate
     from kinetic.errors import OptionError
 
     target = settings.resolve(
@@ -127,7 +128,7 @@ def _ask(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ..
         )
     with output.phase("asking the cluster", summary=False):
         wanted = {"settings": cluster.read(target.profile, os.environ).to_json()}
-        notes = places.backend_at(target).check(placement, wanted)
+        notes = locate.backend_at(target).check(placement, wanted)
     return notes or ("a job can run there",)
 
 
@@ -137,7 +138,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
     there = _ask(placement, place) if place is not None else ()
     if as_json:
         page = {**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}}
-        tables.document(accelerator={**page, "cluster": {"notes": [*there]}} if place is not None else page)
+        output_format.document(accelerator={**page, "cluster": {"notes": [*there]}} if place is not None else page)
         return
     rows = [
         ["name", placement.name],
@@ -156,7 +157,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
     width = max(len(row[0]) for row in rows)
     for label, text in rows:
         if text:
-            print(f"{label:<{width}}  {tables.plain(text)}")
+            print(f"{label:<{width}}  {output_format.plain(text)}")
 
 
 def _placed(name: str) -> Placement:
@@ -173,10 +174,10 @@ def _placed(name: str) -> Placement:
 
 def _here(placement: Placement) -> tuple[tuple[str, ...], bool]:
     """Say what a job for this accelerator becomes on this machine: in the words that a submission would say."""
-    from kinetic._jobs import places
+    from kinetic._jobs import locate
     from kinetic.errors import CapacityError
 
-    backend = places.local()
+    backend = locate.local()
     try:
         notes = backend.check(placement)
     except CapacityError as error:

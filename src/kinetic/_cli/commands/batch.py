@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli import batches, options, tables, tree
-from kinetic._cli.lazy import LazyGroup, show_help_alone
-from kinetic._cli.tables import Column
-from kinetic._output.format import age_text
+from kinetic._cli import batch_selection, command_tree, error_output, shared_options
+from kinetic._cli.batch_selection import Batch, BatchState
+from kinetic._cli.command_tree import LazyGroup, show_help_alone
+from kinetic._cli.commands import jobs_results
+from kinetic._cli.commands.cleanup import CleanupRequest
+from kinetic._output import format as output_format
+from kinetic._output.format import Column, age_text, duration_cell
+from kinetic._wire import threads
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._cli.batches import Batch, Standing
+    from collections.abc import Sequence
+
+    from kinetic._batches.display import View
+    from kinetic._batches.state import AdHocTracker, BatchTracker
+    from kinetic._jobs.status import Snapshot
     from kinetic._stores.protocol import Store
-    from kinetic._wire.group import Group
+    from kinetic._wire.records import Group
+
 
 COLUMNS = (
     Column("BATCH"),
@@ -31,7 +44,7 @@ COLUMNS = (
 
 @click.group(
     cls=LazyGroup,
-    later=tree.below("batch"),
+    later=command_tree.below("batch"),
     aliases={"ls": "list"},
     epilog="GROUP is the id of a batch, a unique beginning of it, or @last or - for the newest one. "
     "INDEX is the position of an input in the submitted list, from 0.",
@@ -49,8 +62,8 @@ def batch(ctx: click.Context) -> None:
 
 @click.command("list")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show only the N newest.")
-@options.where
-@options.as_json
+@shared_options.where
+@shared_options.as_json
 def list_(limit: int | None, as_json: bool, project: str | None, zone: str | None, cluster: str | None) -> None:  # noqa: ARG001 - a batch is found without its zone
     """List batches, newest first.
 
@@ -58,19 +71,19 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
 
     Example: kinetic batch list --limit 10
     """
-    from kinetic._batches import finding
+    from kinetic._batches import attach
 
-    store = finding.store_of(project, cluster)
-    newest = sorted(finding.groups(store), key=lambda group: group.created, reverse=True)[:limit]
+    store = attach.store_of(project, cluster)
+    newest = sorted(attach.list_groups(store), key=lambda group: group.created, reverse=True)[:limit]
     seen = list(filter(None, (_standing_of(group, store) for group in newest)))
     if as_json:
-        tables.document(batches=[batches.page_of(*each) for each in seen])
+        output_format.document(batches=[batch_selection.page_of(*each) for each in seen])
         return
     if not newest:
         click.echo("There are no batches; f.run_async_map(inputs) submits one", err=True)
         return
     now = time.time()
-    tables.show(COLUMNS, [_cells(*each, now) for each in seen])
+    output_format.show(COLUMNS, [_cells(*each, now) for each in seen])
     left = [each for each, standing in seen if standing.is_left]
     for each in left[:1]:
         more = f", as do {len(left) - 1} more" if len(left) > 1 else ""
@@ -78,21 +91,21 @@ def list_(limit: int | None, as_json: bool, project: str | None, zone: str | Non
         click.echo(f"next:  kinetic batch resume {each.group.group_id}", err=True)
 
 
-def _standing_of(group: Group, store: Store) -> tuple[Batch, Standing] | None:
+def _standing_of(group: Group, store: Store) -> tuple[Batch, BatchState] | None:
     """Look at a batch; one that cannot be looked at costs a line that names it, and hides no other."""
-    from kinetic._batches import finding
+    from kinetic._batches import attach
 
     try:
-        found = batches.Batch(group, finding.handle_of(group, store))
-        return found, batches.standing_of(found)
+        found = batch_selection.Batch(group, attach.handle_of(group, store))
+        return found, batch_selection.batch_state(found)
     except Exception as error:  # noqa: BLE001 - as above
         what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        click.echo(f"warning: {group.group_id} is not listed: {tables.plain(what)}", err=True)
+        click.echo(f"warning: {group.group_id} is not listed: {output_format.plain(what)}", err=True)
         return None
 
 
-def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:
-    from kinetic._batches import tally
+def _cells(batch: Batch, standing: BatchState, now: float) -> list[str]:
+    from kinetic._batches import state
 
     group = batch.group
     return [
@@ -100,7 +113,456 @@ def _cells(batch: Batch, standing: Standing, now: float) -> list[str]:
         group.group_name or "",
         group.submit_fn_name,
         str(group.total_expected),
-        tally.told(standing.counts),
-        batches.driver_of(standing),
+        state.summary_of(standing.counts),
+        batch_selection.driver_of(standing),
         age_text(now - group.created),
     ]
+
+
+_ROWS = 20  # of a table that a person reads
+_LOGS = 3  # commands for logs of failed jobs
+STATUS_COLUMNS = (
+    Column("INDEX", right=True),
+    Column("INPUT", flexible=True),
+    Column("STATUS"),
+    Column("ATTEMPT", right=True, spare=2),
+    Column("DURATION", right=True, spare=1),
+    Column("REASON", flexible=True, spare=3),
+    Column("JOB ID", spare=4),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input of a batch.
+
+    Attributes:
+        index: Its place.
+        state: In a word; see ``_batches.tally``.
+        attempt: The latest attempt at it, from 0; None when it was not submitted.
+        seen: What was seen of that attempt, or None.
+        job_id: Its id, or None.
+        refused: Why it could not be submitted, or "".
+    """
+
+    index: int
+    state: str
+    attempt: int | None
+    seen: Snapshot | None
+    job_id: str | None
+    refused: str = ""
+
+
+@click.command
+@batch_selection.on_a_batch
+@click.option(
+    "--failed", "only_failed", is_flag=True, help="Show only the inputs that failed or could not be submitted."
+)
+@click.option("--all", "everything", is_flag=True, help=f"Show every input, in order.  [default: at most {_ROWS}]")
+@click.option(
+    "-w",
+    "--watch",
+    "-f",
+    "--follow",
+    "watch",
+    is_flag=True,
+    help="Show the progress until all jobs have ended; exit code 125 if one failed.",
+)
+@click.option(
+    "--timeout",
+    type=shared_options.Duration(bare=True),
+    metavar="TIME",
+    help="With --watch: stop after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
+)
+@shared_options.as_json
+@click.pass_context
+def status(
+    ctx: click.Context,
+    /,
+    batch: Batch,
+    only_failed: bool,
+    everything: bool,
+    watch: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Show the state of a batch and of its jobs.
+
+    Without --all the table shows some jobs: failed ones first, then running ones. --json always has all of
+    them. Ctrl-C stops watching and does not end any job.
+
+    Example: kinetic batch status @last --failed
+    """
+    if timeout is not None and not watch:
+        raise click.UsageError("--timeout requires --watch")
+    if watch:
+        watched(batch, timeout)
+    standing = batch_selection.batch_state(batch)
+    rows = _rows(batch, only_failed=only_failed, limit=None if everything or as_json else _ROWS)
+    if as_json:
+        shown = [_page(batch, row) for row in _looked_at(batch, rows.shown)]
+        output_format.document(batch=batch_selection.page_of(batch, standing), jobs=shown)
+    else:
+        _show(batch, standing, rows)
+    ctx.exit(error_output.JOB_FAILED if watch and has_failed(standing) else 0)
+
+
+def watched(batch: Batch, timeout: float | None) -> None:
+    """Wait until a batch has ended, or until nobody is left who would submit the rest of it."""
+    batch.handle._poll.needs_driver = True  # noqa: SLF001 - the terminal's side of the same thing
+    batch.handle.wait(timeout=timeout)  # which says on Ctrl-C that the batch goes on, and how to cancel it
+
+
+def has_failed(standing: BatchState) -> bool:
+    """Say whether a batch did not come to a good end, as far as it has come to one."""
+    from kinetic._batches import state
+
+    return any(standing.counts[state] for state in (state.FAILED, state.CANCELLED, state.REFUSED, state.MISSING))
+
+
+class _Rows(NamedTuple):
+    shown: list[Row]
+    more: int
+
+
+def _rows(batch: Batch, *, only_failed: bool, limit: int | None) -> _Rows:
+    """Choose which inputs are shown; nothing is read for those that are not."""
+    from kinetic._batches import state
+
+    refused = batch.handle.submission_failures
+    tracker = batch.handle._seeing()  # noqa: SLF001 - as above
+    states = {index: state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))}
+    bad = {state.FAILED, state.REFUSED}
+    chosen = [index for index, state in states.items() if not only_failed or state in bad]
+    if limit is not None and len(chosen) > limit:
+        first = (state.FAILED, state.REFUSED, state.AGAIN, state.RUNNING)
+        ranks = {state: rank for rank, state in enumerate(first)}
+        chosen = sorted(chosen, key=lambda index: (ranks.get(states[index], len(ranks)), index))
+    shown = [_row(batch, tracker, index, states[index], refused) for index in chosen[:limit]]
+    return _Rows(shown, len(chosen) - len(shown))
+
+
+def _row(
+    batch: Batch, tracker: BatchTracker | AdHocTracker, index: int, state: str, refused: dict[int, Exception]
+) -> Row:
+    job = batch.handle.jobs[index]
+    attempt = tracker.attempts[index] if job is not None else None
+    why = " ".join(str(refused[index]).split()) if index in refused else ""
+    return Row(index, state, attempt, None, job.job_id if job is not None else None, why)
+
+
+def _looked_at(batch: Batch, rows: Sequence[Row]) -> list[Row]:
+    """Read of each job that is shown when it ran and why it failed."""
+    from kinetic._jobs.status import observe_many
+
+    jobs = [(row, job) for row in rows if (job := batch.handle.jobs[row.index]) is not None]
+    looks = observe_many([job for _, job in jobs])
+    seen = {row.index: look for (row, _), look in zip(jobs, looks, strict=True)}
+    return [replace(row, seen=seen.get(row.index)) for row in rows]
+
+
+def _show(batch: Batch, standing: BatchState, rows: _Rows) -> None:
+    from kinetic._batches import state
+
+    group = batch.group
+    print(f"{group.group_id}: {state.summary_of(standing.counts)}, of {group.total_expected}")
+    about = filter(None, (group.group_name, f"{group.submit_fn_name} on {group.handle.get('accelerator')}"))
+    driver = batch_selection.driver_of(standing)
+    age = f"{age_text(time.time() - group.created)} ago"
+    print(output_format.plain(", ".join([*about, f"submitted {age}", *([f"driven by {driver}"] if driver else [])])))
+    shown = _looked_at(batch, rows.shown)
+    if shown:
+        print()
+        output_format.show(STATUS_COLUMNS, [_status_cells(batch, row) for row in shown])
+    if rows.more:
+        click.echo(f"and {rows.more} more: kinetic batch status {group.group_id} --all", err=True)
+    failed = [row.index for row in shown if row.state == state.FAILED]
+    for index in failed[:_LOGS]:
+        click.echo(f"log of [{index}]:  kinetic batch logs {group.group_id} {index}", err=True)
+    batch_selection.report_unsubmitted(batch, standing)
+
+
+def _status_cells(batch: Batch, row: Row) -> list[str]:
+    return [
+        str(row.index),
+        batch_selection.input_of(batch, row.index),
+        row.state,
+        "" if row.attempt is None else str(row.attempt),
+        duration_cell(_times(row)[2]),
+        _reason(row),
+        row.job_id or "",
+    ]
+
+
+def _reason(row: Row) -> str:
+    """Say how a job failed or what it waits for; of one that was collected nothing else is left."""
+    from kinetic._batches import state
+    from kinetic._batches.state import REMOVED
+
+    if row.seen is None:
+        return row.refused
+    if row.state == state.SUCCEEDED:
+        return "collected" if row.seen.status.value == "NOT_FOUND" else ""
+    if row.state in {REMOVED, state.CANCELLED}:
+        return ""
+    return output_format.plain(row.seen.reason)
+
+
+def _times(row: Row) -> tuple[float | None, float | None, float | None]:
+    """Return when the job began and ended, and how long it took or takes, in seconds."""
+    witness = (row.seen.outcome or row.seen.sighting) if row.seen is not None else None
+    if witness is None or witness.started is None:
+        return None, None, None
+    until = time.time() if row.seen is not None and not row.seen.status.is_final else witness.ended
+    return witness.started, witness.ended, round(until - witness.started, 3) if until else None
+
+
+def _page(batch: Batch, row: Row) -> dict[str, Any]:
+    from kinetic._wire import names
+
+    started, ended, seconds = _times(row)
+    return {
+        "index": row.index,
+        "input": batch_selection.input_of(batch, row.index),
+        "state": row.state.replace(" ", "_"),
+        "status": row.seen.status.value if row.seen is not None else None,
+        "job_id": row.job_id,
+        "attempt": row.attempt,
+        "reason": _reason(row),
+        "started_at": names.utc(started) if started else None,
+        "ended_at": names.utc(ended) if ended else None,
+        "duration_seconds": seconds,
+    }
+
+
+_PATIENCE_SECONDS = 10.0  # how long removing waits for processes; see _batches/closing.py
+
+
+@click.command
+@batch_selection.on_a_batch
+@shared_options.as_json
+def cancel(batch: Batch, as_json: bool) -> None:
+    """Cancel the running, pending and unsubmitted jobs of a batch.
+
+    Jobs that have ended, their results and all logs are kept. The process that submits the batch stops.
+
+    Example: kinetic batch cancel @last
+    """
+    from kinetic._batches import state
+    from kinetic._batches.state import REMOVED
+
+    batch.handle._refreshed()  # noqa: SLF001 - the terminal's side of the same thing
+    before = batch_selection.batch_state(batch)
+    batch.handle.cancel()
+    after = batch_selection.batch_state(batch)
+    group_id, ended = batch.group.group_id, after.counts[state.CANCELLED] - before.counts[state.CANCELLED]
+    if as_json:
+        output_format.document(batch=batch_selection.page_of(batch, after), cancelled=ended)
+    jobs = "1 job" if ended == 1 else f"{ended} jobs"
+    others = state.summary_of(after.counts, of=(state.SUCCEEDED, state.FAILED, REMOVED, state.MISSING))
+    click.echo(f"{group_id} is cancelled: {jobs} cancelled{f'; {others}' if others else ''}", err=True)
+
+
+@click.command
+@batch_selection.on_a_batch
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--k8s/--no-k8s",
+    default=True,
+    help="Remove the processes, queue entries and working folders, or the Kubernetes objects.",
+)
+@click.option("--gcs/--no-gcs", default=True, help="Remove the stored files and the batch itself.")
+@shared_options.as_json
+def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_json: bool) -> None:
+    """Remove a batch: its jobs, their results and logs, and itself.
+
+    Running jobs are stopped first. The batch can then no longer be found, unless --no-gcs keeps its stored files.
+    Files in output folders are always kept.
+
+    Example: kinetic batch cleanup @last --yes
+    """
+    group_id = batch.group.group_id
+    CleanupRequest(k8s, gcs, _PATIENCE_SECONDS).check(f"kinetic batch cleanup {group_id}")
+    standing = batch_selection.batch_state(batch)
+    removed = False
+    if dry_run:
+        click.echo(f"{group_id} would be removed: {_state_in_words(standing)}", err=True)
+    elif yes or _is_agreed(batch, standing, results=gcs):
+        batch.handle.cleanup(k8s=k8s, gcs=gcs)
+        removed = True
+        kept = "" if k8s and gcs else "; its stored files are kept" if k8s else "; its resources are kept"
+        click.echo(f"{group_id} is removed: {_state_in_words(standing)}{kept}", err=True)
+    else:
+        click.echo("nothing was removed", err=True)
+    if as_json:
+        output_format.document(batch=batch_selection.page_of(batch, standing), removed=removed)
+
+
+def _is_agreed(batch: Batch, standing: BatchState, *, results: bool) -> bool:
+    """Ask a person; where there is none, nothing is removed.
+
+    Raises:
+        OptionError: There is no terminal.
+    """
+    from kinetic._batches import state
+    from kinetic.errors import OptionError
+
+    group_id = batch.group.group_id
+    if not shared_options.can_ask():
+        raise OptionError(
+            f"nothing was removed: {group_id} would be removed, {_state_in_words(standing)}",
+            why="not a terminal: pass --yes to confirm",
+            next=f"kinetic batch cleanup {group_id} --yes",
+        )
+    running = standing.counts[state.RUNNING] + standing.counts[state.WAITING]
+    open_ = f", {running} of them not ended" if running else ""
+    waiting = _uncollected(batch) if results else 0
+    lost = f", with {'1 uncollected result' if waiting == 1 else f'{waiting} uncollected results'}" if waiting else ""
+    return shared_options.is_agreed(f"Remove {group_id} with {batch.group.total_expected} jobs{open_}{lost}?")
+
+
+def _uncollected(batch: Batch) -> int:
+    """Count the results that are still in the store."""
+    return batch.handle.status_counts().get("SUCCEEDED", 0)  # one that was collected is NOT_FOUND
+
+
+def _state_in_words(standing: BatchState) -> str:
+    from kinetic._batches import state
+
+    return state.summary_of(standing.counts)
+
+
+@click.command
+@batch_selection.on_a_batch
+@click.argument("index", type=click.IntRange(min=0), metavar="INDEX")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N lines.")
+@click.option(
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="Show attempt N, from 0.  [default: the newest]"
+)
+@click.option("--host", default="0", metavar="N|all", help="Show host N of a slice, or all hosts.  [default: 0]")
+@click.pass_context
+def logs(
+    ctx: click.Context, /, batch: Batch, index: int, follow: bool, tail: int | None, attempt: int | None, host: str
+) -> None:
+    """Print the log of one job of a batch.
+
+    INDEX is the position of the input, from 0. Each attempt of an input is a job with its own log.
+
+    Example: kinetic batch logs @last 3 --follow
+    """
+    job_id = _job_id(batch, index, attempt)
+    # Its attempt at the input chose the job; within the job it is the newest one.
+    ctx.invoke(jobs_results.logs, job_id=job_id, follow=follow, tail=tail, attempt=None, host=host)
+
+
+def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
+    """Return the id of the job that tried an input.
+
+    Raises:
+        OptionError: There is no such input, or no such attempt at it.
+    """
+    from kinetic.errors import OptionError
+
+    group_id, total = batch.group.group_id, batch.group.total_expected
+    if index >= total:
+        raise OptionError(
+            f"{group_id} has no input {index}",
+            why=f"it has {total} inputs, counted from 0",
+            next=f"kinetic batch logs {group_id} {total - 1}",
+        )
+    tracker = batch.handle._refreshed()  # noqa: SLF001 - the terminal's side of the same thing
+    newest = tracker.attempts[index]
+    if newest < 0:
+        error = batch.handle.submission_failures.get(index)
+        raise OptionError(
+            f"input {index} of {group_id} has no log",
+            why=f"it could not be submitted: {error}" if error else "it is not submitted yet",
+            next=f"kinetic batch status {group_id}",
+        )
+    if attempt is not None and attempt > newest:
+        raise OptionError(
+            f"input {index} of {group_id} has no attempt {attempt}",
+            why=f"attempts are counted from 0, and the newest is {newest}",
+            next=f"kinetic batch logs {group_id} {index} --attempt {newest}",
+        )
+    return batch.group.child_id(index, newest if attempt is None else attempt)
+
+
+_LOOK_SECONDS = 0.2
+
+
+@click.command
+@batch_selection.on_a_batch
+@click.option("--failed", "again", is_flag=True, help="Also run failed inputs again, once each.")
+def resume(batch: Batch, again: bool) -> None:
+    """Submit the missing inputs of a batch whose driver has ended.
+
+    It runs until all inputs are submitted; if the batch has retries, until the last attempts are submitted.
+    Ctrl-C ends it at any time: submitted jobs keep running, and the same command submits the rest. Jobs
+    that run, succeeded or were collected are not started again.
+
+    Example: kinetic batch resume @last
+    """
+    from kinetic._batches import resume as batch_resume
+
+    standing = batch_selection.batch_state(batch)
+    if not again and _is_over(standing):
+        click.echo(
+            f"{batch.group.group_id} has ended: {_state_in_words(standing)}; all inputs were submitted", err=True
+        )
+        return
+    try:
+        with _shown(batch):
+            if again:
+                batch_resume.retry_failed(batch.handle, here=True)
+            else:
+                batch_resume.resume(batch.handle, batch.group, here=True)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\ndetached from {batch.group.group_id}: {_state_in_words(batch_selection.batch_state(batch))}", err=True
+        )
+        click.echo(
+            f"submitted jobs keep running; to submit the rest: kinetic batch resume {batch.group.group_id}", err=True
+        )
+        raise
+    after = batch_selection.batch_state(batch)
+    click.echo(f"{batch.group.group_id}: {_state_in_words(after)}", err=True)
+    if not _is_over(after):
+        click.echo(f"next:  kinetic batch status {batch.group.group_id} --watch", err=True)
+
+
+def _is_over(standing: BatchState) -> bool:
+    """Say whether nothing runs, waits or is to be submitted: taking the lease would then only disturb."""
+    from kinetic._batches import state
+
+    return not standing.open and not any(standing.counts[state] for state in (state.RUNNING, state.WAITING))
+
+
+def _shown(batch: Batch) -> AbstractContextManager[object]:
+    """Show how a batch goes from a thread of its own, while the caller's thread drives it."""
+    from kinetic._batches import display
+
+    stack = ExitStack()
+    shown = stack.enter_context(display.show_progress(batch.handle, summary=False))
+    stack.callback(_keep_looking(batch, shown))
+    return stack
+
+
+def _keep_looking(batch: Batch, shown: View) -> Callable[[], None]:
+    over = threading.Event()
+    tracker = batch.handle._seeing()  # noqa: SLF001 - the terminal's side of the same thing
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            shown.look(tracker)
+
+    thread = threads.begin(look, "kinetic-view")
+
+    def stop() -> None:
+        over.set()
+        if thread is not None:
+            thread.join()
+
+    return stop

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic._cli import options, tables, values
-from kinetic._cli.tables import Column
-from kinetic._settings import variables
-from kinetic._settings.job_options import BY_NAME
+from kinetic._cli import shared_options
+from kinetic._cli import tables as cli_tables
+from kinetic._config import variables
+from kinetic._config.options import BY_NAME
+from kinetic._output import format as output_format
+from kinetic._output.format import Column
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic import _settings as settings
+    from kinetic import _config as settings
 
 _COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
 _DEFAULT = "default"
@@ -48,7 +50,7 @@ class Row(NamedTuple):
 
 @click.command
 @click.argument("what", required=False, type=click.Choice(["show"]), metavar="[show]")
-@options.as_json
+@shared_options.as_json
 def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" and "config show" are the same
     """Show every setting, its value and its source.
 
@@ -62,13 +64,13 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
     if as_json:
         found = [{**row._asdict(), "value": _shown(row)} for row in rows]
         problems = [problem.what for problem in look.problems]
-        tables.document(settings=found, notes=look.notes, unknown_variables=strange, problems=problems)
+        output_format.document(settings=found, notes=look.notes, unknown_variables=strange, problems=problems)
     else:
-        tables.show(_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
+        output_format.show(_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
         for note in look.notes:
-            click.echo(tables.plain(note), err=True)
+            click.echo(output_format.plain(note), err=True)
         if strange:
-            click.echo(f"warning: {variables.told(strange)}", err=True)
+            click.echo(f"warning: {variables.unknown_in_words(strange)}", err=True)
     if look.problems:
         raise look.problems[0]
 
@@ -98,7 +100,7 @@ class _Look:
             self.problems.append(error)
 
     def _of_profile(self) -> Iterator[Row]:
-        from kinetic._settings import profiles
+        from kinetic._config import profiles
 
         file = profiles.profiles_file(os.environ)
         yield Row("profiles_file", str(file), _variable("KINETIC_PROFILES_FILE"))
@@ -109,7 +111,7 @@ class _Look:
         yield Row("profile", choice.profile.name if choice.profile else None, source)
 
     def _of_place(self) -> Iterator[Row]:
-        from kinetic import _settings as settings
+        from kinetic import _config as settings
 
         target = settings.resolve()
         for name in _PLACE:
@@ -119,14 +121,14 @@ class _Look:
             yield Row("kube_context" if name == "context" else name, value, found.source, otherwise)
 
     def _of_clusters(self) -> Iterator[Row]:
-        from kinetic._settings import cluster
+        from kinetic._config import cluster
 
         yield Row("owner", cluster.owner(os.environ), _variable("KINETIC_OWNER"))
         for field in cluster.FIELDS:
             yield from self._tried(partial(self._of_cluster, field))
 
     def _of_cluster(self, field: str) -> Iterator[Row]:
-        from kinetic._settings import VARIABLES, cluster
+        from kinetic._config import VARIABLES, cluster
 
         found = cluster.look_up(field, self._profile, os.environ)
         otherwise = {variable.name: variable.default for variable in VARIABLES}[f"KINETIC_{field.upper()}"]
@@ -134,41 +136,41 @@ class _Look:
         yield Row(field, value, found.source, otherwise)
 
     def _of_machine(self) -> Iterator[Row]:
-        from kinetic import _settings as settings
-        from kinetic._backends.local import limits
-        from kinetic._images import environments
+        from kinetic import _config as settings
+        from kinetic._backends.local import scheduler
+        from kinetic._images import isolated_environment
 
         yield Row("runtime_dir", str(settings.runtime_folder(os.environ)), _variable("KINETIC_RUNTIME_DIR"))
         yield Row("machine_id", settings.machine_id(os.environ), _variable("KINETIC_MACHINE_ID"))
-        mode = environments.wanted(os.environ)
-        yield Row("local_env", mode, _variable(environments.VARIABLE))
-        found = limits.limits(os.environ)
+        mode = isolated_environment.wanted(os.environ)
+        yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
+        found = scheduler.limits(os.environ)
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
         yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
 
     def _of_jobs(self) -> Iterator[Row]:
-        from kinetic._jobs import defaults
-        from kinetic._settings import project_file
+        from kinetic._config import project_file
+        from kinetic._jobs import options as job_options
 
         root = self._project()
         written = project_file.read_project_options(root) if root is not None else None
-        for name in defaults.NAMES:
+        for name in job_options.NAMES:
             yield from self._tried(partial(self._of_option, name, root))
         if written is not None:
             for name, value in written.values.items():
-                if name not in defaults.NAMES:
+                if name not in job_options.NAMES:
                     yield Row(name, value, f"[tool.kinetic] in {written.file}")
 
     def _of_option(self, name: str, root: Path | None) -> Iterator[Row]:
-        from kinetic._jobs import defaults
+        from kinetic._jobs import options as job_options
 
-        found = defaults.look_up(root, self._profile, os.environ, only=[name])
+        found = job_options.look_up(root, self._profile, os.environ, only=[name])
         self.notes += [note for note in found.notes if note not in self.notes]
         yield Row(name, *found.options[name])
 
     def _project(self) -> Path | None:
         """Return the root of the project of the current folder, or None where there is none, such as at home."""
-        from kinetic._packing import root
+        from kinetic._project import root
         from kinetic.errors import ProjectRootError
 
         try:
@@ -188,7 +190,7 @@ def _is_the_contexts(name: str, target: settings.Target) -> bool:
 
 def _others(told: set[str]) -> Iterator[Row]:
     """Yield what only the environment can set: its value there, else what holds without it, in words."""
-    from kinetic._settings import VARIABLES
+    from kinetic._config import VARIABLES
 
     for variable in VARIABLES:
         name = variable.name.removeprefix("KINETIC_").lower()
@@ -203,8 +205,8 @@ def _variable(name: str) -> str:
 
 
 def _shown(row: Row) -> Any:
-    return values.without_secrets(row.value) if isinstance(row.value, str) else row.value
+    return cli_tables.without_secrets(row.value) if isinstance(row.value, str) else row.value
 
 
 def _cell(row: Row) -> str:
-    return values.text_of(_shown(row)) or row.otherwise
+    return cli_tables.text_of(_shown(row)) or row.otherwise

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic._cli import options, tables
-from kinetic._cli.tables import Column
-from kinetic._output.format import age_text, size_text
+from kinetic._cli import shared_options
+from kinetic._output import format as output_format
+from kinetic._output.format import Column, age_text, size_text
 
 if TYPE_CHECKING:
     from kinetic._maintenance.garbage_collection import Removed
@@ -29,7 +29,7 @@ _NAMED = 5  # results named in the warning
 
 @click.command
 @click.option("--clean", is_flag=True, help="First remove expired files; never outputs or uncollected results.")
-@options.as_json
+@shared_options.as_json
 def disk(clean: bool, as_json: bool) -> None:
     """Show the disk space that kinetic uses, and why.
 
@@ -39,20 +39,20 @@ def disk(clean: bool, as_json: bool) -> None:
 
     Example: kinetic disk --clean
     """
-    from kinetic._jobs import places
+    from kinetic._jobs import locate
     from kinetic._jobs.status import value_since
     from kinetic._maintenance import garbage_collection, usage
 
-    home, runtime = places.home(), places.runtime()
-    store = places.local_store()
+    home, runtime = locate.home(), locate.runtime()
+    store = locate.local_store()
     swept = garbage_collection.collect(store, home, runtime) if clean else None
     found, now = usage.measure(home, runtime, store, functools.partial(value_since, store)), time.time()
     if as_json:
-        tables.document(**_page(found, now), removed=swept._asdict() if swept else None)
+        output_format.document(**_page(found, now), removed=swept._asdict() if swept else None)
     else:
-        tables.show(COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
+        output_format.show(COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
         click.echo(
-            f"{size_text(found.size_bytes)} in {tables.plain(', '.join(map(os.fspath, found.places)))}", err=True
+            f"{size_text(found.size_bytes)} in {output_format.plain(', '.join(map(os.fspath, found.places)))}", err=True
         )
     if swept is not None:
         click.echo(_told(swept), err=True)

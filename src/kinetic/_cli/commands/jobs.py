@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from kinetic import _output as output
-from kinetic._cli import durations, job_table, options, tables, tree
+from kinetic._cli import command_tree, error_output, job_table, shared_options
+from kinetic._cli.command_tree import LazyGroup, show_help_alone
 from kinetic._cli.job_table import Filters
-from kinetic._cli.lazy import LazyGroup, show_help_alone
+from kinetic._output import format as output_format
 from kinetic._output.format import table_lines
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kinetic._backends.protocol import Diagnosis
     from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.status import Snapshot
+
 
 STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "NOT_FOUND", "CANCELLED")
 _WATCH_SECONDS = 2.0
@@ -25,7 +31,7 @@ _WATCH_SECONDS = 2.0
 
 @click.group(
     cls=LazyGroup,
-    later=tree.below("jobs"),
+    later=command_tree.below("jobs"),
     aliases={"ls": "list"},
     epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job.",
 )
@@ -58,12 +64,12 @@ def jobs(ctx: click.Context) -> None:
 )
 @click.option(
     "--since",
-    type=durations.Duration(),
+    type=shared_options.Duration(),
     metavar="AGE",
     help="Show only jobs submitted within this time, such as 10m, 12h or 7d.",
 )
 @click.option(
-    "--older-than", type=durations.Duration(), metavar="AGE", help="Show only jobs submitted longer ago than this."
+    "--older-than", type=shared_options.Duration(), metavar="AGE", help="Show only jobs submitted longer ago than this."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show only the first N rows.")
 @click.option(
@@ -76,8 +82,8 @@ def jobs(ctx: click.Context) -> None:
 @click.option("--children", is_flag=True, help="Show each job of a batch instead of one row for the batch.")
 @click.option("--watch", is_flag=True, help="Refresh the table every two seconds, until Ctrl-C.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
-@options.where
-@options.as_json
+@shared_options.where
+@shared_options.as_json
 def list_(
     everything: bool,
     statuses: tuple[str, ...],
@@ -109,11 +115,11 @@ def list_(
     with output.phase("looking at the jobs", summary=False):
         pages = _pages(wanted)
     if as_json:
-        tables.document(jobs=pages)
+        output_format.document(jobs=pages)
         return
     if pages:
         now = time.time()
-        tables.show(job_table.COLUMNS, [job_table.cells(page, now) for page in pages])
+        output_format.show(job_table.COLUMNS, [job_table.cells(page, now) for page in pages])
     else:
         which = "There are no jobs" if filters == Filters() else "There are no matching jobs"
         more = "" if everything else "; for removed jobs: kinetic jobs list --all"
@@ -145,10 +151,10 @@ def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
     """
     import shutil
 
-    from kinetic._output import live
+    from kinetic._output import terminal
     from kinetic.errors import OptionError
 
-    if as_json or not live.is_possible():
+    if as_json or not terminal.is_possible():
         raise OptionError(
             "--watch cannot be used here",
             why="--json prints one document" if as_json else "standard error is not a terminal",
@@ -161,15 +167,15 @@ def _watch(wanted: _Wanted, *, as_json: bool) -> NoReturn:
             rows = [job_table.cells(page, now) for page in pages]
             width = shutil.get_terminal_size().columns - 1
             shown = table_lines(job_table.COLUMNS, rows, columns_wide=width) if rows else ["There are no matching jobs"]
-            live.show_lines(shown, owner=screen)
+            terminal.show_lines(shown, owner=screen)
             time.sleep(_WATCH_SECONDS)
     finally:
-        live.release(screen)
+        terminal.release(screen)
 
 
 @click.command
-@options.on_a_job
-@options.as_json
+@shared_options.on_a_job
+@shared_options.as_json
 def show(handle: JobHandle, as_json: bool) -> None:
     """Show all details of a job.
 
@@ -177,14 +183,14 @@ def show(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs show @last
     """
-    from kinetic._jobs import describing
+    from kinetic._jobs import serializers
     from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
         seen = observe(handle)
-        page = describing.page_of(handle, seen) | describing.more(handle, seen)
+        page = serializers.job_to_json(handle, seen) | serializers.details_of(handle, seen)
     if as_json:
-        tables.document(job=page)
+        output_format.document(job=page)
         return
     known = {name: text for name, value in page.items() if (text := _text(value))}
     width = max(map(len, known))
@@ -193,8 +199,8 @@ def show(handle: JobHandle, as_json: bool) -> None:
 
 
 @click.command
-@options.on_a_job
-@options.as_json
+@shared_options.on_a_job
+@shared_options.as_json
 def status(handle: JobHandle, as_json: bool) -> None:
     """Print the status of a job.
 
@@ -203,36 +209,36 @@ def status(handle: JobHandle, as_json: bool) -> None:
 
     Example: kinetic jobs status @last
     """
-    from kinetic._jobs import describing
+    from kinetic._jobs import serializers
     from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
         seen = observe(handle)
-    page = describing.page_of(handle, seen)
+    page = serializers.job_to_json(handle, seen)
     if as_json:
-        tables.document(job=page)
+        output_format.document(job=page)
         return
-    print(f"{handle.job_id}: {tables.status(page, time.time())}")
+    print(f"{handle.job_id}: {output_format.status(page, time.time())}")
     if reason := page["reason"]:
-        click.echo(f"why:   {tables.plain(reason)}", err=True)
+        click.echo(f"why:   {output_format.plain(reason)}", err=True)
     _say_if_nobody_keeps([page])
 
 
 def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     """Return what is told of each job, in the order of the rows."""
-    from kinetic._jobs import describing, finding, places
+    from kinetic._jobs import find, locate, serializers
     from kinetic._jobs.status import observe_many
 
     now, filters = time.time(), wanted.filters
-    found = finding.known(**wanted.place) if wanted.everything else None
-    every = found.live if found is not None else finding.list_jobs(**wanted.place)
+    found = find.known_jobs(**wanted.place) if wanted.everything else None
+    every = found.live if found is not None else find.list_jobs(**wanted.place)
     live = [job for job in every if filters.may_hold(job.func_name, job.created_at, now)]
-    urls = {store: places.store_of(job).url for store, job in {job.store: job for job in live}.items()}
+    urls = {store: locate.store_of(job).url for store, job in {job.store: job for job in live}.items()}
     stores = {job.job_id: urls[job.store] for job in live}
     past = []
     for page in found.past if found is not None else ():
         with _told_of(str(page.get("job_id"))):
-            told = describing.past(page)
+            told = serializers.history_to_json(page)
             if filters.may_hold(told["function"], told["created_at"], now):
                 past.append(told)
                 stores[told["job_id"]] = str(page.get("store") or "")
@@ -242,7 +248,7 @@ def _pages(wanted: _Wanted) -> list[dict[str, Any]]:
     shown = []
     for handle, seen in zip(live, observe_many(live, from_index=True), strict=True):
         with _told_of(handle.job_id):
-            shown.append(describing.page_of(handle, seen))
+            shown.append(serializers.job_to_json(handle, seen))
     shown += past
     if found is not None:
         order = {job_id: number for number, job_id in enumerate(found.order)}
@@ -261,7 +267,7 @@ def _told_of(job_id: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - as above
         what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        click.echo(f"warning: {job_id} is not listed: {tables.plain(what)}", err=True)
+        click.echo(f"warning: {job_id} is not listed: {output_format.plain(what)}", err=True)
 
 
 def _text(value: object) -> str:
@@ -270,16 +276,307 @@ def _text(value: object) -> str:
         return ", ".join(f"{name} {seconds:.3f}" for name, seconds in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return "" if value is None or value is False else tables.plain(str(value))
+    return "" if value is None or value is False else output_format.plain(str(value))
 
 
 def _say_if_nobody_keeps(pages: list[dict[str, Any]]) -> None:
     """Say so when jobs of this machine wait and no process is there that would start them."""
-    from kinetic._jobs import places
+    from kinetic._jobs import locate
 
     waiting = sum(page["status"] == "PENDING" and page["where"] == "this machine" for page in pages)
-    if waiting and not places.is_supervised():
+    if waiting and not locate.is_supervised():
         what = "1 job is pending" if waiting == 1 else f"{waiting} jobs are pending"
         click.echo(
             f"{what}, and no supervisor is running: the next command starts one, such as kinetic jobs list", err=True
         )
+
+
+_CAUSES_WITH_A_REASON = frozenset({"runner", "serialization"})  # of the others, the log is the evidence
+_INDENT = " " * len("phase: ")
+_LONG_ROW = 3  # hosts; of more, the first and the last are named
+_MOST_LOOKS = 3  # at a job that changes while it is looked at
+_LINES = 10  # of the log of a job that failed
+_LOG_BYTES = 16 << 10
+# The runner's phases, as a person would say where a job was.
+_PHASES = {
+    "order": "before the function started: reading the order",
+    "artifact verification": "before the function started: fetching and verifying the uploaded files",
+    "context extract": "before the function started: unpacking the project",
+    "environment setup": "before the function started: setting up the environment",
+    "debugger setup": "before the function started: starting the debug server, or waiting for a debugger",
+    "payload unpickle": "before the function started: loading the function and its arguments, and importing modules",
+    "execute": "while the function ran",
+    "result serialization": "after the function returned: pickling the value",
+}
+
+
+class Explanation(NamedTuple):
+    """Why a job is as it is.
+
+    Attributes:
+        what: One sentence.
+        why: The evidence, or "".
+        phase: Where a failed job was, or "".
+        log: The last lines of a failed job's log.
+        next: What to do now; a command that can be pasted, or "".
+    """
+
+    what: str
+    why: str = ""
+    phase: str = ""
+    log: tuple[str, ...] = ()
+    next: str = ""
+
+
+@click.command
+@shared_options.on_a_job
+@shared_options.as_json
+def explain(handle: JobHandle, as_json: bool) -> None:
+    """Show why a job is pending or failed, and what to do.
+
+    For a pending job: what it waits for, and which jobs use it. For a failed job: the cause, the phase, the last
+    lines of its log. The last line is the next command to run.
+
+    Example: kinetic jobs explain @last
+    """
+    from kinetic._jobs import serializers
+
+    with output.phase("looking at the job", summary=False):
+        seen, told = _look(handle)
+        page = serializers.job_to_json(handle, seen)
+    if as_json:
+        head = {"job_id": handle.job_id, "function": handle.func_name, "status": page["status"]}
+        output_format.document(**head, **told._asdict())
+        return
+    print(f"{handle.job_id}: {output_format.status(page, time.time())}")
+    for name, text in (("what", told.what), ("why", told.why), ("phase", told.phase)):
+        _line(name, text)
+    _line("log", "\n".join(told.log))
+    _line("next", told.next)
+
+
+def _look(handle: JobHandle) -> tuple[Snapshot, Explanation]:
+    """Look at a job and explain it as it was at that moment: where it changed in between, look again."""
+    from dataclasses import replace
+
+    from kinetic._jobs.status import observe
+
+    for _ in range(_MOST_LOOKS):
+        seen = observe(handle)
+        told = _diagnosis(handle, seen)
+        is_gone = told is None or (told.status is not None and told.status.is_final)
+        if seen.status.is_final or not is_gone:
+            break
+    if told is not None and told.status is not None and not told.status.is_final:
+        seen = replace(seen, status=told.status)  # the cluster was asked once more, with more to show for it
+    return seen, _explained(handle, seen, told)
+
+
+def _diagnosis(handle: JobHandle, seen: Snapshot) -> Diagnosis | None:
+    """Ask the place of a job that has not ended why it is as it is."""
+    from kinetic._jobs import locate
+
+    if seen.status.is_final or not locate.can_be_seen(handle):
+        return None
+    return locate.backend_of(handle).explain(handle.job_id)
+
+
+def explanation(handle: JobHandle, seen: Snapshot) -> Explanation:
+    """Explain a job from what was seen of it."""
+    return _explained(handle, seen, _diagnosis(handle, seen))
+
+
+def _explained(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Explanation:
+    job_id = handle.job_id
+    if seen.past is not None and seen.past.get("collected"):
+        return _of_collected(handle, seen.past)
+    match seen.status.value:
+        case "PENDING" | "RUNNING":
+            return _of_live(handle, seen, told)
+        case "FAILED":
+            return _of_failed(handle, seen)
+        case "SUCCEEDED":
+            return Explanation("it succeeded, and its result is ready", next=f"kinetic jobs result {job_id}")
+    if seen.outcome is not None and seen.outcome.status == "cancelled":
+        return Explanation("it was cancelled; its log is kept", next=f"kinetic jobs logs {job_id}")
+    return Explanation("it was removed, or never launched", next="kinetic jobs list --all")
+
+
+def _of_collected(handle: JobHandle, past: Mapping[str, Any]) -> Explanation:
+    """Explain a job whose result was collected: how it ended, and what is left."""
+    job_id = handle.job_id
+    if past.get("status") == "SUCCEEDED":
+        return Explanation("it succeeded and was collected; its log is kept", next=f"kinetic jobs logs {job_id}")
+    why = str(past.get("reason") or "")
+    what = "it failed and was collected; its log is kept"
+    return Explanation(what, why, log=_last_lines(handle), next=f"kinetic jobs logs {job_id}")
+
+
+def _of_live(handle: JobHandle, seen: Snapshot, told: Diagnosis | None) -> Explanation:
+    from kinetic._jobs import locate, serializers
+
+    if not locate.can_be_seen(handle):
+        what = f"it is on {serializers.place_of(handle)}, and only that machine can see more of it"
+        return Explanation(what, next=f"on that machine: kinetic jobs explain {handle.job_id}")
+    if handle.debug and seen.status.value == "RUNNING" and (waits := _of_debugged(handle)) is not None:
+        return waits
+    if told is None:  # not in the queue yet, or not any more
+        return Explanation(seen.reason or "it is about to start", next="kinetic jobs list")
+    what = told.what.removeprefix(f"{handle.job_id} ").removeprefix(f"{handle.job_id}: ")
+    why = told.why
+    if locate.is_here(handle) and seen.status.value == "PENDING" and not locate.is_supervised():
+        why = "no supervisor is running; the next command starts one"
+    return Explanation(what, why, next=told.next)
+
+
+def _of_debugged(handle: JobHandle) -> Explanation | None:
+    """Explain a job that waits for a debugger or has one; None for one that goes on without."""
+    from kinetic._inspect import port_forward
+    from kinetic._jobs import locate
+
+    count = locate.hosts_of(handle)
+    addresses = port_forward.debug_addresses(handle, range(count))
+    attached = [host for host, address in addresses.items() if address.state == "attached"]
+    waiting = [host for host, address in addresses.items() if address.state == "waiting"]
+    if attached:
+        to = "it" if count == 1 else _named(attached, count)
+        return Explanation(f"a debugger is attached to {to}", next=f"kinetic jobs logs {handle.job_id} --follow")
+    if not waiting:
+        return None
+    who = "it waits" if count == 1 else f"{_named(waiting, count)} {'wait' if waiting[1:] else 'waits'}"
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(max(addresses[host].until for host in waiting)))
+    why = f"it was submitted with debug=True; its function starts when a debugger attaches, or at {until}"
+    which = f" --host {waiting[0]}" if waiting[0] else ""
+    return Explanation(f"{who} for a debugger", why, next=f"kinetic jobs debug {handle.job_id}{which}")
+
+
+def _named(hosts: Sequence[int], count: int) -> str:
+    """Name hosts of a slice, those in a row by the first and the last of them."""
+    words: list[str] = []
+    left = list(hosts)
+    while left:
+        row = [host for at, host in enumerate(left) if host == left[0] + at]
+        words += [f"{row[0]} to {row[-1]}"] if len(row) > _LONG_ROW else map(str, row)
+        del left[: len(row)]
+    *most, last = words
+    some = f"hosts {', '.join(most)} and {last}" if most else f"{'hosts' if hosts[1:] else 'host'} {last}"
+    return f"{some} of {count}"
+
+
+def _of_failed(handle: JobHandle, seen: Snapshot) -> Explanation:
+    failed = error_output.of_job(handle, seen, log_is_shown=True)
+    log = _last_lines(handle)
+    phase = ""
+    if seen.outcome is not None:
+        phase = _PHASES.get(seen.outcome.phase, seen.outcome.phase)
+    speaks = not log or (seen.outcome is not None and seen.outcome.cause in _CAUSES_WITH_A_REASON)
+    why = (failed.why or "") if speaks else ""
+    advice = str(seen.outcome.error.get("next") or "") if seen.outcome is not None else ""
+    return Explanation(failed.what, why, phase, log, advice or f"kinetic jobs logs {handle.job_id}")
+
+
+def _last_lines(handle: JobHandle) -> tuple[str, ...]:
+    from kinetic._jobs import logs
+
+    log = logs.log_of(handle)
+    return tuple(output_format.plain(line) for line in logs.tail(log, _LINES, most=_LOG_BYTES).splitlines())
+
+
+def _line(name: str, text: str) -> None:
+    """Print one part; the lines after the first stand below its beginning, also those that were indented already."""
+    if text:
+        first, *others = text.splitlines()
+        print(f"{f'{name}:':<{len(_INDENT)}}{first}")
+        print("".join(f"{_INDENT}{line.removeprefix(_INDENT)}\n" for line in others), end="")
+
+
+@click.command
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOB_ID...", shell_complete=shared_options.jobs)
+@click.option(
+    "--timeout",
+    type=shared_options.Duration(bare=True),
+    metavar="TIME",
+    help="Stop waiting after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
+)
+@shared_options.where
+@shared_options.as_json
+@click.pass_context
+def wait(
+    ctx: click.Context, /, job_ids: tuple[str, ...], timeout: float | None, as_json: bool, **place: str | None
+) -> None:
+    """Wait until jobs have ended.
+
+    It prints how each job ended. The exit code is 0 if all succeeded, 125 if one failed, and 124 if the time was
+    over before all had ended. Nothing is collected or removed; Ctrl-C only stops waiting.
+
+    Example: kinetic jobs wait @last --timeout 10m
+    """
+    handles = [shared_options.find(job_id, **place) for job_id in job_ids]
+    handles = list({handle.job_id: handle for handle in handles}.values())
+    seen = _wait(handles, timeout)
+    late = [handle for handle in handles if handle.job_id not in seen]
+    if as_json:
+        output_format.document(jobs=[_page(handle, seen.get(handle.job_id)) for handle in handles])
+    bad = [handle for handle in handles if (look := seen.get(handle.job_id)) and not _succeeded(handle, look)]
+    for handle in handles:
+        if (look := seen.get(handle.job_id)) is not None:
+            _tell(handle, look, as_json=as_json)
+    if late:
+        raise _too_late(late, timeout)
+    ctx.exit(error_output.JOB_FAILED if bad else 0)
+
+
+def _wait(handles: Sequence[JobHandle], timeout: float | None) -> dict[str, Snapshot]:
+    """Wait for one after the other; return how those ended that did in time."""
+    from kinetic._jobs import wait as job_wait
+    from kinetic.errors import JobTimeoutError
+
+    limit = None if timeout is None else time.monotonic() + timeout
+    seen: dict[str, Snapshot] = {}
+    progress = output.Progress()
+    try:
+        for handle in handles:
+            left = None if limit is None else max(limit - time.monotonic(), 0.0)
+            try:
+                seen[handle.job_id] = job_wait.wait(handle, timeout=left, progress=progress)
+            except JobTimeoutError:
+                continue  # the others are looked at once: they may have ended long ago
+    except KeyboardInterrupt:
+        left_over = [handle.job_id for handle in handles if handle.job_id not in seen]
+        click.echo(f"\nnot affected: {', '.join(left_over)}", err=True)
+        raise
+    progress.end()
+    return seen
+
+
+def _tell(handle: JobHandle, seen: Snapshot, *, as_json: bool) -> None:
+    page = _page(handle, seen)
+    if not as_json:
+        print(f"{handle.job_id}: {output_format.status(page, time.time())}")
+    if page["status"] != "SUCCEEDED":
+        click.echo(f"why:   {output_format.plain(str(page['reason'])) or 'it left no result'}", err=True)
+        click.echo(f"next:  kinetic jobs explain {handle.job_id}", err=True)
+
+
+def _succeeded(handle: JobHandle, seen: Snapshot) -> bool:
+    return _page(handle, seen)["status"] == "SUCCEEDED"
+
+
+def _page(handle: JobHandle, seen: Snapshot | None) -> dict[str, object]:
+    """Return how a job ended, or how it stands now."""
+    from kinetic._jobs import serializers
+    from kinetic._jobs.status import observe
+
+    return serializers.job_to_json(handle, seen or observe(handle))
+
+
+def _too_late(late: Sequence[JobHandle], timeout: float | None) -> Exception:
+    from kinetic.errors import JobTimeoutError
+
+    what = late[0].job_id if len(late) == 1 else f"{len(late)} jobs"
+    goes = "it keeps running" if len(late) == 1 else "they keep running: " + ", ".join(handle.job_id for handle in late)
+    return JobTimeoutError(
+        f"{what} {'has' if len(late) == 1 else 'have'} not ended within {shared_options.written(timeout or 0.0)}",
+        why=goes,
+        next=f"kinetic jobs explain {late[0].job_id}",
+    )

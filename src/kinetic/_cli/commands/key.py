@@ -9,14 +9,15 @@ from typing import IO
 
 import click
 
-from kinetic._cli import options, tables, tree
-from kinetic._cli.lazy import LazyGroup, show_help_alone
-from kinetic._cli.tables import Column
+from kinetic._cli import command_tree, shared_options
+from kinetic._cli.command_tree import LazyGroup, show_help_alone
+from kinetic._output import format as output_format
+from kinetic._output.format import Column
 
 
 @click.group(
     cls=LazyGroup,
-    later=tree.below("key"),
+    later=command_tree.below("key"),
     aliases={"ls": "list"},
 )
 @click.pass_context
@@ -33,7 +34,7 @@ def key(ctx: click.Context) -> None:
 
 
 @click.command("list")
-@options.as_json
+@shared_options.as_json
 def list_(as_json: bool) -> None:
     """List the keys of this machine.
 
@@ -41,13 +42,13 @@ def list_(as_json: bool) -> None:
 
     Example: kinetic key list
     """
-    from kinetic._settings import keyring
+    from kinetic._config import keyring
 
     found = keyring.listed(_home())
     if as_json:
-        tables.document(keys=[{"key_id": key_id} for key_id in found])
+        output_format.document(keys=[{"key_id": key_id} for key_id in found])
     elif found:
-        tables.show([Column("KEY ID")], [[key_id] for key_id in found])
+        output_format.show([Column("KEY ID")], [[key_id] for key_id in found])
     else:
         click.echo(f"There are no keys in {_home()}; the first job creates one", err=True)
 
@@ -62,8 +63,8 @@ def export(key_id: str | None) -> None:
 
     Example: kinetic key export > kinetic.key
     """
-    from kinetic import _settings as settings
-    from kinetic._settings import keyring
+    from kinetic import _config as settings
+    from kinetic._config import keyring
     from kinetic.errors import OptionError
 
     if key_id is None:
@@ -91,8 +92,8 @@ def import_(file: IO[str]) -> None:
 
     Example: kinetic key import kinetic.key
     """
-    from kinetic import _settings as settings
-    from kinetic._settings import keyring
+    from kinetic import _config as settings
+    from kinetic._config import keyring
     from kinetic.errors import SettingsError
 
     if file is sys.stdin and sys.stdin.isatty():
@@ -108,6 +109,6 @@ def import_(file: IO[str]) -> None:
 
 
 def _home() -> Path:
-    from kinetic import _settings as settings
+    from kinetic import _config as settings
 
     return settings.kinetic_home(os.environ)

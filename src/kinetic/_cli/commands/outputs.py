@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic._cli import completing, options, tables
-from kinetic._cli.lazy import Later, LazyGroup, show_help_alone
-from kinetic._cli.tables import Column
-from kinetic._output.format import age_text, size_text
+from kinetic._cli import shared_options
+from kinetic._cli.command_tree import Later, LazyGroup, show_help_alone
+from kinetic._output import format as output_format
+from kinetic._output.format import Column, age_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kinetic._jobs.copying import Copy
-    from kinetic._jobs.outputs import File, Place, Row
+    from kinetic._jobs.outputs import Copy, OutputFile, OutputPlace, OutputRow
 
 _HERE = "kinetic._cli.commands.outputs"
 _NAMED = 5  # paths named in a line
@@ -50,11 +49,11 @@ def outputs(ctx: click.Context) -> None:
     show_help_alone(ctx)
 
 
-def _of_a_job(function: options.Command) -> options.Command:
+def _of_a_job(function: shared_options.Command) -> shared_options.Command:
     """Give a command the arguments JOB_ID and PATH, and call it with the place of that job's outputs first."""
 
-    @options.where
-    @click.argument("job_id", metavar="JOB_ID", shell_complete=completing.jobs)
+    @shared_options.where
+    @click.argument("job_id", metavar="JOB_ID", shell_complete=shared_options.jobs)
     @click.argument("path", default="", metavar="[PATH]")
     @functools.wraps(function)
     def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
@@ -68,8 +67,8 @@ def _of_a_job(function: options.Command) -> options.Command:
 @click.option(
     "--recursive", "-r", is_flag=True, help="List every file, instead of one level with the totals of folders."
 )
-@options.as_json
-def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
+@shared_options.as_json
+def ls(place: OutputPlace, path: str, recursive: bool, as_json: bool) -> None:
     """List the output files of a job.
 
     It shows one level: files, and folders with the number and total size of their files.
@@ -81,15 +80,15 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
     found = outputs_.look(place, path)
     shown = [_row(file) for file in found.files] if recursive else outputs_.rows(found.files, path)
     if as_json:
-        tables.document(**_page(place, path, shown))
+        output_format.document(**_page(place, path, shown))
     elif shown:
         now = time.time()
-        tables.show(COLUMNS, [_cells(row, now) for row in shown])
+        output_format.show(COLUMNS, [_cells(row, now) for row in shown])
     size, many = sum(row.size for row in shown), sum(row.files for row in shown)
     click.echo(
-        f"{_files(many)}, {size_text(size)}, in {tables.plain(place.address)}"
+        f"{_files(many)}, {size_text(size)}, in {output_format.plain(place.address)}"
         if shown
-        else tables.plain(_nothing(place)),
+        else output_format.plain(_nothing(place)),
         err=True,
     )
     _tell_of("not a file, so it cannot be copied", found.others)
@@ -104,8 +103,8 @@ def ls(place: Place, path: str, recursive: bool, as_json: bool) -> None:
     help="The target folder.  [default: the current folder; outputs/JOB_ID without PATH]",
 )
 @click.option("--force", is_flag=True, help="Replace existing files that differ.")
-@options.as_json
-def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) -> None:
+@shared_options.as_json
+def get(place: OutputPlace, path: str, to: Path | None, force: bool, as_json: bool) -> None:
     """Copy the output files of a job into a local folder.
 
     It copies one file or folder into the current folder; or all files into outputs/JOB_ID. Each file keeps
@@ -116,30 +115,30 @@ def get(place: Place, path: str, to: Path | None, force: bool, as_json: bool) ->
     Example: kinetic outputs get @last checkpoints --to ./mine
     """
     from kinetic import _output as output
-    from kinetic._jobs import copying
+    from kinetic._jobs import outputs as job_outputs
     from kinetic._jobs import outputs as outputs_
     from kinetic.errors import DataMissingError
 
     found = outputs_.look(place, path)
     if not found.files:
         raise DataMissingError(_nothing(place), why=f"looked in {place.address}", next="kinetic jobs list --all")
-    copy = copying.Copy(found, to or (Path() if path else _folder_here(place.job_id)), force=force)
+    copy = job_outputs.Copy(found, to or (Path() if path else _folder_here(place.job_id)), force=force)
     with output.phase("copying", detail=copy.told, summary=False):
         copy.carry()
     if as_json:
-        tables.document(job_id=place.job_id, output_dir=place.address, **_copied(copy))
+        output_format.document(job_id=place.job_id, output_dir=place.address, **_copied(copy))
     else:
         print(copy.to)
-    click.echo(tables.plain(_told(copy, place)), err=True)
+    click.echo(output_format.plain(_told(copy, place)), err=True)
     _tell_of("gone before it could be copied", copy.gone)
     _tell_of("not a file, so it was not copied", found.others)
 
 
-def _find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> Place:
+def _find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> OutputPlace:
     from kinetic._jobs import outputs as outputs_
     from kinetic.errors import JobNotFoundError
 
-    if job_id not in options.NEWEST:
+    if job_id not in shared_options.NEWEST:
         return outputs_.find(job_id, project=project, cluster=cluster)
     newest = outputs_.newest(project=project, zone=zone, cluster=cluster)
     if newest is None:
@@ -151,28 +150,28 @@ def _find(job_id: str, project: str | None, zone: str | None, cluster: str | Non
 
 def _folder_here(job_id: str) -> Path:
     """Return a folder for a job in the one that is left out of git and of this project's jobs."""
-    from kinetic._wire import outputs as words
+    from kinetic._wire import output_paths
 
-    return Path(words.make_here(), job_id)
+    return Path(output_paths.make_here(), job_id)
 
 
-def _nothing(place: Place) -> str:
+def _nothing(place: OutputPlace) -> str:
     ran = f"; it ran on {place.host}, and the folder can be there" if place.host else ""
     return f"{place.job_id} has not written any files to {place.address}{ran}"
 
 
-def _row(file: File) -> Row:
-    from kinetic._jobs.outputs import Row
+def _row(file: OutputFile) -> OutputRow:
+    from kinetic._jobs.outputs import OutputRow
 
-    return Row(file.path, 1, file.size, file.modified)
+    return OutputRow(file.path, 1, file.size, file.modified)
 
 
-def _cells(row: Row, now: float) -> list[str]:
+def _cells(row: OutputRow, now: float) -> list[str]:
     files = str(row.files) if row.path.endswith("/") else ""
     return [size_text(row.size), files, f"{age_text(now - row.modified)} ago", row.path]
 
 
-def _page(place: Place, path: str, shown: list[Row]) -> dict[str, Any]:
+def _page(place: OutputPlace, path: str, shown: list[OutputRow]) -> dict[str, Any]:
     from kinetic._wire import names
 
     return {
@@ -204,7 +203,7 @@ def _copied(copy: Copy) -> dict[str, Any]:
     }
 
 
-def _told(copy: Copy, place: Place) -> str:
+def _told(copy: Copy, place: OutputPlace) -> str:
     there = f"; {_files(len(copy.same))} already there" if copy.same else ""
     size = size_text(sum(file.size for file in copy.done))
     return f"copied {_files(len(copy.done))}, {size}, from {place.address}{there}"
@@ -212,7 +211,7 @@ def _told(copy: Copy, place: Place) -> str:
 
 def _tell_of(what: str, paths: Iterable[str]) -> None:
     """Name paths that something is to be said of."""
-    named = [tables.plain(path) for path in paths]
+    named = [output_format.plain(path) for path in paths]
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     if named:
         click.echo(f"{what}: {', '.join(named[:_NAMED])}{more}", err=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kinetic._cli import options, tables
-from kinetic._cli.tables import Column
-from kinetic._output.format import size_text
+from kinetic._cli import shared_options
+from kinetic._output import format as output_format
+from kinetic._output.format import Column, size_text
 
 if TYPE_CHECKING:
-    from kinetic._packing.listing import Listed, Listing
+    from kinetic._project.dry_run import ListedPath, Listing
 
 COLUMNS = (Column("INCLUDED"), Column("SIZE", right=True), Column("PATH"), Column("REASON", flexible=True, spare=1))
 
@@ -21,7 +21,7 @@ COLUMNS = (Column("INCLUDED"), Column("SIZE", right=True), Column("PATH"), Colum
 @click.command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.py")
 @click.option("--dry-run", is_flag=True, help="Required: show the files, and upload nothing.")
-@options.as_json
+@shared_options.as_json
 def package(file: Path, dry_run: bool, as_json: bool) -> None:
     """Show which files would be sent with a job.
 
@@ -34,11 +34,11 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
         raise click.UsageError("pass --dry-run: a package is built only when a job is submitted")
     listing = _listing(file)
     if as_json:
-        tables.document(**_page(listing))
+        output_format.document(**_page(listing))
     elif listing.entries:
-        tables.show(COLUMNS, [_cells(entry) for entry in listing.entries])
+        output_format.show(COLUMNS, [_cells(entry) for entry in listing.entries])
     for note in listing.notes:
-        click.echo(tables.plain(note), err=True)
+        click.echo(output_format.plain(note), err=True)
     if listing.problem:
         from kinetic.errors import ProjectRootError
 
@@ -53,14 +53,14 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
 
 def _listing(file: Path) -> Listing:
     """List the project without what never ships from here: kinetic's own folders."""
-    from kinetic import _settings as settings
-    from kinetic._jobs import places
-    from kinetic._packing import listing, root
-    from kinetic._wire import outputs
+    from kinetic import _config as settings
+    from kinetic._jobs import locate
+    from kinetic._project import dry_run, root
+    from kinetic._wire import output_paths
 
     plan = root.plan_for_file(file)
-    written = outputs.not_shipped(outputs.chosen(None, os.environ), plan.folders())
-    return listing.list_project(plan, exclude=(settings.kinetic_home(os.environ), places.runtime(), *written))
+    written = output_paths.not_shipped(output_paths.chosen(None, os.environ), plan.folders())
+    return dry_run.list_project(plan, exclude=(settings.kinetic_home(os.environ), locate.runtime(), *written))
 
 
 def _told(listing: Listing) -> str:
@@ -82,6 +82,6 @@ def _page(listing: Listing) -> dict[str, object]:
     }
 
 
-def _cells(entry: Listed) -> list[str]:
+def _cells(entry: ListedPath) -> list[str]:
     size = "" if entry.size is None or entry.path.endswith("/") else size_text(entry.size)
     return ["yes" if entry.kept else "no", size, entry.path, entry.reason]

@@ -12,9 +12,10 @@ import click
 
 from kinetic import _output as output
 from kinetic._backends import registry
-from kinetic._cli import failures, interrupting, options, showing, tables
-from kinetic._cli.mistakes import MistakeError
-from kinetic._output import gate
+from kinetic._cli import error_output, result_output, shared_options
+from kinetic._cli.error_output import SuggestionError
+from kinetic._output import format as output_format
+from kinetic._output import terminal_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
     file = next((word for word in args if ".py" in word), None)
     if near or file is None:
         return error
-    return MistakeError(
+    return SuggestionError(
         f"kinetic run has no option {error.option_name}",
         ctx,
         why=f"options of kinetic come before the file; arguments of the function come after {file}",
@@ -58,9 +59,9 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
 @click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
 @click.argument("target", metavar="FILE.py::func")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]")
-@options.of_jobs
+@shared_options.of_jobs
 @click.option("--backend", metavar="NAME", help=f"The place: {registry.listed()}.")
-@options.where
+@shared_options.where
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
 @click.option("--output-dir", metavar="PLACE", help="Its output folder, KINETIC_OUTPUT_DIR in the job.")
 @click.option(
@@ -71,7 +72,7 @@ def _mistake(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> 
     help="Pass this environment variable to the job, or NAME* for many; can be repeated.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Print the job id and do not wait.")
-@options.as_json
+@shared_options.as_json
 def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: bool, as_json: bool, **given: Any) -> None:
     """Run a function of a file as a job.
 
@@ -85,20 +86,20 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
 
     Example: kinetic run -a cpu train.py::train --lr 1e-3
     """
-    from kinetic._cli import function_arguments, loading
+    from kinetic._cli import function_arguments, function_loading
 
-    found = loading.find(target, words)
+    found = function_loading.find(target, words)
     if function_arguments.wants_help(words):
         click.echo(function_arguments.usage(found.function, found.written))
         return
     with _as_flags():
-        remote = _decorated(found.function, options.read_job_options(given), names)
+        remote = _decorated(found.function, shared_options.read_job_options(given), names)
     handle = _submit(remote, function_arguments.read(found.function, words, found.written))
     _tell(handle, detach=detach)
     if not detach:
         _wait(handle, as_json=as_json)
     elif as_json:
-        tables.document(job_id=handle.job_id, function=handle.func_name)
+        output_format.document(job_id=handle.job_id, function=handle.func_name)
     else:
         print(handle.job_id)
 
@@ -136,36 +137,36 @@ def _submit(remote: RemoteCallable[..., Any], call: Arguments) -> JobHandle:
 
 def _tell(handle: JobHandle, *, detach: bool) -> None:
     """Say which job it is, and how to follow it from any terminal; of one that is not waited for, how to cancel it."""
-    output.say(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
     if detach:
-        output.say(f"cancel it with: kinetic jobs cancel {handle.job_id}")
+        output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")
 
 
 def _wait(handle: JobHandle, *, as_json: bool) -> None:
     """Follow a job to its end, and print its value."""
-    from kinetic._jobs import places, waiting
+    from kinetic._jobs import locate, wait
 
     log, progress = _Log(sys.stderr if as_json else sys.stdout), output.Progress()
-    with interrupting.job_goes_on(handle):
-        seen = waiting.wait(handle, follow=log.write, progress=progress)
+    with error_output.job_keeps_running(handle):
+        seen = wait.wait(handle, follow=log.write, progress=progress)
     log.end_line()
     progress.wrote("\n")
     progress.end()
     if seen.outcome is None or not seen.outcome.succeeded:
         raise _failure(handle, seen, as_json=as_json)
-    places.key_to_read(handle)  # nothing of a store is unpickled unverified
-    value = showing.value_of(handle, seen.outcome)
+    locate.key_to_read(handle)  # nothing of a store is unpickled unverified
+    value = result_output.value_of(handle, seen.outcome)
     if as_json:
-        tables.document(**showing.head(handle, seen.outcome), **showing.page_of(value))
+        output_format.document(**result_output.head(handle, seen.outcome), **result_output.page_of(value))
     else:
-        print(showing.repr_of(value))
+        print(result_output.repr_of(value))
     sys.stdout.flush()
 
 
 def _failure(handle: JobHandle, seen: Snapshot, *, as_json: bool) -> Exception:
-    failed = failures.of_job(handle, seen, log_is_shown=True)
+    failed = error_output.of_job(handle, seen, log_is_shown=True)
     if as_json:
-        tables.document(**showing.failure(handle, seen, failed))
+        output_format.document(**result_output.failure(handle, seen, failed))
         sys.stdout.flush()
     return failed
 
@@ -176,11 +177,11 @@ class _Log:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last = "\n"
-        self._text = gate.JobText()
+        self._text = terminal_text.JobText()
 
     def write(self, text: str) -> None:
         """Write what is new."""
-        self._stream.write(gate.Own(self._text.feed(text) if self._stream.isatty() else text))
+        self._stream.write(terminal_text.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
         self._stream.flush()
         self._last = text[-1:] or self._last
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kinetic._runner.data.providing import fill, place, provide
+from kinetic._runner.data.provision import fill, place, provide
 
 __all__ = ["fill", "place", "provide"]

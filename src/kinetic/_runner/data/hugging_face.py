@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from kinetic._runner.data import copying, shipped, telling
-from kinetic._runner.data.cache import Cache, mode_of
+from kinetic._runner.data import download_data, job_messages, shipped_data
+from kinetic._runner.data.file_cache import Cache, mode_of
 from kinetic._wire import digests
-from kinetic._wire.data import DataRef
-from kinetic._wire.manifests import File, Manifest, Part, file_digest
+from kinetic._wire.manifest import Manifest, ManifestFile, Part, file_digest
+from kinetic._wire.order import DataRef
 from kinetic._wire.task import DATA
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
@@ -35,7 +35,7 @@ _CODE = """
 import json, sys
 task = json.loads(sys.argv[1])
 sys.path[:] = task["search"]
-from kinetic._runner.data.hugging_face_child import main
+from kinetic._runner.data.hugging_face_process import main
 main(task)
 """
 _KNOWN = {"split", "config_name", "revision"}
@@ -77,7 +77,7 @@ def bring(ref: DataRef, path: Path, cache: Cache, home: Path, workspace: Path | 
     """
     wanted = options(ref.uri)
     if ref.trust:
-        telling.say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
+        job_messages.say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
     if not _COMMIT.fullmatch(wanted.get("revision", "")) or wanted["path"].startswith("/"):
         with _loaded(ref, wanted, home, workspace) as saved:
             _move(saved, path)
@@ -89,7 +89,7 @@ def _bring_pinned(
     ref: DataRef, wanted: dict[str, str], path: Path, cache: Cache, home: Path, workspace: Path | None
 ) -> None:
     pin = digests.of_bytes(f"{ref.uri}\n{ref.trust}".encode())
-    way = copying.choose(cache.parts, home, writable=ref.writable)
+    way = download_data.choose_way(cache.parts, home, writable=ref.writable)
     for again in (True, False):
         with cache.lock(pin):
             name = cache.pinned(pin)
@@ -99,12 +99,12 @@ def _bring_pinned(
                     name, manifest = _keep(saved, cache)
                 cache.pin(pin, name)
         try:
-            shipped.copy_kept(cache, manifest, name, path, home, way, _refuse)
+            shipped_data.copy_kept(cache, manifest, name, path, home, way, _refuse)
             break
         except _DamagedError:
             if not again:
                 raise
-            telling.say(f"what this machine keeps of {ref.uri} is damaged; loading it again")
+            job_messages.say(f"what this machine keeps of {ref.uri} is damaged; loading it again")
             cache.pin(pin, "")
 
 
@@ -112,7 +112,7 @@ class _DamagedError(DataError):
     """Something that was kept is not right any more, and cannot be fetched by itself."""
 
 
-def _refuse(missing: list[File]) -> None:
+def _refuse(missing: list[ManifestFile]) -> None:
     raise _DamagedError("a data set that this machine keeps is damaged", why=f"{missing[0].path} is missing or changed")
 
 
@@ -125,7 +125,7 @@ def _move(saved: Path, path: Path) -> None:
 
 def _keep(saved: Path, cache: Cache) -> tuple[str, Manifest]:
     """Take the files of a folder into the cache, and describe them."""
-    shelf = shipped.shelf_of(cache)
+    shelf = shipped_data.destination_of(cache)
     files, empty = [], []
     for folder, folders, names in os.walk(saved):
         inside = os.path.relpath(folder, saved)
@@ -143,14 +143,14 @@ def _keep(saved: Path, cache: Cache) -> tuple[str, Manifest]:
     return digests.of_bytes(page), manifest
 
 
-def _describe(saved: Path, inside: str) -> File:
+def _describe(saved: Path, inside: str) -> ManifestFile:
     digest, size = file_digest(inside), 0
     with open(saved / inside, "rb", buffering=0) as stream:
         while piece := stream.read(_CHUNK):
             digest.update(piece)
             size += len(piece)
     parts = (Part(digest.hexdigest(), 0, size),) if size else ()  # no blob: it is loaded again, never fetched
-    return File(inside, executable=False, size=size, digest=digest.hexdigest(), packed=False, parts=parts)
+    return ManifestFile(inside, executable=False, size=size, digest=digest.hexdigest(), packed=False, parts=parts)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import fields, keys, pages
+from kinetic._wire import documents, fields, keys
 from kinetic.errors import KineticError
 
 _RING = b"."
@@ -31,7 +31,7 @@ def _address(page: dict[str, Any], what: str) -> dict[str, Any]:
     return fields.checked(_FIELDS, page, what, _FIELDS)
 
 
-_ADDRESS = pages.Kind("address", "the address of the first host", _address, 4096)
+_ADDRESS = documents.PageKind("address", "the address of the first host", _address, 4096)
 
 
 class Notifier:
@@ -56,7 +56,7 @@ class Notifier:
         if self._listener is not None:
             host, port = self._listener.getsockname()[:2]
             with contextlib.suppress(KineticError):
-                self._store.put(self._place, pages.sealed(_ADDRESS, {"host": host, "port": port}, self._place, key))
+                self._store.put(self._place, documents.sealed(_ADDRESS, {"host": host, "port": port}, self._place, key))
 
     def start(self, ring: Callable[[], object], key: bytes) -> None:
         """Listen on a thread of its own; call back on each ring.
@@ -104,7 +104,7 @@ class Notifier:
         pause = _FIRST_PAUSE
         while True:
             with contextlib.suppress(KineticError, OSError, ValueError):
-                page = pages.open_page(_ADDRESS, self._store, self._place, key)
+                page = documents.open_page(_ADDRESS, self._store, self._place, key)
                 with socket.create_connection((page["host"], page["port"]), _CONNECT_SECONDS) as connection:
                     connection.settimeout(None)
                     self._add(connection)

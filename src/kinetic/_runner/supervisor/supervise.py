@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from kinetic._runner import judging, keeping, patience, processes, retries, sealing
-from kinetic._runner.judging import Ending
-from kinetic._runner.supervisor.claim import was_removed
+from kinetic._runner.supervisor import attempts, process_group, seal_outcome, store_retry, verdicts, workers
+from kinetic._runner.supervisor.attempts import was_removed
+from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._stores.opening import open_anew, open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys
-from kinetic._wire.note import Note
+from kinetic._wire.attempt import AttemptNote
+from kinetic._wire.failpoints import step
 from kinetic._wire.outcome import Outcome
-from kinetic._wire.steps import step
 from kinetic._wire.task import Task
 from kinetic.errors import CredentialsError, KineticError
 
@@ -69,13 +69,13 @@ class Source(Protocol):
     def skip(self, why: str) -> None:
         """Take note that there is nothing to do: DECIDED, REMOVED, or TAKEN by another machine."""
 
-    def claim(self, key: bytes) -> Note | None:
+    def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; None when another machine has begun with the job."""
 
-    def begin(self, note: Note) -> Sequence[Task]:
+    def begin(self, note: AttemptNote) -> Sequence[Task]:
         """Return what each of our hosts is to do, the leader first; nothing if the job is not to begin any more."""
 
-    def forked(self, hosts: Sequence[keeping.Watch]) -> None:
+    def forked(self, hosts: Sequence[workers.WatchedWorker]) -> None:
         """Take note that the workers run."""
 
     def is_unwanted(self) -> bool:
@@ -123,16 +123,16 @@ class Supervisor:
         entry: What a worker does with its task and its end of the report; it never returns.
     """
 
-    def __init__(self, entry: keeping.Entry) -> None:
+    def __init__(self, entry: workers.Entry) -> None:
         self._entry = entry
-        self.libc = processes.use_linux()
-        processes.adopt_orphans(self.libc)
-        self._bell = keeping.Bell()
+        self.libc = process_group.use_linux()
+        process_group.adopt_orphans(self.libc)
+        self._bell = workers.ChildSignal()
 
     def carry_out(self, source: Source) -> None:
         """Make one attempt at a task, and see it to its end."""
         source.store = open_store(source.task.store_url)
-        note: Note | None = None
+        note: AttemptNote | None = None
         why = source.reach(lambda: _is_over(source))
         if not why:
             note = source.reach(lambda: _claimed(source))
@@ -144,7 +144,7 @@ class Supervisor:
         if not tasks:
             return
         step("keeper:marked-running")
-        reserve = sealing.Reserve(source.store)
+        reserve = seal_outcome.Reserve(source.store)
         try:
             sealed = self._see_through(source, note, tasks, reserve)
         finally:
@@ -156,20 +156,20 @@ class Supervisor:
             source.finish(tasks, verdict, created=created)
 
     def _see_through(
-        self, source: Source, note: Note, tasks: Sequence[Task], reserve: sealing.Reserve
+        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: seal_outcome.Reserve
     ) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
-        hosts = [keeping.start(task, self._entry, self.libc) for task in tasks]
+        hosts = [workers.start(task, self._entry, self.libc) for task in tasks]
         step("keeper:forked")
         source.forked(hosts)
-        endings = keeping.watch(
+        endings = workers.watch(
             hosts, self._bell, wake=source.wake, stop=source.is_unwanted, elsewhere=source.elsewhere
         )
         step("keeper:worker-ended")
-        at = judging.together(tasks, endings)
+        at = verdicts.decisive_host(tasks, endings)
         task, ending = tasks[at], endings[at]
-        memory = processes.memory_bytes()
-        judged = judging.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
+        memory = process_group.memory_bytes()
+        judged = verdicts.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
         decided = source.decide(tasks, task, ending, replace(judged, key_id=task.key_id, witness=source.witness))
         if decided is None:
             return None
@@ -182,29 +182,29 @@ class Supervisor:
         if not source.may_seal(verdict):
             return None
         if reason:
-            patiently(source, lambda: retries.write_down(source.store, verdict, key))
+            patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
             source.try_again(reason)
             return None
         step("keeper:judged")
         created = patiently(
             source,
-            lambda: sealing.seal(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
+            lambda: seal_outcome.seal(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
             seconds=source.patience_seconds(verdict),
         )
         step("keeper:sealed")
         return verdict, created
 
 
-def patiently(source: Source, do: Callable[[], T], *, seconds: float = patience.HOUR) -> T:
+def patiently(source: Source, do: Callable[[], T], *, seconds: float = store_retry.HOUR) -> T:
     """Bring something into the store that must not be lost, however long it is out of reach or refuses us."""
 
     def waits(error: Exception) -> None:
         if isinstance(error, CredentialsError):
             with contextlib.suppress(KineticError):
                 source.store = open_anew(source.task.store_url)  # with what credentials there are by now
-        source.waits(patience.waits_for(error))
+        source.waits(store_retry.waits_for(error))
 
-    return patience.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
+    return store_retry.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
 
 
 def _is_over(source: Source) -> str:
@@ -214,7 +214,7 @@ def _is_over(source: Source) -> str:
     return REMOVED if was_removed(source.store, job_id, source.lend_key()) else ""
 
 
-def _claimed(source: Source) -> Note | None:
+def _claimed(source: Source) -> AttemptNote | None:
     with source.lend_key() as key:
         return source.claim(key)
 
@@ -222,7 +222,7 @@ def _claimed(source: Source) -> Note | None:
 def _next_try(source: Source, verdict: Outcome, key: bytes) -> str:
     if verdict.succeeded or not source.task.retries or not source.is_retried:
         return ""
-    return retries.next_try(source.store, verdict, source.task.retries, key)
+    return attempts.next_try(source.store, verdict, source.task.retries, key)
 
 
 def _write_into(log: Path, text: str) -> None:

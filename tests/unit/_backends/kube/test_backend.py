@@ -17,7 +17,7 @@ from servers.feeding import let_go
 from servers.scripted import Scripted, open_lines, page
 
 from kinetic._backends.kube.backend import KubeBackend
-from kinetic._backends.kube.where import Where
+from kinetic._backends.kube.connection import ClusterAddress
 
 if TYPE_CHECKING:
     from servers.http11 import Answer, Request
@@ -82,7 +82,7 @@ def backend_with(folder: Path, *jobs: dict[str, Any], kind: type[Jobs] = Jobs) -
         }
         (folder / "kubeconfig").write_text(json.dumps(config))
         environ = {"KUBECONFIG": str(folder / "kubeconfig"), "KINETIC_OWNER": "ann", "HOME": str(folder)}
-        made = KubeBackend("gke", Where("", "", "", "research", "test"), environ)
+        made = KubeBackend("gke", ClusterAddress("", "", "", "research", "test"), environ)
         try:
             yield made
         finally:
@@ -148,17 +148,17 @@ def test_a_forked_child_submits_though_another_thread_was_submitting(tmp_path: P
 @pytest.mark.parametrize(
     ("where", "command"),
     [
-        (Where("", "", "", "research", "test"), "kubectl get nodes --show-labels"),
-        (Where("acme", "us-west4-a", "main", "research", "test"), "kubectl get nodes --show-labels"),
+        (ClusterAddress("", "", "", "research", "test"), "kubectl get nodes --show-labels"),
+        (ClusterAddress("acme", "us-west4-a", "main", "research", "test"), "kubectl get nodes --show-labels"),
         (
-            Where("acme", "us-west4-a", "main", "research", ""),
+            ClusterAddress("acme", "us-west4-a", "main", "research", ""),
             "gcloud container node-pools list --cluster main --location us-west4-a --project acme",
         ),
     ],
     ids=["a context", "a context and a project", "a project"],
 )
 def test_where_no_machine_fits_the_command_that_lists_them_is_one_of_this_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Where, command: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: ClusterAddress, command: str
 ) -> None:
     with backend_with(tmp_path, job("a"), kind=Full) as backend:
         client = backend.client

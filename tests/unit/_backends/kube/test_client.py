@@ -15,11 +15,11 @@ import pytest
 from servers.http11 import Answer
 from servers.scripted import Scripted, lines, page, refusal
 
-from kinetic._backends.kube import kinds
-from kinetic._backends.kube.access import Access, Anonymous, Asked, Fixed
+from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client, is_same
-from kinetic._backends.kube.watching import Watch
-from kinetic._stores.retrying import Retry
+from kinetic._backends.kube.credentials import Access, Anonymous, FixedCredential, PluginCredential
+from kinetic._backends.kube.informer import Watch
+from kinetic._stores.retry import Retry
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -45,7 +45,9 @@ def connect(waited: list[float]) -> Iterator[Callable[..., Client]]:
 
         def make(server: Scripted | str, **more: Any) -> Client:
             url = server if isinstance(server, str) else server.url
-            access = Access(**{"server": url, "about": "the context test", "credential": Fixed("Bearer t"), **more})
+            access = Access(
+                **{"server": url, "about": "the context test", "credential": FixedCredential("Bearer t"), **more}
+            )
             retry = Retry(attempts=4, sleep=waited.append, random=lambda: 1.0)
             client = Client(access, "research", retry)
             stack.callback(client.close)
@@ -56,7 +58,7 @@ def connect(waited: list[float]) -> Iterator[Callable[..., Client]]:
 
 def test_an_object_is_made_with_strict_validation(connect) -> None:
     with Scripted(page(MADE, 201)) as server:
-        made = connect(server).create(kinds.JOB, JOB)
+        made = connect(server).create(kube_client.JOB, JOB)
 
     assert made == MADE
     (asked,) = server.asked
@@ -68,7 +70,7 @@ def test_an_object_is_made_with_strict_validation(connect) -> None:
 def test_an_answer_that_was_lost_does_not_make_a_second_one(connect) -> None:
     taken = refusal(409, 'jobs.batch "kinetic-a" already exists', "AlreadyExists")
     with Scripted(refusal(504, "timeout"), taken, page(MADE)) as server:
-        made = connect(server).create(kinds.JOB, JOB)
+        made = connect(server).create(kube_client.JOB, JOB)
 
     assert made["metadata"]["uid"] == "uid-1"
     assert [path.partition(" ")[0] for path in server.paths] == ["POST", "POST", "GET"]
@@ -87,7 +89,7 @@ def test_an_object_of_somebody_else_is_not_taken_for_ours(connect, change: dict)
 
     taken = refusal(409, "already exists", "AlreadyExists")
     with Scripted(taken, page(other)) as server, pytest.raises(LaunchError) as caught:
-        connect(server).create(kinds.JOB, JOB)
+        connect(server).create(kube_client.JOB, JOB)
 
     assert caught.value.code == "name-taken"
 
@@ -104,7 +106,7 @@ def test_what_was_in_the_way_and_is_gone_is_made_after_all(connect) -> None:
     gone = refusal(404, 'jobs.batch "kinetic-a" not found', "NotFound")
 
     with Scripted(taken, gone, page(MADE, 201)) as server:
-        assert connect(server).create(kinds.JOB, JOB) == MADE
+        assert connect(server).create(kube_client.JOB, JOB) == MADE
 
 
 QUOTA = (
@@ -115,7 +117,7 @@ QUOTA = (
 
 def test_a_job_is_made_though_others_are_made_under_the_same_quota(connect, waited: list[float]) -> None:
     with Scripted(*[refusal(409, QUOTA, "Conflict")] * 4, page(MADE, 201)) as server:
-        assert connect(server).create(kinds.JOB, JOB) == MADE
+        assert connect(server).create(kube_client.JOB, JOB) == MADE
 
     assert len(server.paths) == 5
     assert waited == [0.25, 0.5, 1.0, 2.0]
@@ -123,14 +125,14 @@ def test_a_job_is_made_though_others_are_made_under_the_same_quota(connect, wait
 
 def test_a_conflict_that_lasts_is_told(connect) -> None:
     with Scripted(refusal(409, QUOTA, "Conflict")) as server, pytest.raises(BackendError) as caught:
-        connect(server).create(kinds.JOB, JOB)
+        connect(server).create(kube_client.JOB, JOB)
 
     assert "gke-resource-quotas" in caught.value.why
 
 
 def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(connect, waited: list[float]) -> None:
     with Scripted(refusal(429, "too many requests", Retry_After="7"), page({"metadata": {"uid": "1"}})) as server:
-        connect(server).get(kinds.JOB, "kinetic-a")
+        connect(server).get(kube_client.JOB, "kinetic-a")
 
     assert waited == [7.0]
 
@@ -140,7 +142,7 @@ def test_pauses_grow_while_a_server_fails_and_then_it_is_said(connect, waited: l
         Scripted(refusal(500, "etcdserver: leader changed")) as server,
         pytest.raises(BackendUnavailableError) as caught,
     ):
-        connect(server).get(kinds.JOB, "kinetic-a")
+        connect(server).get(kube_client.JOB, "kinetic-a")
 
     assert waited == [0.25, 0.5, 1.0]
     assert "leader changed" in caught.value.why
@@ -153,13 +155,13 @@ def test_nobody_listening_is_said_with_the_address(connect) -> None:
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
 
         with pytest.raises(BackendUnavailableError, match=url):
-            connect(url).get(kinds.JOB, "kinetic-a")
+            connect(url).get(kube_client.JOB, "kinetic-a")
 
 
 def test_a_token_that_ended_is_exchanged_once_and_the_request_repeated(connect) -> None:
     handed = iter(["old", "new"])
     with Scripted(refusal(401, "Unauthorized"), page(MADE)) as server:
-        connect(server, credential=Asked(lambda refused: next(handed))).get(kinds.JOB, "kinetic-a")
+        connect(server, credential=PluginCredential(lambda refused: next(handed))).get(kube_client.JOB, "kinetic-a")
 
     assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new"]
 
@@ -168,7 +170,9 @@ def test_the_token_that_was_refused_is_named_when_a_new_one_is_asked_for(connect
     refused: list[str] = []
 
     with Scripted(refusal(401, "Unauthorized")) as server, pytest.raises(CredentialsError):
-        connect(server, credential=Asked(lambda old: refused.append(old) or "same")).get(kinds.JOB, "a")
+        connect(server, credential=PluginCredential(lambda old: refused.append(old) or "same")).get(
+            kube_client.JOB, "a"
+        )
 
     assert refused == ["", "same"]
 
@@ -206,7 +210,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("answer", "kind", "code", "step"), REFUSALS, ids=lambda value: str(value)[:20])
 def test_a_refusal_says_what_it_means_and_what_to_do(connect, answer, kind, code: str, step: str) -> None:
     with Scripted(answer) as server, pytest.raises(KineticError) as caught:
-        connect(server).create(kinds.JOB, JOB)
+        connect(server).create(kube_client.JOB, JOB)
 
     error = caught.value
     assert (type(error), error.code) == (kind, code)
@@ -220,9 +224,9 @@ def test_what_is_not_there_is_none_and_a_cluster_without_the_kind_is_an_error(co
     with Scripted(missing, Answer(404, b"404 page not found\n")) as server:
         client = connect(server)
 
-        assert client.get(kinds.JOB_SET, "a") is None
+        assert client.get(kube_client.JOB_SET, "a") is None
         with pytest.raises(LaunchError, match="has no JobSet"):
-            client.get(kinds.JOB_SET, "a")
+            client.get(kube_client.JOB_SET, "a")
 
 
 def test_a_long_list_comes_in_pages_as_one(connect) -> None:
@@ -230,7 +234,7 @@ def test_a_long_list_comes_in_pages_as_one(connect) -> None:
     last = page({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"uid": "2"}}]})
 
     with Scripted(first, last) as server:
-        listing = connect(server).list(kinds.JOB, "app=kinetic")
+        listing = connect(server).list(kube_client.JOB, "app=kinetic")
 
     assert [each["metadata"]["uid"] for each in listing.objects] == ["1", "2"]
     assert listing.objects[0]["kind"] == "Job"
@@ -244,7 +248,7 @@ def test_pages_that_grew_stale_are_read_again_from_the_first(connect) -> None:
     whole = page({"metadata": {"resourceVersion": "12"}, "items": [{"metadata": {"uid": "new"}}]})
 
     with Scripted(first, refusal(410, "the provided continue parameter is too old", "Expired"), whole) as server:
-        listing = connect(server).list(kinds.JOB)
+        listing = connect(server).list(kube_client.JOB)
 
     assert [each["metadata"]["uid"] for each in listing.objects] == ["new"]
 
@@ -253,8 +257,8 @@ def test_removing_what_is_gone_is_no_error(connect) -> None:
     with Scripted(page({"status": "Success"}), refusal(404, 'jobs.batch "a" not found', "NotFound")) as server:
         client = connect(server)
 
-        assert client.delete(kinds.JOB, "a") is True
-        assert client.delete(kinds.JOB, "a") is False
+        assert client.delete(kube_client.JOB, "a") is True
+        assert client.delete(kube_client.JOB, "a") is False
 
     assert json.loads(server.asked[0].body) == {"propagationPolicy": "Background"}
 
@@ -262,21 +266,21 @@ def test_removing_what_is_gone_is_no_error(connect) -> None:
 def test_another_object_of_that_name_is_not_removed(connect) -> None:
     conflict = refusal(409, "Precondition failed: UID in precondition: uid-1, UID in object meta: uid-2", "Conflict")
     with Scripted(conflict) as server:
-        assert connect(server).delete(kinds.JOB, "a", uid="uid-1") is False
+        assert connect(server).delete(kube_client.JOB, "a", uid="uid-1") is False
 
     assert json.loads(server.asked[0].body)["preconditions"] == {"uid": "uid-1"}
 
 
 def test_whether_we_may_is_asked_for_our_namespace(connect) -> None:
     with Scripted(page({"status": {"allowed": False, "reason": "RBAC: no role"}})) as server:
-        answer = connect(server).may("get", kinds.POD, part="log")
+        answer = connect(server).may("get", kube_client.POD, part="log")
 
     assert (answer.allowed, answer.why) == (False, "RBAC: no role")
     wanted = json.loads(server.asked[0].body)["spec"]["resourceAttributes"]
     assert wanted == {"verb": "get", "group": "", "resource": "pods", "subresource": "log", "namespace": "research"}
 
 
-class Exchanged(Fixed):
+class Exchanged(FixedCredential):
     """A credential for which another thread closes all connections, between two steps of this one."""
 
     def __init__(self) -> None:
@@ -295,7 +299,7 @@ def test_connections_that_another_thread_closed_are_made_anew(connect) -> None:
         client = connect(server, credential=credential)
         credential.others.append(client.close)
 
-        found = client.get(kinds.JOB, "kinetic-a")
+        found = client.get(kube_client.JOB, "kinetic-a")
 
     assert found == MADE
 
@@ -306,7 +310,7 @@ def test_a_watch_whose_connections_another_thread_closed_goes_on(connect) -> Non
     changed = {"metadata": {**MADE["metadata"], "resourceVersion": "8"}}
     with Scripted(listing, lines({"type": "MODIFIED", "object": changed})) as server:
         client = connect(server, credential=credential)
-        events = Watch(client, kinds.JOB).events()
+        events = Watch(client, kube_client.JOB).events()
         told = [next(events).kind, next(events).kind]
         credential.others.append(client.close)
 
@@ -325,7 +329,7 @@ def test_a_cluster_that_moved_is_asked_for_once_and_found(connect) -> None:
             return Access(server=server.url, about="the new place", credential=Anonymous())
 
         client = connect(f"http://127.0.0.1:{held.getsockname()[1]}", again=again)
-        found = client.get(kinds.JOB, "kinetic-a")
+        found = client.get(kube_client.JOB, "kinetic-a")
 
     assert found is not None
     assert asked == ["again"]
@@ -342,17 +346,20 @@ def test_a_cluster_that_is_where_it_was_is_not_asked_for_twice(connect) -> None:
             return Access(server=url, about="the same place", credential=Anonymous())
 
         with pytest.raises(BackendUnavailableError):
-            connect(url, again=again).get(kinds.JOB, "kinetic-a")
+            connect(url, again=again).get(kube_client.JOB, "kinetic-a")
 
     assert asked == ["again"]
 
 
 def test_two_clusters_in_one_process_do_not_know_each_other(connect) -> None:
     with Scripted(page(MADE)) as one, Scripted(page(MADE)) as other:
-        first, second = connect(one, credential=Fixed("Bearer one")), connect(other, credential=Fixed("Bearer two"))
-        first.get(kinds.JOB, "a")
-        second.get(kinds.JOB, "a")
-        first.get(kinds.JOB, "a")
+        first, second = (
+            connect(one, credential=FixedCredential("Bearer one")),
+            connect(other, credential=FixedCredential("Bearer two")),
+        )
+        first.get(kube_client.JOB, "a")
+        second.get(kube_client.JOB, "a")
+        first.get(kube_client.JOB, "a")
 
     assert [each.headers["authorization"] for each in one.asked] == ["Bearer one", "Bearer one"]
     assert [each.headers["authorization"] for each in other.asked] == ["Bearer two"]
@@ -371,7 +378,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_a_proxy_of_the_context_is_gone_through(connect, no_proxies) -> None:
     with Scripted(page(MADE)) as proxy:
-        connect("http://k8s.example.com", proxy=proxy.url).get(kinds.JOB, "a")
+        connect("http://k8s.example.com", proxy=proxy.url).get(kube_client.JOB, "a")
 
     assert proxy.asked[0].headers["host"] == "k8s.example.com"
 
@@ -382,8 +389,8 @@ def test_a_proxy_of_the_environment_is_gone_through_except_where_it_says_not_to(
         no_proxies.setenv("http_proxy", proxy.url)
         no_proxies.setenv("no_proxy", past)
 
-        connect("http://k8s.example.com").get(kinds.JOB, "a")
-        connect(server).get(kinds.JOB, "a")
+        connect("http://k8s.example.com").get(kube_client.JOB, "a")
+        connect(server).get(kube_client.JOB, "a")
 
     assert (len(proxy.asked), len(server.asked)) == (1, 1)
 
@@ -391,11 +398,11 @@ def test_a_proxy_of_the_environment_is_gone_through_except_where_it_says_not_to(
 def test_a_forked_process_makes_connections_of_its_own(connect) -> None:
     with Scripted(page(MADE)) as server:
         client = connect(server)
-        client.get(kinds.JOB, "a")
+        client.get(kube_client.JOB, "a")
         before = client.transport._connected()
         client.transport._process = -1  # as after a fork
 
-        client.get(kinds.JOB, "a")
+        client.get(kube_client.JOB, "a")
 
         assert client.transport._connected() is not before
         before.close()

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kinetic._backends.kube import diagnosis
-from kinetic._backends.kube.diagnosis import Scene, find
-from kinetic._wire import pod as words
+from kinetic._backends.kube.diagnosis import Evidence, diagnose
+from kinetic._wire import task
 from kinetic.job_status import JobStatus
 
 JOB_ID = "l4-train-20261121-143000-1a2b3c4"
@@ -100,7 +100,7 @@ class Row(NamedTuple):
     """What a cluster says, and what we make of it."""
 
     name: str
-    scene: Scene
+    scene: Evidence
     status: JobStatus
     code: str
     what: str
@@ -108,15 +108,15 @@ class Row(NamedTuple):
     stuck: bool = False
 
 
-def scene(pod_: dict | None, *events: dict, job_: dict | None = None, workload: dict | None = None) -> Scene:
-    return Scene(job_ or job(), [pod_] if pod_ else [], events, workload, "gpu-l4x4")
+def scene(pod_: dict | None, *events: dict, job_: dict | None = None, workload: dict | None = None) -> Evidence:
+    return Evidence(job_ or job(), [pod_] if pod_ else [], events, workload, "gpu-l4x4")
 
 
-def refused(message: str) -> Scene:
+def refused(message: str) -> Evidence:
     return scene(None, event("FailedCreate", f'Error creating: pods "{NAME}-" is forbidden: {message}', of="job"))
 
 
-def queued(*conditions: dict) -> Scene:
+def queued(*conditions: dict) -> Evidence:
     workload = {"metadata": {"name": "job-x"}, "status": {"conditions": list(conditions)}}
     return scene(None, job_=job(suspend=True, queue="team-a"), workload=workload)
 
@@ -427,9 +427,9 @@ ROWS = [
                         "is 8Gi, has larger consumption of memory. ")),
         P, "evicted", "ran out of room", 'memory = "32Gi"', WAIT,
     ),
-    Row("infrastructure", scene(ended(words.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
+    Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
         "infrastructure", "tried again", f"kinetic jobs logs {JOB_ID}", WAIT),
-    Row("machine restarted", scene(ended(words.LOST_EXIT, "Unknown")), P, "machine-restarted",
+    Row("machine restarted", scene(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
         "its machine was restarted under it", "", WAIT),
     Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
         "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
@@ -447,7 +447,7 @@ ROWS = [
         "most often because memory ran out", "memory", STUCK),
     Row("crashed", scene(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
         "ended by SIGSEGV", "kinetic jobs logs", STUCK),
-    Row("user error", scene(ended(words.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
+    Row("user error", scene(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
         job_=job(condition("Failed", "PodFailurePolicy"))), F, "failed", "it failed", "kinetic jobs logs", STUCK),
     Row("another exit", scene(ended(1, said="python3: can't open file"), job_=job(condition("Failed"))), F, "exit",
         "it exited with 1", "kinetic jobs logs", STUCK),
@@ -478,7 +478,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_reason_is_read_from_what_the_cluster_says(row: Row) -> None:
-    found = find(row.scene)
+    found = diagnose(row.scene)
 
     assert (found.status, found.code, found.stuck) == (row.status, row.code, row.stuck)
     assert row.what in found.what
@@ -487,7 +487,7 @@ def test_a_reason_is_read_from_what_the_cluster_says(row: Row) -> None:
 
 def test_no_text_has_a_hole_or_a_brace_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in ROWS:
-        found = find(row.scene)
+        found = diagnose(row.scene)
 
         holes = {"QUOTA", "WHAT", "TAINT", "HOOK", "NAME", "LEVEL", "KIND", "MISSING"}
         assert not set(found.what.split()) & holes, found
@@ -495,7 +495,9 @@ def test_no_text_has_a_hole_or_a_brace_that_was_left(monkeypatch: pytest.MonkeyP
 
 
 def test_every_way_to_wait_says_what_to_do_or_that_it_passes() -> None:
-    silent = [row.name for row in ROWS if find(row.scene).stuck and row.status is P and not find(row.scene).next]
+    silent = [
+        row.name for row in ROWS if diagnose(row.scene).stuck and row.status is P and not diagnose(row.scene).next
+    ]
 
     assert silent == []
 
@@ -504,33 +506,33 @@ def test_the_newest_pod_speaks_for_a_job_that_was_preempted() -> None:
     old = disrupted("DeletionByPodGC")
     new = pod("pod-b", made=30, node="node-2", phase="Running", containerStatuses=RUNNING)
 
-    assert find(Scene(job(), [new, old])) == diagnosis.Finding(R, pod="pod-b")
+    assert diagnose(Evidence(job(), [new, old])) == diagnosis.Finding(R, pod="pod-b")
 
 
 def test_a_verdict_that_the_cluster_has_not_counted_yet_is_not_called_pending() -> None:
-    assert find(scene(ended(words.FAILED_EXIT))).status is R
-    assert find(scene(ended(words.INFRASTRUCTURE_EXIT))).status is P
+    assert diagnose(scene(ended(task.FAILED_EXIT))).status is R
+    assert diagnose(scene(ended(task.INFRASTRUCTURE_EXIT))).status is P
 
 
 def test_an_event_about_another_pod_is_not_ours() -> None:
     other = event("FailedScaleUp", "Node scale up in zones a failed: GCE out of resources.", of="pod-b")
 
-    assert find(scene(unschedulable(BUSY), other)).code == "busy"
+    assert diagnose(scene(unschedulable(BUSY), other)).code == "busy"
 
 
 def test_a_refusal_to_make_the_next_pod_is_told_when_the_last_one_is_gone() -> None:
-    old = ended(words.INFRASTRUCTURE_EXIT)
+    old = ended(task.INFRASTRUCTURE_EXIT)
     refusal = event("FailedCreate", 'Error creating: pods "x" is forbidden: exceeded quota: team, requested: pods=1, '
                     "used: pods=1, limited: pods=1", of="job")  # fmt: skip
 
-    assert find(Scene(job(), [old], [refusal])).code == "quota"
+    assert diagnose(Evidence(job(), [old], [refusal])).code == "quota"
 
 
 def test_an_old_refusal_says_nothing_about_a_pod_that_runs() -> None:
     refusal = event("FailedCreate", "Error creating: exceeded quota: team, requested", of="job")
     running = pod(node="node-1", phase="Running", containerStatuses=RUNNING)
 
-    assert find(Scene(job(), [running], [refusal])).status is R
+    assert diagnose(Evidence(job(), [running], [refusal])).status is R
 
 
 def test_a_container_that_the_cluster_added_is_not_taken_for_ours() -> None:
@@ -538,14 +540,14 @@ def test_a_container_that_the_cluster_added_is_not_taken_for_ours() -> None:
     found = ended(137, "OOMKilled")
     found["status"]["containerStatuses"].insert(0, sidecar)
 
-    assert find(scene(found, job_=job(condition("Failed")))).code == "memory"
+    assert diagnose(scene(found, job_=job(condition("Failed")))).code == "memory"
 
 
 # ----------------------------------------------------------------------------------------------------------- many hosts
 
 
-def slice_of(*pods: dict, job_: dict | None = None) -> Scene:
-    return Scene(job_ or job(), pods, (), None, "tpu-v6e-4x4", hosts=4)
+def slice_of(*pods: dict, job_: dict | None = None) -> Evidence:
+    return Evidence(job_ or job(), pods, (), None, "tpu-v6e-4x4", hosts=4)
 
 
 def host(number: int, **more: Any) -> dict:
@@ -556,7 +558,7 @@ def host(number: int, **more: Any) -> dict:
 def test_a_slice_waits_for_its_worst_host() -> None:
     lost = pod("pod-2", host=2, conditions=[condition("PodScheduled", "Unschedulable", MISMATCH, holds=False)])
 
-    found = find(slice_of(host(0), host(1), lost, host(3)))
+    found = diagnose(slice_of(host(0), host(1), lost, host(3)))
 
     assert found.status is R
     assert found.what.startswith("3 of 4 hosts run; host 2: no machine of this cluster")
@@ -564,20 +566,20 @@ def test_a_slice_waits_for_its_worst_host() -> None:
 
 
 def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_the_later_one() -> None:
-    late = {"exitCode": words.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
+    late = {"exitCode": task.FAILED_EXIT, "finishedAt": at(30), "message": "peer lost"}
     early = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(20)}
     first = host(0, phase="Failed", containerStatuses=[{"name": "kinetic-worker", "state": {"terminated": late}}])
     cause = host(2, phase="Failed", containerStatuses=[{"name": "kinetic-worker", "state": {"terminated": early}}])
     taken = disrupted("DeletionByPodGC")
 
-    found = find(slice_of(first, taken, cause, job_=job(condition("Failed", "PodFailurePolicy"))))
+    found = diagnose(slice_of(first, taken, cause, job_=job(condition("Failed", "PodFailurePolicy"))))
 
     assert (found.status, found.code, found.pod) == (F, "memory", "pod-2")
     assert found.what == "host 2: its memory ran out"
 
 
 def test_a_job_set_that_is_complete_is_a_success() -> None:
-    assert find(slice_of(job_=job(condition("Completed", "AllJobsCompleted")))).status is S
+    assert diagnose(slice_of(job_=job(condition("Completed", "AllJobsCompleted")))).status is S
 
 
 def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
@@ -587,7 +589,7 @@ def test_a_job_set_names_the_service_account_of_its_hosts() -> None:
     refusal = event("FailedCreate", 'Error creating: pods "x" is forbidden: error looking up service account '
                     'research/kinetic: serviceaccount "kinetic" not found', of="child")  # fmt: skip
 
-    assert "kubectl create serviceaccount kinetic" in find(Scene(found, (), [refusal])).next
+    assert "kubectl create serviceaccount kinetic" in diagnose(Evidence(found, (), [refusal])).next
 
 
 def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> None:
@@ -595,8 +597,10 @@ def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> No
     failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": said}]}
     whole = {"conditions": [{"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "a job failed"}]}
 
-    found = diagnosis.find(
-        Scene({"kind": "JobSet", "metadata": {}, "status": whole}, hosts=2, parts=[{"metadata": {}, "status": failed}])
+    found = diagnosis.diagnose(
+        Evidence(
+            {"kind": "JobSet", "metadata": {}, "status": whole}, hosts=2, parts=[{"metadata": {}, "status": failed}]
+        )
     )
 
     assert (found.status, found.code) == (JobStatus.FAILED, "killed")
@@ -608,6 +612,6 @@ def test_a_job_on_one_host_names_its_lost_pod_as_well() -> None:
     said = "Container kinetic-worker for pod team/kinetic-x-ab1cd failed with exit code 1 matching FailJob rule at 1"
     failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": said}]}
 
-    found = diagnosis.find(Scene({"kind": "Job", "metadata": {}, "status": failed}))
+    found = diagnosis.diagnose(Evidence({"kind": "Job", "metadata": {}, "status": failed}))
 
     assert found.what == "it exited with 1"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinetic._backends.kube import containers, slices
+from kinetic._backends.kube import job_manifests
 from kinetic._hardware import GPUS, TPUS, place
 
 # name: (node label, GPUs per machine)
@@ -80,7 +80,7 @@ TPU_ROWS = [(name, topology) for name, shapes in TPU_FACTS.items() for topology 
 
 
 def pod_of(request) -> dict:
-    return containers.pod_template(request)["spec"]
+    return job_manifests.pod_template(request)["spec"]
 
 
 def tolerated(pod: dict) -> Iterator[tuple]:
@@ -120,7 +120,7 @@ def test_a_tpu_row_asks_for_all_chips_of_each_of_its_hosts(ask, name: str, topol
     request = ask(TPUS[name].canonical(topology))
 
     pod = pod_of(request)
-    job = slices.indexed_job(request)["spec"]
+    job = job_manifests.indexed_job(request)["spec"]
 
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": label,

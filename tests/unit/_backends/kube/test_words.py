@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 from cluster import binaries
 
-from kinetic._backends.kube import endings, sayings
-from kinetic._backends.kube.sayings import Saying
+from kinetic._backends.kube import event_patterns, pod_endings
+from kinetic._backends.kube.event_patterns import Pattern
 
 SCHEDULER = "kubernetes/pkg/scheduler/framework"
 KUBELET = "kubernetes/pkg/kubelet"
@@ -39,7 +39,7 @@ class Words(NamedTuple):
     file: str
     pattern: str
     around: str
-    table: tuple[Saying, ...]
+    table: tuple[Pattern, ...]
     code: str
 
 
@@ -51,107 +51,107 @@ WORDS = {
     "a taint": Words(
         f"{SCHEDULER}/plugins/tainttoleration/taint_toleration.go",
         r'UnschedulableAndUnresolvable, "(node\(s\)[^"]+)"',
-        NODES, sayings.SCHEDULING, "no-node-matches",
+        NODES, event_patterns.SCHEDULING, "no-node-matches",
     ),
     "other labels": Words(
         f"{SCHEDULER}/plugins/nodeaffinity/node_affinity.go", reason("ErrReasonPod"), NODES,
-        sayings.SCHEDULING, "no-node-matches",
+        event_patterns.SCHEDULING, "no-node-matches",
     ),
     "memory that is taken": Words(
         f"{SCHEDULER}/plugins/noderesources/fit.go", r'Reason:\s+"(Insufficient memory)"',
         NODES + " preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.",
-        sayings.SCHEDULING, "busy",
+        event_patterns.SCHEDULING, "busy",
     ),
     "nothing to preempt": Words(
         f"{SCHEDULER}/plugins/defaultpreemption/default_preemption.go", r'"(No preemption victims found[^"]+)"',
         "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 {}, Preemption is not "
         "helpful for scheduling.",
-        sayings.SCHEDULING, "busy",
+        event_patterns.SCHEDULING, "busy",
     ),
     "machines that are too small": Words(
         f"{SCHEDULER}/preemption/preemption.go", r'"(Preemption is not helpful[^"]+)"',
         "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available: 3 {}.",
-        sayings.SCHEDULING, "too-large",
+        event_patterns.SCHEDULING, "too-large",
     ),
     "no nodes": Words(
         "kubernetes/pkg/scheduler/scheduler.go", r'ErrNoNodesAvailable = fmt\.Errorf\("([^"]+)"', "{}",
-        sayings.SCHEDULING, "no-node-matches",
+        event_patterns.SCHEDULING, "no-node-matches",
     ),
     "a volume that is not bound": Words(
         f"{SCHEDULER}/plugins/volumebinding/volume_binding.go", r'AppendReason\("(pod has unbound[^"]+)"', NODES,
-        sayings.SCHEDULING, "volume",
+        event_patterns.SCHEDULING, "volume",
     ),
     "a quota that is used up": Words(
         "apiserver/pkg/admission/plugin/resourcequota/controller.go", r'fmt\.Errorf\("(exceeded quota[^"]+)"',
-        'Error creating: pods "x" is forbidden: {}', sayings.CREATION, "quota",
+        'Error creating: pods "x" is forbidden: {}', event_patterns.CREATION, "quota",
     ),
     "a quota that wants to know": Words(
         "kubernetes/pkg/quota/v1/evaluator/core/pods.go", r'fmt\.Errorf\("(must specify[^"]+)"',
-        "failed quota: x: {}", sayings.CREATION, "quota",
+        "failed quota: x: {}", event_patterns.CREATION, "quota",
     ),
     "a service account": Words(
         "kubernetes/plugin/pkg/admission/serviceaccount/admission.go",
-        r'fmt\.Errorf\("(error looking up service account [^"]+)"', "{}", sayings.CREATION, "service-account",
+        r'fmt\.Errorf\("(error looking up service account [^"]+)"', "{}", event_patterns.CREATION, "service-account",
     ),
     "a priority class": Words(
         "kubernetes/plugin/pkg/admission/priority/admission.go", r'"(no PriorityClass with name [^"]+)"', "{}",
-        sayings.CREATION, "priority-class",
+        event_patterns.CREATION, "priority-class",
     ),
     "the level of a namespace": Words(
         "pod-security-admission/admission/admission.go", r'"(violates PodSecurity [^"]+)"', "{}",
-        sayings.CREATION, "admission",
+        event_patterns.CREATION, "admission",
     ),
     "a webhook that does not answer": Words(
         "apiserver/pkg/util/webhook/error.go", r'"(failed calling webhook %q: %v)"', "{}",
-        sayings.CREATION, "webhook-down",
+        event_patterns.CREATION, "webhook-down",
     ),
     "a webhook that refuses": Words(
         "apiserver/pkg/admission/plugin/webhook/errors/statuserror.go", r'"(admission webhook [^"]+)"', "{}",
-        sayings.CREATION, "admission",
+        event_patterns.CREATION, "admission",
     ),
     "too large for the namespace": Words(
         "kubernetes/plugin/pkg/admission/limitranger/admission.go", r'"(maximum %s usage per [^"]+)"', "{}",
-        sayings.CREATION, "admission",
+        event_patterns.CREATION, "admission",
     ),
     "an image's name": Words(
-        f"{KUBELET}/images/types.go", reason("ErrInvalidImageName"), "{}: x", sayings.WAITING, "image-name",
+        f"{KUBELET}/images/types.go", reason("ErrInvalidImageName"), "{}: x", event_patterns.WAITING, "image-name",
     ),
     "an image that is not pulled": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImagePull"), "{}: x: not found", sayings.WAITING, "image-missing",
+        f"{KUBELET}/images/types.go", reason("ErrImagePull"), "{}: x: not found", event_patterns.WAITING, "image-missing",
     ),
     "an image that is pulled again": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImagePullBackOff"), "{}: x", sayings.WAITING, "image",
+        f"{KUBELET}/images/types.go", reason("ErrImagePullBackOff"), "{}: x", event_patterns.WAITING, "image",
     ),
     "an image that must be there": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImageNeverPull"), "{}: x", sayings.WAITING, "image",
+        f"{KUBELET}/images/types.go", reason("ErrImageNeverPull"), "{}: x", event_patterns.WAITING, "image",
     ),
     "a registry": Words(
-        "cri-api/pkg/errors/errors.go", reason("ErrRegistryUnavailable"), "{}: x", sayings.WAITING, "image",
+        "cri-api/pkg/errors/errors.go", reason("ErrRegistryUnavailable"), "{}: x", event_patterns.WAITING, "image",
     ),
     "a configuration": Words(
         f"{KUBELET}/kuberuntime/kuberuntime_container.go", reason("ErrCreateContainerConfig"), "{}: x",
-        sayings.WAITING, "configuration",
+        event_patterns.WAITING, "configuration",
     ),
     "a container": Words(
         f"{KUBELET}/kuberuntime/kuberuntime_container.go", reason("ErrCreateContainer"), "{}: x",
-        sayings.WAITING, "configuration",
+        event_patterns.WAITING, "configuration",
     ),
     "a container that ends": Words(
-        f"{KUBELET}/container/sync_result.go", reason("ErrCrashLoopBackOff"), "{}: x", sayings.WAITING, "restarts",
+        f"{KUBELET}/container/sync_result.go", reason("ErrCrashLoopBackOff"), "{}: x", event_patterns.WAITING, "restarts",
     ),
     "a mount": Words(
-        f"{KUBELET}/events/event.go", reason("FailedMountVolume"), "{}: x", sayings.STARTING, "volume",
+        f"{KUBELET}/events/event.go", reason("FailedMountVolume"), "{}: x", event_patterns.STARTING, "volume",
     ),
     "a network": Words(
-        f"{KUBELET}/events/event.go", reason("FailedCreatePodSandBox"), "{}: x", sayings.STARTING, "network",
+        f"{KUBELET}/events/event.go", reason("FailedCreatePodSandBox"), "{}: x", event_patterns.STARTING, "network",
     ),
     "a pull": Words(
-        f"{KUBELET}/events/event.go", reason("PullingImage"), "{}: x", sayings.STARTING, "pulling",
+        f"{KUBELET}/events/event.go", reason("PullingImage"), "{}: x", event_patterns.STARTING, "pulling",
     ),
     "a driver": Words(
         "kubernetes/pkg/volume/csi/csi_client.go", r'fmt\.Errorf\("(driver name %s [^"]+)"',
         "FailedMount: MountVolume.SetUp failed: kubernetes.io/csi: {}",
-        sayings.STARTING, "driver",
+        event_patterns.STARTING, "driver",
     ),
 }  # fmt: skip
 
@@ -187,7 +187,7 @@ def test_the_words_of_kubernetes_are_known(words: Words) -> None:
     if words.code == "driver":
         said = said.replace("driver name x", "driver name gcsfuse.csi.storage.gke.io")
 
-    read = sayings.meaning(words.table, words.around.format(said), CONTEXT)
+    read = event_patterns.explain_message(words.table, words.around.format(said), CONTEXT)
 
     assert read is not None
     assert read.code == words.code, said
@@ -196,7 +196,7 @@ def test_the_words_of_kubernetes_are_known(words: Words) -> None:
 def test_the_taints_that_keep_a_job_off_its_machines_are_named_by_no_scheduler_any_more() -> None:
     said = found(WORDS["a taint"].file, WORDS["a taint"].pattern)
 
-    read = sayings.meaning(sayings.SCHEDULING, NODES.format(said), CONTEXT)
+    read = event_patterns.explain_message(event_patterns.SCHEDULING, NODES.format(said), CONTEXT)
 
     assert read is not None
     assert read.what == "no machine of this cluster takes the job: all that could are tainted for others, or not ready"
@@ -205,7 +205,7 @@ def test_the_taints_that_keep_a_job_off_its_machines_are_named_by_no_scheduler_a
 def test_a_job_still_names_the_pod_that_ended_it() -> None:
     said = found("kubernetes/pkg/controller/job/pod_failure_policy.go", r'"(Container %s for pod [^"]+)"')
 
-    named = endings.by_its_job(said.replace("exit code x", "exit code 137"), "job")
+    named = pod_endings.end_by_its_job(said.replace("exit code x", "exit code 137"), "job")
 
     assert named is not None
     assert (named[0], named[1].code) == ("x", "killed")
@@ -221,7 +221,7 @@ def test_a_job_still_names_the_pod_that_ended_it() -> None:
     ],
 )
 def test_every_way_to_lose_a_machine_is_still_called_so(file: str, pattern: str) -> None:
-    assert found(file, pattern) in endings._DISRUPTIONS
+    assert found(file, pattern) in pod_endings._DISRUPTIONS
 
 
 @pytest.mark.parametrize("name", ["nodeLowMessageFmt", "nodeConditionMessageFmt"])
@@ -229,7 +229,7 @@ def test_an_eviction_is_told_from_other_disruptions_by_its_words(name: str) -> N
     said = found(f"{KUBELET}/eviction/helpers.go", rf'{name} = "([^"]+)"')
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": said}
 
-    lost = endings.disruption({"status": {"conditions": [condition], "reason": "Evicted", "message": said}})
+    lost = pod_endings.pod_disruption({"status": {"conditions": [condition], "reason": "Evicted", "message": said}})
 
     assert lost is not None
     assert lost.code == "evicted"

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, outcome
-from kinetic._wire import note as notes
+from kinetic._wire import attempt, keys, outcome
 
 KEY = bytes(range(32))
 
@@ -23,12 +22,12 @@ from pathlib import Path
 
 import cloudpickle
 
-from kinetic._runner import working
-from kinetic._runner.supervisor import claim
+from kinetic._runner.worker import worker as working
+from kinetic._runner.supervisor import attempts as supervisor_attempts
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, fingerprint, keys
-from kinetic._wire.note import Note
+from kinetic._wire import digests, distribution as fingerprint, keys
+from kinetic._wire.attempt import AttemptNote
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import Task
 
@@ -55,7 +54,7 @@ class ListSource:
         self.told.append(why)
 
     def claim(self, key):
-        return claim.claim(self.store, Note(self.task.job_id, 0, "here", time.time()), key)
+        return supervisor_attempts.claim(self.store, AttemptNote(self.task.job_id, 0, "here", time.time()), key)
 
     def begin(self, note):
         base = HERE / f"{self.task.job_id}-{note.attempt}"
@@ -102,7 +101,7 @@ def task(job_id, function, *arguments, **more):
         function.__name__,
         Artifact.within(cloudpickle.dumps(function)),
         Artifact.within(pickle.dumps((arguments, {}))),
-        fingerprint={"python": fingerprint.python()},
+        fingerprint={"python": fingerprint.python_version()},
     ).to_bytes()
     STORE.put(keys.order(job_id), order)
     return Task(job_id, digests.of_bytes(order), STORE.url, "key", 0o022, None, {}, **more)
@@ -168,7 +167,8 @@ def test_a_failure_with_a_retry_left_is_another_attempt_and_its_note_says_so(car
     ]
     assert sealed(folder, "three").attempt == 1
     assert (
-        json.dumps(notes.read(FileStore(folder / "store"), "three", 0, KEY).details["failed"]) == '"ValueError: never"'
+        json.dumps(attempt.read(FileStore(folder / "store"), "three", 0, KEY).details["failed"])
+        == '"ValueError: never"'
     )
     assert "trying again" in (folder / "three-0" / "log").read_text()
 

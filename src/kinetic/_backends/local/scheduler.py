@@ -1,0 +1,237 @@
+"""How much may run here at once: the cores this process may use, and the GPUs that are there.
+
+A client reads this when it submits, and the queue keeps it with the job: whoever starts the job later goes by that.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetic._backends.local import completion_pipe, recovery
+from kinetic._backends.local.queue import KEEPERS, NEW_KEEPER, Keeper, Limits, Queue, again_if_repaired, startable
+from kinetic._backends.local.runtime_paths import Paths
+from kinetic._wire import failpoints, threads
+from kinetic.errors import CapacityError, LaunchError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._hardware.placement import Placement
+
+
+def limits(environ: Mapping[str, str]) -> Limits:
+    """Return the slots and devices of this machine.
+
+    KINETIC_LOCAL_SLOTS sets the number of "cpu" jobs; KINETIC_LOCAL_GPUS names the devices, e.g. "0,1" or "none".
+    """
+    return Limits(_slots(environ.get("KINETIC_LOCAL_SLOTS", "")), _gpus(environ.get("KINETIC_LOCAL_GPUS", "")))
+
+
+def cores() -> int:
+    """Return the cores that affinity and the control group's quota allow, at least one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def check_gpus(placement: Placement, there: Sequence[str], *, strict: bool) -> tuple[str, ...]:
+    """Refuse GPUs that are not here, or say that the job runs on the CPU instead.
+
+    Args:
+        placement: The hardware.
+        there: The GPUs of this machine.
+        strict: Whether the user asked for this machine by name: then hardware that is absent is an error.
+
+    Raises:
+        CapacityError: There are too few.
+    """
+    wanted = placement.chips_per_host
+    if wanted <= len(there):
+        return ()
+    if there or strict:
+        raise CapacityError(
+            f"{placement.name} needs {wanted} GPU(s), and this machine has {len(there)}",
+            why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
+            next='ask for fewer, or use accelerator="cpu"',
+        )
+    return (f"{placement.name} is not here: the job runs on the CPU",)
+
+
+def _slots(setting: str) -> int:
+    if not setting:
+        return cores()
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
+    raise OptionError(
+        f"KINETIC_LOCAL_SLOTS={setting!r} is not a number of jobs",
+        why="it takes a whole number of at least 1",
+        next="unset KINETIC_LOCAL_SLOTS",
+    )
+
+
+def _gpus(setting: str) -> tuple[str, ...]:
+    if setting == "none":
+        return ()
+    if setting:
+        return tuple(dict.fromkeys(word.strip() for word in setting.split(",") if word.strip()))
+    devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
+    return tuple(sorted((name for name in devices if name.isdigit()), key=int))
+
+
+def _quota() -> float | None:
+    """Return the cores that the control group's quota amounts to, or None without one."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        folder = Path("/sys/fs/cgroup/cpu")
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+        return quota_us / int((folder / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+_STARTUP = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "VIRTUAL_ENV",
+    "KINETIC_PORTABLE",
+    failpoints.VARIABLE,
+)
+
+_TRIES = 3
+
+
+def advance(
+    paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", soil: str = "", collect: bool = False
+) -> None:
+    """Do whatever the queue needs now.
+
+    Args:
+        paths: Where.
+        queue: What waits.
+        limits: How much may run at once.
+        ready: A soil for which a keeper shall be getting ready even if nothing waits yet.
+        soil: The caller's own: only if no keeper of this one can be started, that is the caller's error.
+        collect: Wait the 10 ms until a started keeper has detached itself: for callers that must stay single-threaded.
+
+    Inside a job nothing is started: it would be a child of the job, and end with it.
+    """
+    if os.environ.get("KINETIC_JOB_ID"):
+        return
+    for _ in range(_TRIES):
+        recovery.recover_dead_supervisors(paths, queue)
+        wake, spawn = _plan(queue, limits, ready)
+        asleep = [keeper for keeper in wake if not completion_pipe.wake(paths.wake(keeper))]
+        _spawn_all(paths, queue, limits, spawn, soil, collect=collect)
+        if not asleep:  # else one died just now: who else is there?
+            return
+
+
+def _spawn_all(
+    paths: Paths, queue: Queue, limits: Limits, spawn: list[tuple[str, str]], ours: str, *, collect: bool
+) -> None:
+    for keeper, soil in spawn:
+        try:
+            pid = _spawn(paths, queue, limits, keeper, soil)
+        except LaunchError as error:
+            if soil == ours:
+                raise
+            if not _is_passing(error.__cause__):
+                recovery.give_up_on_template(paths, queue, soil, str(error.why))
+            continue
+        if collect or threads.begin(partial(_collect, pid), "kinetic-spawn") is None:
+            _collect(pid)  # it forks the keeper and ends within milliseconds
+
+
+@again_if_repaired
+def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Decide in one transaction who is woken and who is started, so that two callers never start the same twice."""
+    wake: list[str] = []
+    spawn: list[tuple[str, str]] = []
+    with queue.change() as db:
+        keepers = [Keeper(*row) for row in db.execute(KEEPERS)]
+        at_work = {name for (name,) in db.execute("SELECT keeper FROM jobs WHERE state IN ('claimed', 'running')")}
+        wanted = Counter(row.soil for row in startable(db, limits))
+        if ready and not wanted[ready] and sum(keeper.state != "idle" for keeper in keepers) < limits.slots:
+            wanted[ready] = 1
+        for soil, count in wanted.items():
+            idle = [keeper.keeper for keeper in keepers if keeper.soil == soil and keeper.state == "idle"]
+            coming = sum(_is_coming(keeper, at_work) for keeper in keepers if keeper.soil == soil)
+            wake += idle[:count]
+            spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - coming)]
+        db.executemany(NEW_KEEPER, [(*item, "starting", 0, time.time()) for item in spawn])
+    return wake, spawn
+
+
+def _is_coming(keeper: Keeper, at_work: set[str]) -> bool:
+    """Say whether a keeper will look at the queue by itself in a moment: it starts, or has just ended a job."""
+    return keeper.state == "starting" or (keeper.state == "busy" and keeper.keeper not in at_work)
+
+
+def _is_passing(error: BaseException | None) -> bool:
+    """Say whether a process could not be started for want of something that comes back."""
+    return isinstance(error, OSError) and error.errno in {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE}
+
+
+def _make_runner_again(paths: Paths, folder: Path) -> None:
+    """Make the code that a job was submitted with again, if it is gone and is ours: it is not forced to the disk."""
+    if folder.parent == paths.runners and not (folder / "keeper.py").exists():
+        from kinetic._project import runner_bundle  # rare: after a power cut
+
+        runner_bundle.folder(paths.runners)
+
+
+def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> int:
+    recipe = queue.recipe(soil)
+    _make_runner_again(paths, Path(runner_of(recipe["arguments"])))
+    environment = {name: os.environ[name] for name in _STARTUP if name in os.environ}
+    environment |= recipe["environment"] | {recovery.SUPERVISOR_VARIABLE: keeper}
+    words = [*recipe["arguments"], keeper, soil, str(paths.runtime), str(limits.slots), ",".join(limits.gpus)]
+    log = str(paths.keeper_log(keeper))
+    try:
+        return os.posix_spawn(
+            words[0],
+            words,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM],
+        )
+    except OSError as error:
+        queue.forget_keeper(keeper)
+        raise LaunchError(
+            "the process that would carry out this job could not be started",
+            why=f"{words[0]}: {error}",
+            next="look at the limits of this shell with: ulimit -a",
+        ) from error
+
+
+def _collect(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:  # somebody else in this process waits for every child
+        return
+
+
+def runner_of(arguments: list[str]) -> str:
+    """Return the folder of the runner's code from a recipe's command line."""
+    return str(Path(arguments[-1]).parent)

@@ -1,0 +1,262 @@
+"""Where kinetic keeps its files on this machine: the home, and the part of it that belongs to one host.
+
+The home holds what must last: the store, keys, profiles. The runtime folder holds what means something on one host
+only: the queue (SQLite), locks, pipes, logs being written. A home may lie on a network file system that many hosts
+share, where neither SQLite nor locks can be trusted; the runtime folder then lies elsewhere.
+
+    home               {KINETIC_HOME, else ~/.kinetic}
+    runtime folder     {KINETIC_RUNTIME_DIR}
+                  else {home}/run/{machine}                                    home on a local file system
+                  else /var/tmp/kinetic-{uid}-{digest of home}/{machine}       home on any other
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinetic._config.variables import read
+from kinetic._wire import folders
+from kinetic.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_MACHINE_FILE = Path("/etc/machine-id")
+_ELSEWHERE = Path("/var/tmp")  # noqa: S108 - on disk and kept over a reboot, unlike /tmp; owner and mode are checked
+_ID_LENGTH = 12  # hexadecimal digits: 48 bits tell the hosts of one user apart
+_LONGEST_ID = 64  # characters; the id is a folder name
+_PRIVATE = 0o700
+
+# File systems that another host can write too, or that a hypervisor or a user process serves. Where a type is listed
+# wrongly, the only loss is that the runtime folder lies under /var/tmp. "autofs" is a network mount not yet touched.
+_SHARED = frozenset(
+    {
+        *("9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "dvs", "fakeowner", "fuse", "gfs", "gfs2"),
+        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs"),
+        *("pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs"),
+    }
+)
+_SHARED_KIND = "fuse."  # fuse.sshfs, fuse.s3fs, fuse.glusterfs, …; "fuseblk" is a local disk and does not match
+
+
+def kinetic_home(environ: Mapping[str, str]) -> Path:
+    """Return the folder of everything that lasts; it need not exist yet.
+
+    Raises:
+        SettingsError: No home folder is known for this user, or others may write into the home.
+    """
+    return _trusted(path_of(read("KINETIC_HOME", environ) or "~/.kinetic", environ), "kinetic home", "KINETIC_HOME")
+
+
+def ensure_home(environ: Mapping[str, str]) -> Path:
+    """Make the home if it is missing, readable by its owner only, and return it.
+
+    Raises:
+        SettingsError: It cannot be made, or something else has its name.
+    """
+    home = kinetic_home(environ)
+    try:
+        folders.make(home)
+    except OSError as error:
+        raise SettingsError(
+            f"the kinetic home {home} cannot be made",
+            why=f"{type(error).__name__}: {error.strerror or error}",
+            next="set KINETIC_HOME to a folder that you may write",
+        ) from error
+    return home
+
+
+def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE) -> str:
+    """Return a word that stays the same on this host and differs on every other that may share the home.
+
+    Args:
+        environ: The environment; KINETIC_MACHINE_ID in it wins.
+        machine_file: The system's own id. Cloned machines and containers share it, so the host name counts too.
+
+    Returns:
+        12 hexadecimal digits, or KINETIC_MACHINE_ID as it is.
+
+    Raises:
+        SettingsError: KINETIC_MACHINE_ID cannot be the name of a folder.
+    """
+    chosen = read("KINETIC_MACHINE_ID", environ)
+    if chosen is not None:
+        return _checked_machine_id(chosen)
+    hardware = _hardware_uuid() if sys.platform == "darwin" else ""
+    # The name of a Mac changes with the network it is in, so there the hardware alone speaks, if it does.
+    return _short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+
+
+def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewhere: Path = _ELSEWHERE) -> Path:
+    """Return the folder for what belongs to this host only; it need not exist yet.
+
+    Args:
+        environ: The environment; KINETIC_RUNTIME_DIR in it wins.
+        mounts: The kernel's table of mounts.
+        elsewhere: A local folder that every user may write, for homes that are shared over a network.
+
+    Raises:
+        SettingsError: It belongs to somebody else or others may write into it, or the one for shared homes cannot be
+            made.
+    """
+    chosen = read("KINETIC_RUNTIME_DIR", environ)
+    if chosen is not None:
+        return _trusted(path_of(chosen, environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
+    home = kinetic_home(environ)
+    if is_local(home, mounts=mounts):
+        return _trusted(home / "run" / machine_id(environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
+    parent = elsewhere / f"kinetic-{os.getuid()}-{_short_digest(os.path.realpath(home))}"
+    _make_private(parent)
+    return parent / machine_id(environ)
+
+
+def is_local(path: Path, *, mounts: Path = _MOUNTS) -> bool:
+    """Say whether a folder lies on a file system of this host alone, as far as can be known.
+
+    Without a table of mounts the answer is yes. On macOS there is none: statfs is not in the standard library, and a
+    subprocess costs more than all else here, so a home on a network share needs KINETIC_RUNTIME_DIR there.
+    """
+    real = os.path.realpath(path)  # it also touches the path, so that an automounter shows what it mounts there
+    try:
+        table = mounts.read_text(errors="surrogateescape")
+    except OSError:
+        return True
+    kind = file_system(real, table)
+    return not (kind in _SHARED or kind.startswith(_SHARED_KIND))
+
+
+def file_system(path: str, table: str) -> str:
+    """Find the type of the file system that holds a path, "" if the table does not say.
+
+    Args:
+        path: Absolute and without symbolic links; need not exist.
+        table: Text of ``/proc/self/mountinfo``. Of two mounts in one place the later hides the earlier.
+
+    Source: man 5 proc, /proc/pid/mountinfo.
+    """
+    longest, kind = -1, ""
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(" "), after.split(" ")
+        if len(fields) < 6:  # those before the optional ones
+            continue
+        point = _unescaped(fields[4]).rstrip("/")
+        if len(point) >= longest and (path == point or path.startswith(f"{point}/")):
+            longest, kind = len(point), kinds[0]
+    return kind
+
+
+def path_of(written: str, environ: Mapping[str, str]) -> Path:
+    """Return the absolute path that a user wrote, with ~ as the home of the user in this environment.
+
+    Raises:
+        SettingsError: It begins with ~ and no home folder is known.
+    """
+    if written == "~" or written.startswith("~/"):
+        return _user_home(environ) / written[2:]
+    return Path(os.path.abspath(os.path.expanduser(written)))  # "~somebody" as well
+
+
+def _user_home(environ: Mapping[str, str]) -> Path:
+    if environ.get("HOME"):
+        return Path(os.path.abspath(environ["HOME"]))
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise SettingsError(
+            "no home folder is known for this user",
+            why=f"HOME is unset, and the system has no entry for user {os.getuid()}",
+            next="set KINETIC_HOME to a folder that you may write",
+        ) from error
+
+
+def _checked_machine_id(chosen: str) -> str:
+    plain = chosen.replace("-", "").replace("_", "").replace(".", "")
+    if plain.isascii() and plain.isalnum() and not chosen.startswith(".") and len(chosen) <= _LONGEST_ID:
+        return chosen
+    raise SettingsError(
+        f"KINETIC_MACHINE_ID={chosen!r} cannot name this machine",
+        why="it becomes the name of a folder: letters, digits, '-', '_' and '.', not '.' in front, "
+        f"and at most {_LONGEST_ID} characters",
+        next="unset KINETIC_MACHINE_ID, or set it to a plain word such as this host's name",
+    )
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _hardware_uuid() -> str:
+    """Ask macOS for the id of the hardware; "" if it does not answer."""
+    try:
+        import ctypes  # 5 ms; only on macOS, where no file has the id
+
+        answer = ctypes.create_string_buffer(16)
+        patience = (ctypes.c_long * 2)(1, 0)  # struct timespec: 1 s, which the call never needs
+        failed = ctypes.CDLL(None).gethostuuid(answer, patience)
+    except (ImportError, OSError, AttributeError):
+        return ""
+    return "" if failed else answer.raw.hex()
+
+
+def _short_digest(text: str) -> str:
+    import hashlib  # 2 ms; not needed where KINETIC_RUNTIME_DIR and KINETIC_MACHINE_ID are set
+
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_ID_LENGTH]
+
+
+def _unescaped(field: str) -> str:
+    """Undo the kernel's writing of blank, tab, newline and backslash as three octal digits."""
+    first, *others = field.split("\\")
+    return first + "".join(chr(int(other[:3], 8)) + other[3:] for other in others)
+
+
+def _trusted(folder: Path, what: str, variable: str) -> Path:
+    """Return a folder unless others may write into it: keys, profiles and what is to be run lie there.
+
+    Raises:
+        SettingsError: They may.
+    """
+    who = folders.others_who_write(folder)
+    if not who:
+        return folder
+    import shlex  # on the way to an error
+
+    is_mine = folder.stat().st_uid == os.geteuid()
+    raise SettingsError(
+        f"the {what} {folder} cannot be trusted",
+        why=f"{who}; whoever writes there decides what runs as you",
+        next=f"chmod go-w {shlex.quote(str(folder))}" if is_mine else f"set {variable} to a folder of your own",
+        code="not-private",
+    )
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder in a place that everybody can write, and trust it only if it is ours alone."""
+    try:
+        folder.mkdir(_PRIVATE, exist_ok=True)
+        found = folder.lstat()  # not stat: a link planted by somebody else must not be followed
+    except OSError as error:
+        raise _unusable(folder, f"{type(error).__name__}: {error.strerror or error}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unusable(folder, "it is a link and not a folder")
+    if found.st_uid != os.getuid():
+        raise _unusable(folder, f"it belongs to user {found.st_uid}, and you are user {os.getuid()}")
+    if found.st_mode & 0o077:
+        raise _unusable(folder, f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users in; 0700 is needed")
+
+
+def _unusable(folder: Path, why: str) -> SettingsError:
+    return SettingsError(
+        f"the folder {folder} for running jobs cannot be used",
+        why=f"{why}; it stands in for the home, which lies on a shared file system",
+        next="set KINETIC_RUNTIME_DIR to a folder of your own on a local disk",
+    )

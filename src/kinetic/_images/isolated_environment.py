@@ -1,0 +1,244 @@
+"""Isolated environments: built by uv from what a project declares, once, and used by every job that needs the same.
+
+    {cache}/{digest}/{build}/bin/python     an attempt to build it; its name is drawn, so that nobody else writes there
+    {cache}/{digest}/complete               the name of the build that came to its end
+    {cache}/{digest}/used                   touched at each use
+    {cache}/{digest}.lock                   held while somebody builds
+
+An environment contains its own absolute path, so it cannot be built beside and moved. Each build has a folder of its
+own instead: if its builder is killed, the uv that it started may go on writing for a while, and harms nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from kinetic._images import uv
+from kinetic._wire import digests, distribution, documents
+from kinetic.errors import ImageBuildError, OptionError
+
+VARIABLE = "KINETIC_LOCAL_ENV"
+UNUSED_SECONDS = 30 * 24 * 3600.0
+
+Say = Callable[[str], None]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_gates: dict[str, threading.Lock] = {}  # by lock file: the lock excludes other processes, this one other threads
+
+
+def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
+    """Say in what jobs on this machine run: the interpreter that submits them, or an environment of their own.
+
+    Raises:
+        OptionError: KINETIC_LOCAL_ENV is neither.
+    """
+    value = environ.get(VARIABLE) or "same"
+    if value == "isolated":
+        return "isolated"
+    if value != "same":
+        raise OptionError(
+            f"{VARIABLE}={value!r} is not known",
+            why="same: jobs run in the interpreter that submits them; isolated: in an environment built for them",
+            next=f"export {VARIABLE}=isolated, or unset it",
+        )
+    return "same"
+
+
+def ready(
+    dependencies_lines: Sequence[str],
+    *,
+    cache: Path,
+    python: str,
+    say: Say,
+    base: Sequence[str] = (),
+    source: Path | None = None,
+) -> Path:
+    """Return the interpreter of an environment with these dependencies; build it if there is none.
+
+    Args:
+        dependencies_lines: Requirements and options, one line each, as ``_packing.dependencies`` returns them.
+        cache: Where environments lie; on a local disk, since locks are held there.
+        python: The client's Python, X.Y.Z; its base interpreter goes into the environment.
+        say: Takes what the user should know while it is built, line by line; uv's own output too.
+        base: Packages that a base image would bring, e.g. ``jax`` where the project's own was filtered out.
+        source: The file that the lines come from, for messages.
+
+    Raises:
+        ImageBuildError: uv is missing, or could not build it. Nothing is left of the attempt.
+    """
+    lines = [" ".join(line.split()) for line in dependencies_lines]
+    place = cache / _digest(lines, base, python)
+    try:
+        found = _complete(place)
+        if found is None:
+            with _alone(place.with_suffix(".lock"), say):
+                found = _complete(place) or _build(place, [*lines, *base], python, say, source)
+        (place / "used").touch()
+    except OSError as error:
+        raise ImageBuildError(
+            "the isolated environment could not be built",
+            why=f"{type(error).__name__}: {error}",
+            next=f"see whether there is room and leave to write: df -h {cache}; ls -ld {cache}",
+        ) from error
+    return found
+
+
+def stale(cache: Path, now: float) -> list[Path]:
+    """Return the environments that nobody has used for 30 days; whoever removes one removes the whole folder.
+
+    Args:
+        cache: Where environments lie.
+        now: Unix time.
+    """
+    try:
+        places = sorted(place for place in cache.iterdir() if place.is_dir())
+    except FileNotFoundError:
+        return []
+    return [place for place in places if now - _last_use(place) > UNUSED_SECONDS]
+
+
+def _digest(lines: Sequence[str], base: Sequence[str], python: str) -> str:
+    import sysconfig
+
+    page = {
+        "lines": list(lines),
+        "base": list(base),
+        "python": python.split(".")[:2],
+        "interpreter": _interpreter(),  # two builds of the same X.Y need not be alike
+        "platform": [sysconfig.get_platform(), sys.implementation.cache_tag, sys.abiflags],
+        "schema": 2,
+    }
+    return digests.of_bytes(documents.write(page))[:24]
+
+
+def _interpreter() -> str:
+    """Return the interpreter below the client's own environment, if it is in one."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def _complete(place: Path) -> Path | None:
+    """Return the interpreter of a place whose build came to its end; None too if the Python below it is gone."""
+    try:
+        python = place / (place / "complete").read_text() / "bin" / "python"
+    except FileNotFoundError:
+        return None
+    return python if python.exists() else None
+
+
+@contextlib.contextmanager
+def _alone(lock: Path, say: Say) -> Iterator[None]:
+    """Hold a lock: it is free the moment its holder is gone, however it ended."""
+    import fcntl  # POSIX only, as is the local backend
+
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _gates.setdefault(str(lock), threading.Lock()):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                say("waits for another kinetic that builds the same environment")
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _build(place: Path, lines: Sequence[str], python: str, say: Say, source: Path | None) -> Path:
+    uv.command()  # without it, nothing is announced
+    begun = time.monotonic()
+    shutil.rmtree(place, ignore_errors=True)  # what a killed builder left behind
+    build = place / os.urandom(4).hex()
+    build.mkdir(mode=0o700, parents=True)
+    say(f"building an environment for Python {python}{f' from {source}' if source else ''}; it is kept for later jobs")
+    try:
+        _create(build, say)
+        if lines:
+            _install(build, lines, say, source)
+        _mark(place, build.name)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    say(f"built the environment in {time.monotonic() - begun:.1f} s")
+    return build / "bin" / "python"
+
+
+def _create(build: Path, say: Say) -> None:
+    done = uv.run(["venv", "--quiet", "--no-project", "--allow-existing", "--python", _interpreter(), "."], build, say)
+    if done.status:
+        raise ImageBuildError(
+            "the isolated environment could not be created",
+            why=done.reason,
+            next=f"see what it says: {' '.join(uv.command())} venv --python {_interpreter()} /tmp/try",
+        )
+
+
+def _install(build: Path, lines: Sequence[str], say: Say, source: Path | None) -> None:
+    file = build / "dependencies.txt"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # an index address may hold a password
+    with open(descriptor, "w", encoding="utf-8") as writing:
+        writing.write("".join(f"{line}\n" for line in lines))
+    (build / "overrides.txt").write_text(distribution.OVERRIDES)
+    python = str(build / "bin" / "python")
+    words = ["pip", "install", "--python", python, "--requirement", file.name]
+    done = uv.run(words, build, say, overrides="overrides.txt")
+    if done.status:
+        raise ImageBuildError(
+            f"the isolated environment{f' for {source}' if source else ''} could not be built",
+            why=done.reason,
+            next=_where_to_look(done.reason, lines, source),
+        )
+
+
+def _mark(place: Path, build: str) -> None:
+    """Say that a build is whole: all of it, or nothing."""
+    scratch = place / f"{build}.tmp"
+    scratch.write_text(build)
+    scratch.replace(place / "complete")
+
+
+def _where_to_look(reason: str, lines: Sequence[str], source: Path | None) -> str:
+    """Name the lines, and where they stand, whose packages uv's explanation mentions."""
+    guilty = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
+    place = str(source) if source else "the dependencies of the project"
+    if not guilty:
+        return f"look at {place}"
+    numbers = [_number(line, source) for line in guilty]
+    told = [f"line {number} ({line})" if number else line for number, line in zip(numbers, guilty, strict=True)]
+    return f"look at {place}: {', '.join(told)}"
+
+
+def _mentions(text: str, line: str) -> bool:
+    match = _NAME.match(line)
+    return match is not None and re.search(rf"(?<![a-z0-9-]){_plain(match[0])}(?![a-z0-9-])", _plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"(?<=[A-Za-z0-9])[-_.]+(?=[A-Za-z0-9])", "-", text).lower()
+
+
+def _number(line: str, source: Path | None) -> int | None:
+    """Return where a requirement stands in a file: the line that holds it, else the first that names its package."""
+    try:
+        text = source.read_text(encoding="utf-8", errors="replace") if source else ""
+    except OSError:
+        return None
+    written = [" ".join(one.split()) for one in text.split("\n")]
+    holding = (number for number, one in enumerate(written, 1) if line in one)
+    naming = (number for number, one in enumerate(written, 1) if _mentions(one, line))
+    return next(holding, None) or next(naming, None)
+
+
+def _last_use(place: Path) -> float:
+    for path in (place / "used", place):
+        with contextlib.suppress(FileNotFoundError):
+            return path.stat().st_mtime
+    return float("inf")

@@ -1,0 +1,375 @@
+"""Removing and cancelling: what goes, in which order, and what remains."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kinetic._jobs import history, locate, logs, serializers
+from kinetic._jobs import history as job_history
+from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
+from kinetic._jobs.status import Snapshot, observe
+from kinetic._runner.supervisor import seal_outcome
+from kinetic._wire import digests, keys, output_paths, records
+from kinetic._wire import seal as seals
+from kinetic._wire import seal as wire_seal
+from kinetic._wire.failpoints import step
+from kinetic._wire.outcome import CANCELLED, Outcome
+from kinetic.errors import BackendError, IntegrityError, KeyMissingError, KineticError
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    import logging
+
+    from kinetic._backends.protocol import LiveLog, Sighting
+    from kinetic._stores.protocol import Entry, Store
+    from kinetic._wire.records import JobRecord
+
+
+_BLOCK = 1 << 20
+_LEVEL = 1  # 10 MiB in 60 ms; somebody waits for the value of this job
+
+
+def keep_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
+    """Write the end of every log of a job into the history.
+
+    Args:
+        job: The job; it has ended.
+        inside: What the store has of it.
+        outcome: Its verdict. Of a job that left a value the log is in the store, or it printed nothing: no cluster is
+            asked.
+
+    Returns:
+        Attempt, host, size and digest of each, for the page, and whether it was changed after the job had ended; [] as
+        well where another process removed the job meanwhile.
+    """
+    store, kept, succeeded = locate.store_of(job), [], outcome is not None and outcome.succeeded
+    try:
+        for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
+            sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
+            checked = logs.checked(log, sealed, job.job_id)
+            data = _end_of(checked)
+            if data and not _is_being_deleted(store, job.job_id):  # then only a part of it may have been read
+                store.put(keys.history_log(job.job_id, attempt, host), _packed(data))
+                found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
+                changed = isinstance(checked, logs.CheckedLog) and checked.is_changed
+                kept.append({"attempt": attempt, "host": host, **found, "changed": changed})
+    except KeyMissingError:  # another process collected it, and deletes it
+        return []
+    return kept
+
+
+def _is_being_deleted(store: Store, job_id: str) -> bool:
+    return bool((history.read_page(store, job_id) or {}).get("artifacts_removed"))
+
+
+def forget(store: Store, job_id: str) -> None:
+    """Delete the logs of a collected job; of its page, what is left of every removed job stays."""
+    page = history.read_page(store, job_id)
+    if page is None or not history.is_collected(page):
+        return
+    for found in logs.kept_in(page):
+        store.delete(keys.history_log(job_id, found["attempt"], found["host"]))
+    key = locate.key_for(job_id, page.get("key_id") or "", page.get("store") or "")  # or the user trusts the store
+    history.write_page(store, {**page, "collected": None, "logs": []}, key or bytes(wire_seal.KEY_BYTES), again=True)
+
+
+def _logs_of(
+    job: JobRecord, store: Store, inside: Sequence[Entry], *, succeeded: bool
+) -> Iterator[tuple[int, int, LiveLog]]:
+    """Yield attempt, host and log of all that a job printed; on this machine first where the job wrote it."""
+    backend, job_id = locate.backend_of(job), job.job_id
+    attempts = max(1, sum(entry.key.startswith(keys.attempts(job_id)) for entry in inside))
+    stored, here = _stored(job_id, inside), set[tuple[int, int]]()
+    if backend.is_here:
+        places_ = [(attempt, host) for attempt in range(attempts) for host in range(locate.hosts_of(job))]
+        for attempt, host in places_:
+            live = backend.live_log(job_id, host=host, attempt=attempt)
+            if live is not None:
+                here.add((attempt, host))
+                yield attempt, host, live
+        if not {*places_} <= here | stored.keys():  # its supervisor has moved one into the store this moment
+            stored = _stored(job_id, store.entries(f"{job_id}/logs/"))
+    elif not stored and not succeeded:  # its pod may have been cut off before it sent anything
+        with contextlib.suppress(KineticError, OSError):
+            live = logs.open_log(backend, store, job_id, attempt=attempts - 1, host=0)
+            if live is not None:
+                yield attempts - 1, 0, live
+    for (attempt, host), entries in stored.items():
+        if (attempt, host) not in here:
+            yield attempt, host, StoredLog(store, keys.logs(job_id, attempt, host), entries)
+
+
+def _stored(job_id: str, inside: Iterable[Entry]) -> dict[tuple[int, int], list[Entry]]:
+    """Group what the store has of a job's logs by attempt and host."""
+    found: dict[tuple[int, int], list[Entry]] = defaultdict(list)
+    for entry in inside:
+        if entry.key.startswith(f"{job_id}/logs/"):
+            attempt, host = map(int, entry.key.split("/")[-3:-1])
+            found[attempt, host].append(entry)
+    return found
+
+
+def _end_of(log: LiveLog) -> bytes:
+    """Read the end of a log, from the beginning of a line on, below a line that says what is missing."""
+    try:
+        size = log.size()
+        start = max(0, size - KEPT_BYTES)
+        found = bytearray()
+        while start + len(found) < size and (piece := log.read(start + len(found), _BLOCK)):
+            found += piece
+    finally:
+        logs.close(log)
+    if start == 0:
+        return bytes(found)
+    cut = found.find(b"\n", 0, _BLOCK) + 1  # 0 where that line is longer
+    return f"kinetic: the first {start + cut} bytes of this log were not kept\n".encode() + found[cut:]
+
+
+def _packed(data: bytes) -> bytes:
+    writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
+    return writer.compress(data) + writer.flush()
+
+
+def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
+    """Remove the backend's resource, the stored artifacts, or both; a page of the history remains.
+
+    The page comes first: if we die in between, the job is known as removed, and removing again finishes it. Of a job
+    that was collected before, its log goes as well. Output directories are never touched.
+    """
+    locate.backend_of(job)  # raises before anything is changed
+    store = locate.store_of(job)
+    if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
+        page = _history(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
+        job_history.write_page(store, page, locate.key_to_seal(job))
+        mark_as_removed(job, store)
+    if artifacts:
+        forget(store, job.job_id)
+    step("client:tombstone-written")
+    _carry_away(job, seen, resource=resource, artifacts=artifacts, wait=wait)
+
+
+def mark_as_removed(job: JobRecord, store: Store) -> None:
+    """Say in the listing of its batch, if it has one, that a job was removed."""
+    if mark := mark_of(job):
+        store.put(seals.mark(mark, "removed", locate.key_to_seal(job)), b"")
+
+
+def _carry_away(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
+    """Remove what the history says is removed."""
+    backend, store = locate.backend_of(job), locate.store_of(job)
+    if resource:
+        ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
+        if (not ended or not artifacts) and not backend.stop([job.job_id], wait=wait):
+            _log().warning("%s has not ended within %g s; it was told to", job.job_id, wait)
+        backend.remove([job.job_id])
+        if not seen.status.is_final:
+            _tell_of_another_host(job)
+    if artifacts:
+        store.delete(keys.job(job.job_id))
+        _drop_empty_outputs(job)
+        step("client:artifacts-deleted")
+
+
+def _drop_empty_outputs(job: JobRecord) -> None:
+    """Remove the output folder that was made for a job that wrote nothing into it; what holds a file stays."""
+    folder = job.output_dir or ""
+    if folder.startswith("/") and folder.endswith(f"/{keys.outputs(job.job_id).rstrip('/')}"):
+        with contextlib.suppress(OSError):
+            os.rmdir(output_paths.checkpoint_dir(folder))
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def mark_of(job: JobRecord) -> str:
+    """Return the stem of the keys by which a batch sees in a listing what became of its child; "" without a batch."""
+    if not job.group_id or job.group_index is None:
+        return ""
+    return keys.mark(job.group_id, job.group_index, job.group_attempt or 0)
+
+
+def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str, Any] | None:
+    """Remove a job whose value is in memory, and keep its log and its record as history.
+
+    Returns:
+        Its page of the history; None where it could not be removed: that is a warning, never an error.
+    """
+    step("client:collected")
+    try:
+        page = collected_page(job, seen)
+        mark_as_removed(job, locate.store_of(job))
+        step("client:tombstone-written")
+        _carry_away(job, seen, resource=True, artifacts=True, wait=wait)
+    except (KineticError, OSError) as error:
+        _log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
+        return None
+    return page
+
+
+def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+    """Write logs and page of a collected job into the history, and return the page."""
+    store = locate.store_of(job)
+    inside = list(store.entries(keys.job(job.job_id)))
+    logs = keep_logs(job, inside, seen.outcome)
+    step("client:log-kept")
+    fields = _history(job, seen, inside)
+    fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}
+    if job_history.write_page(store, fields, locate.key_to_seal(job)):
+        return fields
+    before = job_history.read_page(store, job.job_id)
+    if before is not None and job_history.is_collected(before):  # by another process, which saw more of it
+        return before
+    job_history.write_page(store, fields, locate.key_to_seal(job), again=True)  # it was cleaned up in part before
+    return fields
+
+
+def cancel(job: JobRecord, *, wait: float) -> bool:
+    """Cancel a job: first the verdict, then the processes.
+
+    Returns:
+        False when the job had ended already; its verdict stays.
+    """
+    store = locate.store_of(job)
+    try:
+        seen = observe(job)
+    except IntegrityError:
+        return _cancel_unread(job, wait=wait)
+    if (
+        seen.outcome is not None
+        and seen.outcome.status == CANCELLED
+        and job_history.read_page(store, job.job_id) is None
+    ):
+        _carry_out(job, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
+        return True
+    if seen.status.is_final:
+        return False
+    verdict = outcome_of(job, sighting=seen.sighting)
+    if not seal(job, store, verdict):
+        return False
+    step("canceller:sealed")
+    _carry_out(job, verdict, wait=wait)
+    return True
+
+
+def outcome_of(
+    job: JobRecord,
+    status: str = CANCELLED,
+    cause: str = "cancelled",
+    *,
+    message: str = "",
+    sighting: Sighting | None = None,
+) -> Outcome:
+    """Return the outcome that a client gives to a job that has none: it is cancelled, or nothing is left of it."""
+    return Outcome(
+        job_id=job.job_id,
+        status=status,
+        attempt=sighting.attempt if sighting and sighting.attempt is not None else -1,
+        cause=cause,
+        phase="",
+        error={"message": message} if message else {},
+        started=sighting.started if sighting else None,
+        ended=time.time(),
+        witness="client",
+        key_id=job.key_id or "",
+    )
+
+
+def seal(job: JobRecord, store: Store, outcome: Outcome) -> bool:
+    """Create the outcome of a job, and the mark that its batch sees; False when it has another outcome already."""
+    return seal_outcome.seal(store, outcome, locate.key_to_seal(job), mark=mark_of(job))
+
+
+def _cancel_unread(job: JobRecord, *, wait: float) -> bool:
+    """Cancel a job whose result is damaged, if it runs all the same; else it has ended."""
+    sighting = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
+    if sighting is None or sighting.status.is_final:
+        return False
+    _carry_out(job, outcome_of(job, sighting=sighting), wait=wait)
+    return True
+
+
+def why_not_cancelled(job: JobRecord) -> str:
+    """Say why there was nothing to cancel, once ``cancel`` has said that there was not."""
+    try:
+        seen = observe(job)
+    except IntegrityError as error:
+        return f"{job.job_id} has ended, and {error.what}; kinetic jobs cleanup {job.job_id} removes it"
+    if job_history.is_collected(seen.past):
+        ended = f"{job.job_id} had ended before it could be cancelled"
+        return f"{ended}: it was {(seen.past or {}).get('status')}, and was collected afterwards"
+    if seen.status is not JobStatus.NOT_FOUND:
+        return f"{job.job_id} had ended before it could be cancelled: it is {seen.status.value}"
+    if seen.outcome is not None and seen.outcome.status == CANCELLED:
+        return f"{job.job_id} was cancelled before"
+    if seen.outcome is not None:
+        ended = f"{job.job_id} had ended before it could be cancelled"
+        return f"{ended}: it was {seen.outcome.status.upper()}, and was removed afterwards"
+    was_removed = job_history.read_page(locate.store_of(job), job.job_id) is not None
+    return f"{job.job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
+
+
+def _carry_out(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
+    """End the processes of a cancelled job and forget it; its artifacts stay."""
+    store, backend = locate.store_of(job), locate.backend_of(job)
+    if not backend.stop([job.job_id], wait=wait):
+        raise BackendError(
+            f"{job.job_id} is cancelled, but its processes have not ended within {wait:g} s",
+            why="they were told to, and are killed 5 s after that",
+            next=f"kinetic jobs status {job.job_id}",
+            code="still-ending",
+        )
+    step("canceller:stopped")
+    page = _history(job, Snapshot(JobStatus.NOT_FOUND, verdict))
+    job_history.write_page(store, page, locate.key_to_seal(job))
+    step("canceller:tombstone-written")
+    backend.remove([job.job_id])
+    _tell_of_another_host(job)
+
+
+def _tell_of_another_host(job: JobRecord) -> None:
+    """Say that a job elsewhere ends a little later: only its own keeper can end it, and looks once a minute."""
+    from kinetic import _output as output
+
+    if not locate.can_be_seen(job):
+        output.report(f"{job.job_id} runs on {serializers.place_of(job)}; its processes there end within a minute")
+
+
+def _log() -> logging.Logger:
+    import logging  # 5 ms; only when there is something to tell
+
+    return logging.getLogger("kinetic.jobs")
+
+
+def _emulation(job: JobRecord) -> str | None:
+    with contextlib.suppress(KineticError):
+        return serializers.emulation_of(job)
+    return None
+
+
+def _history(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:
+    """Return what is remembered of a job: no payload, no secret."""
+    outcome, fields = seen.outcome, records.plain(job)
+    status = "CANCELLED" if outcome is not None and outcome.status == CANCELLED else seen.status.value
+    reason = ""
+    if outcome is not None and not outcome.succeeded:
+        kind = outcome.error.get("type")
+        reason = f"{kind}: {outcome.error.get('message', '')}" if kind else str(outcome.error.get("message", ""))
+    if inside is None:
+        with contextlib.suppress(KineticError):
+            inside = list(locate.store_of(job).entries(keys.job(job.job_id)))
+    recorded = [entry.modified for entry in inside or () if entry.key == keys.record(job.job_id)]
+    return {
+        **fields,
+        "created": recorded[0] if recorded else None,
+        "emulation": _emulation(job),
+        "status": status,
+        "reason": reason.splitlines()[0][:500] if reason else "",
+        "started": outcome.started if outcome else None,
+        "ended": outcome.ended if outcome else None,
+        "attempts": sum(entry.key.startswith(keys.attempts(job.job_id)) for entry in inside or ()),
+    }

@@ -1,0 +1,353 @@
+"""Collecting: the verdict of a job becomes a value, or the exception that the caller should see."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from kinetic import _output as output
+from kinetic._jobs import locate, record, trust
+from kinetic._output import tracebacks
+from kinetic._stores import open_store
+from kinetic._stores.protocol import Store
+from kinetic._wire import digests, keys
+from kinetic._wire import order as orders
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+from kinetic._wire.records import MANIFEST, read_table
+from kinetic.errors import (
+    IntegrityError,
+    JobCancelledError,
+    JobError,
+    KeyMissingError,
+    KineticError,
+    ResultNotPicklableError,
+    ResultUnreadableError,
+    RunnerError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kinetic._wire.order import DataRef
+    from kinetic._wire.records import JobRecord
+
+
+_PIECE, _BLOCK = 1 << 20, 1 << 16
+_IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened from the same bytes
+
+
+def read_outcome(job: JobRecord) -> Outcome | None:
+    """Return the verdict of a job, or None while there is none.
+
+    Raises:
+        CredentialsError: There is one, and the key without which it cannot be verified is not here.
+        IntegrityError: It is damaged or its seal is wrong.
+    """
+    return read_outcome_of(locate.store_of(job), job.job_id, lambda: locate.key_to_read(job))
+
+
+def read_outcome_of(store: Store, job_id: str, key_of: Callable[[], bytes | None]) -> Outcome | None:
+    """Return the verdict of a job, or None while there is none.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        key_of: Gives the job's key, or None when the user said to trust the store; asked only if there is a verdict.
+
+    Raises:
+        IntegrityError: It is damaged or its seal is wrong.
+    """
+    name = keys.result(job_id)
+    size = store.size(name)
+    if size is None:
+        return None
+    try:
+        outcome = outcomes.read(size, lambda start, length: store.get(name, start=start, length=length), key_of())
+    except KeyMissingError:  # removed between the two
+        return None
+    if outcome.job_id != job_id:
+        raise IntegrityError(f"the result of {job_id} is about another job, {outcome.job_id}")
+    return outcome
+
+
+def body_of(store: Store, outcome: Outcome) -> Any:
+    """Verify the whole body, then unpickle it.
+
+    Raises:
+        IntegrityError: Its bytes changed; nothing of them was used.
+        ResultUnreadableError: It needs a module or a class that this machine does not have; the bytes stay.
+    """
+    import pickle  # 3 ms; only when a value is opened
+
+    name = keys.result(outcome.job_id)
+    if outcome.body_length <= _IN_MEMORY:
+        data = store.get(name, length=outcome.body_length)
+        outcomes.check_body(outcome, digests.of_bytes(data))
+        return _open(lambda: pickle.loads(data), outcome)  # noqa: S301 - verified
+    with _as_file(store, name) as file:
+        verified = _Verified(file, outcome)
+        return _open(lambda: pickle.load(io.BufferedReader(verified, _BLOCK)), outcome)  # noqa: S301 - verified
+
+
+def save(store: Store, outcome: Outcome, to: Path) -> int:
+    """Write the verified body, an ordinary pickle, into a file, and return its size.
+
+    Raises:
+        IntegrityError: Its bytes changed; there is no file.
+    """
+    beside = to.with_name(f".{to.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
+    try:
+        with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("xb") as target:
+            digest, left = hashlib.sha256(), outcome.body_length
+            while left and (piece := file.read(min(left, _PIECE))):
+                digest.update(piece)
+                target.write(piece)
+                left -= len(piece)
+            outcomes.check_body(outcome, digest.hexdigest())  # of what was written, not of what is there now
+            target.flush()
+            os.fsync(target.fileno())
+        beside.replace(to)
+    finally:
+        beside.unlink(missing_ok=True)
+    return outcome.body_length
+
+
+class _Verified(io.RawIOBase):
+    """A body too large for memory, read twice: no byte is given out that differs from what was verified.
+
+    The first pass notes the digest of all that came before each piece; the second one compares before it gives a piece
+    away. So it does not matter whether somebody changes the file in between.
+    """
+
+    def __init__(self, file: IO[bytes], outcome: Outcome) -> None:
+        self._file, self._outcome = file, outcome
+        self._left, self._ready = outcome.body_length, memoryview(b"")
+        digest, self._expected = hashlib.sha256(), deque[bytes]()
+        while self._left and (piece := file.read(min(self._left, _PIECE))):
+            digest.update(piece)
+            self._expected.append(digest.digest())
+            self._left -= len(piece)
+        outcomes.check_body(outcome, digest.hexdigest())
+        file.seek(0)
+        self._left, self._digest = outcome.body_length, hashlib.sha256()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        """Fill a buffer with verified bytes; return how many these are."""
+        if not self._ready and self._left:
+            piece = self._file.read(min(self._left, _PIECE))
+            self._digest.update(piece)
+            if self._digest.digest() != self._expected.popleft():
+                outcomes.check_body(self._outcome, self._digest.hexdigest())
+            self._ready, self._left = memoryview(piece), self._left - len(piece)
+        count = min(len(into), len(self._ready))
+        into[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
+def _as_file(store: Store, name: str) -> IO[bytes]:
+    """Return a private, open file with an object: one descriptor for verifying and for opening."""
+    if store.local is not None:
+        return io.BufferedReader(io.FileIO(store.local.open(name), "rb"), 1 << 16)
+    import tempfile  # 3 ms; only for large values in a store that has no files
+
+    with tempfile.TemporaryDirectory(prefix="kinetic-") as folder:  # closed to others
+        path = Path(folder, "result")
+        store.fetch(name, path)
+        return path.open("rb")  # the descriptor stays
+
+
+def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
+    try:
+        return load()
+    except IntegrityError:
+        raise
+    except (ModuleNotFoundError, AttributeError, ImportError) as error:
+        raise _missing_here(error, outcome) from error
+    except Exception as error:
+        raise ResultUnreadableError(
+            f"the result of {outcome.job_id} is whole, and cannot be opened here",
+            why=f"{type(error).__name__}: {error}",
+            next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
+        ) from error
+
+
+def _missing_here(error: Exception, outcome: Outcome) -> ResultUnreadableError:
+    what = f"it is a {outcome.value_type}" if outcome.value_type else "its type"
+    name = ""
+    with suppress(AttributeError):
+        name = error.name or ""  # type: ignore[attr-defined] # ModuleNotFoundError and AttributeError have it
+    return ResultUnreadableError(
+        f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
+        why=f"{what}, and {type(error).__name__}: {error}",
+        next="collect it from the project that submitted it; its bytes stay in the store",
+    )
+
+
+_DOUBTS = frozenset({"integrity", "key-missing", "data-missing"})
+_broken: dict[tuple[str, str], int] = {}  # by the batch or job that complained, and the manifest: looked at once
+
+
+def is_needed(outcome: Outcome) -> bool:
+    """Say whether a job failed because bytes in a store were not what was promised, or not there."""
+    return outcome.cause == "runner" and outcome.error.get("code") in _DOUBTS
+
+
+def invalidate(store: Store, outcome: Outcome) -> str:
+    """Look at all data of a job again, and take back what cannot be kept, so that the next submission sends it anew.
+
+    Returns:
+        A sentence for the user, or "" when the data is as it should be.
+    """
+    broken = 0
+    with contextlib.suppress(KineticError), output.phase("looking again at the data"):
+        page = record.read_record(store, outcome.job_id)
+        if isinstance(page, trust.Untrusted):
+            return ""
+        for ref in dict.fromkeys(_data_of(store, page)):
+            if ref.kind == "shipped":
+                broken += _recheck(ref, str(page.get("group_id") or outcome.job_id))
+    return "what was damaged in the store was removed: submit again, and it is sent anew" if broken else ""
+
+
+def _recheck(ref: DataRef, complaint: str) -> int:
+    which = complaint, ref.manifest
+    if which not in _broken:
+        from kinetic import _data  # only when something is wrong
+
+        _broken[which] = _data.recheck(ref, open_store(ref.uri))
+    return _broken[which]
+
+
+def _data_of(store: Store, page: dict[str, object]) -> Iterable[DataRef]:
+    """Return what the order of a job refers to; of a batch's child, what all of them have, and what is its own.
+
+    Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
+    """
+    group_id, index = str(page.get("group_id") or ""), page.get("group_index")
+    if not group_id:
+        return orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256"))).data
+    group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    if isinstance(group, trust.Untrusted):
+        return ()
+    shared = orders.read(store, keys.group_order(group_id), group.order_sha256).data
+    inputs = read_table(store, group).inputs
+    return (*shared, *inputs[index].data) if isinstance(index, int) and index < len(inputs) else shared
+
+
+_LOG_LINES = 5
+_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they tell nobody anything
+
+
+def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
+    """Add the job's traceback to an exception as a note, where there is one, and return the same exception."""
+    if remote_traceback and hasattr(exception, "add_note"):
+        with contextlib.suppress(Exception):  # user classes may refuse notes
+            exception.add_note(f"{tracebacks.REMOTE}{remote_traceback}")
+    return exception
+
+
+def value_of(store: Store, outcome: Outcome, function: str) -> Any:
+    """Return the value of a job that succeeded, or raise what its failure means.
+
+    Raises:
+        Exception: The user's own exception, of its own type, with the remote traceback as a note.
+        JobError: A failure without one: killed, out of memory, past its deadline, not picklable.
+        RunnerError: A failure before the function began; it names the phase.
+        JobCancelledError: The job was cancelled.
+    """
+    if outcome.succeeded:
+        return body_of(store, outcome)
+    raise failure_of(store, outcome, function)
+
+
+def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
+    """Return the exception that stands for a failed or cancelled job."""
+    if outcome.status == outcomes.CANCELLED:
+        return JobCancelledError(
+            f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
+        )
+    raised = _users_own(store, outcome)
+    if raised is None:
+        raised = _in_words(outcome, function)
+    if is_needed(outcome) and (said := invalidate(store, outcome)):
+        raised.add_note(said)
+    if outcome.error.get("hosts", 1) > 1:
+        raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
+    if traceback := outcome.error.get("traceback"):
+        traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}kinetic jobs logs {outcome.job_id}"
+    return attach_remote_traceback(raised, traceback)
+
+
+def _users_own(store: Store, outcome: Outcome) -> BaseException | None:
+    if not outcome.body_length:
+        return None
+    try:
+        found = body_of(store, outcome)
+    except (ResultUnreadableError, IntegrityError):
+        return None
+    return found if isinstance(found, BaseException) else None
+
+
+def _in_words(outcome: Outcome, function: str) -> BaseException:
+    error = outcome.error
+    message = str(error.get("message", ""))
+    if outcome.cause == "runner":
+        return RunnerError(
+            error.get("what") or f"{function} did not begin: {error.get('type')}: {message}",
+            phase=outcome.phase,
+            why=error.get("why") or f"it failed in the phase {outcome.phase!r}",
+            next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
+        )
+    if outcome.cause in {"exception", "exit"} and "type" in error:
+        return JobError(
+            f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
+            why=_why_not_here(error),
+            next=f"kinetic jobs logs {outcome.job_id}",
+            code="exception-not-here",
+        )
+    if outcome.cause == "serialization":
+        return _not_picklable(outcome, function)
+    return JobError(
+        f"{function} failed: {message}",
+        why=_last_lines(error.get("log", "")),
+        next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
+        code=outcome.cause or "job-failed",
+    )
+
+
+def _why_not_here(error: dict[str, Any]) -> str:
+    if error.get("not_delivered"):
+        return f"the exception itself could not be brought here: {error['not_delivered']}"
+    return "the exception's class is not on this machine"
+
+
+def _not_picklable(outcome: Outcome, function: str) -> JobError:
+    error = outcome.error
+    kind, path = error.get("value_type"), error.get("path")
+    what = f"{function} returned a {kind} that cannot be pickled"
+    why = f"{error.get('type')}: {error.get('message')}"
+    if path and error.get("too_deep"):
+        what = f"{function} returned a {kind}, and {path} is nested too deeply to be pickled"
+    elif path:
+        why = f"{path} is {error.get('culprit')}, a {error.get('culprit_type')}: {why}"
+    advice = "return plain data, or write it into KINETIC_OUTPUT_DIR"
+    failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
+    failed.add_note(f"The value was: {error.get('repr')}")
+    return failed
+
+
+def _last_lines(log: str) -> str | None:
+    lines = [line for line in log.splitlines() if line.strip() and _OUR_FRAME not in line][-_LOG_LINES:]
+    return "the last lines of its log:\n       " + "\n       ".join(lines) if lines else None

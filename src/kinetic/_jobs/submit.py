@@ -1,0 +1,394 @@
+"""Submitting: from a call and options to a job that runs somewhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kinetic import _config as settings
+from kinetic import _hardware as hardware
+from kinetic import _output as output
+from kinetic._backends.protocol import Launch
+from kinetic._config import project_file, resources
+from kinetic._config.resources import Resources
+from kinetic._config.variables import read
+from kinetic._jobs import data_refs, locate, record, submit_context
+from kinetic._jobs import options as job_options
+from kinetic._jobs.handle import JobHandle, handle_of
+from kinetic._output.format import size_text
+from kinetic._project import archive, environment, pickler, root
+from kinetic._wire import digests, distribution, inspection, keys, names, output_paths, records, seal
+from kinetic._wire.failpoints import step
+from kinetic._wire.order import Order
+from kinetic.errors import KineticError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from kinetic._config.resources import PodRequirements
+    from kinetic._data.data import Data
+    from kinetic._jobs.data_refs import FoundData
+    from kinetic._jobs.options import Options
+    from kinetic._jobs.submit_context import SubmitContext
+    from kinetic._project.archive import Shipped
+    from kinetic._project.environment import Captured
+    from kinetic._project.pickler import Call
+    from kinetic._project.root import Plan
+    from kinetic._wire.order import DataRef
+    from kinetic._wire.records import JobRecord
+
+
+def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
+    """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
+
+    Raises:
+        OptionError: KINETIC_LOCAL_ENV is not known, a dependency cannot be installed elsewhere, or the project wants
+            another Python.
+        ImageBuildError: uv could not build the environment.
+    """
+    from kinetic._images import isolated_environment
+
+    if not context.backend.is_here or isolated_environment.wanted(os.environ) == "same":
+        _warn_of_a_stranger()
+        return ""
+    from kinetic._images import image_choice, uv
+    from kinetic._jobs import options, pod_requirements
+    from kinetic._project import dependencies, root
+
+    base = options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
+    found = dependencies.find(
+        plan,
+        script=root.source_file(root.innermost(function)),
+        extras=project_file.read_project_options(plan.root).extras,
+        export=uv.export,
+        base=base,
+    )
+    kind = "gpu" if context.placement.kind == "gpu" and locate.local().limits.gpus else "cpu"  # others are emulated
+    packages = image_choice.base_packages(kind, found.names) if base else ()
+    output.once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
+    for note in found.notes[1:]:
+        output.once(note)
+    found.check_python(distribution.python_version())
+    with output.phase("building the environment"):
+        built = isolated_environment.ready(
+            found.lines,
+            cache=locate.local().paths.environments,
+            python=distribution.python_version(),
+            say=output.report,
+            base=packages,
+            source=found.source,
+        )
+    return str(built)
+
+
+@functools.cache
+def _warn_of_a_stranger() -> None:
+    """Warn of another company's package that writes its files over ours."""
+    folders = [folder for folder in sys.path if folder.endswith("-packages")]
+    if found := distribution.stranger(folders):
+        output.warn(
+            f"this environment has another package whose import name is kinetic, too: {found}; the two overwrite each "
+            f"other's files. Repair it: pip uninstall {distribution.STRANGER}; pip install --force-reinstall "
+            f"{distribution.NAME}"
+        )
+
+
+_SLOW_SECONDS = 1.0  # a phase that takes longer is named
+
+
+class Shipment(NamedTuple):
+    """Everything that is settled before a job, or a batch, has a name.
+
+    Attributes:
+        plan: The project that ships.
+        options: Final: what the decorator left open is filled in.
+        context: Where it goes.
+        captured: The environment variables that go along.
+        interpreter: The Python of an isolated environment, or "" for this client's own.
+        by_value: Modules that the user wants by value.
+        pod: What the job asks of a cluster; None on this machine.
+        resources: How much processor and memory each host asks for.
+    """
+
+    plan: Plan
+    options: Options
+    context: SubmitContext
+    captured: Captured
+    interpreter: str
+    by_value: tuple[str, ...]
+    pod: PodRequirements | None = None
+    resources: Resources = Resources()
+
+    def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
+        """Bring data to where the jobs can get it; see ``referring.ship``."""
+        return data_refs.ship(found, volumes, self.context.store, cache(), is_here=self.context.backend.is_here)
+
+    def shared_fields(self, function: str) -> dict[str, Any]:
+        """Return what the records of all jobs of this submission have in common; see ``record.make``."""
+        context, target = self.context, self.context.target
+        return {
+            "backend": target.backend.value,
+            "project": target.project.value,
+            "cluster_name": target.cluster.value,
+            "zone": target.zone.value,
+            "namespace": target.namespace.value,
+            "bucket_name": target.bucket_name,
+            "image_uri": self.pod.image if self.pod is not None else self.options.container_image or "",
+            "accelerator": str(self.options.accelerator),
+            "func_name": function,
+            "created_at": names.utc(time.time()),
+            "store": context.store.url,
+            "context": target.context.value or None,
+            "host": locate.machine_of(context.backend) or None,
+            "key_id": context.key_id,
+            record.LONGEST_NAME: record.longest_name(context.backend, context.placement.hosts),
+        }
+
+
+def resolve(function: Callable[..., Any], options: Options, context: SubmitContext) -> Shipment:
+    """Find the project of a function, fill in its options, and make its environment ready."""
+    plan = root.find_root(function)
+    options = job_options.applied(options, plan.root, context.target.profile, os.environ)
+    if options.placement() != context.placement:
+        context = submit_context.prepare(options)  # the place had been told before the project was read
+    submit_context.announce(context, options)
+    _refuse_folders_of_this_machine(options, context)
+    captured = environment.capture(options.capture_env_vars or (), os.environ)
+    if missing := environment.unset(options.capture_env_vars or (), os.environ):
+        what = "it" if len(missing) == 1 else "them"
+        unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
+        output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
+    interpreter = interpreter_for(function, plan, context)
+    by_value = tuple(project_file.read_project_options(plan.root).by_value)
+    pod = None
+    if context.settings is not None:
+        from kinetic._jobs import pod_requirements  # only for clusters
+
+        pod = pod_requirements.requirements_of(
+            function,
+            plan,
+            options,
+            context.placement,
+            store=context.store,
+            settings=context.settings,
+            profile=context.target.profile,
+            environ=os.environ,
+        )
+    asked = resources.read(options.resources or {})
+    return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
+
+
+def _refuse_folders_of_this_machine(options: Options, context: SubmitContext) -> None:
+    """Refuse an output folder that would lie in the pod, and go with it."""
+    chosen = output_paths.chosen(options.output_dir, os.environ)
+    if context.backend.is_here or not output_paths.folder_of(chosen) or read("KINETIC_SHARED_STORE", os.environ) == "1":
+        return
+    raise OptionError(
+        f"a job on a cluster cannot leave its outputs in {chosen}",
+        why="the folder would be one of its pod's, and be gone with it",
+        next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
+        code="output-elsewhere",
+    )
+
+
+def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
+    """Bring the project into the store, without what ships as data, and tell what the user should know of it."""
+    begun = time.monotonic()
+    home, context = settings.kinetic_home(os.environ), shipment.context
+    written = output_paths.not_shipped(
+        output_paths.chosen(shipment.options.output_dir, os.environ), shipment.plan.folders()
+    )
+    exclude = (home, locate.runtime(), *data, *written)
+    shipped = archive.ship(shipment.plan, context.store, cache=home / "cache", exclude=exclude)
+    took = time.monotonic() - begun
+    if took > _SLOW_SECONDS:
+        output.report(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")
+    report_notes((*shipped.notes, *_stale(shipment.plan)))
+    return shipped
+
+
+def report_notes(notes: tuple[str, ...]) -> None:
+    """Tell the user what should be known, each sentence once."""
+    for note in notes:
+        output.once(note)
+
+
+def versions() -> dict[str, str]:
+    """Return what speaks on this side: Python, cloudpickle, kinetic, platform."""
+    from kinetic._project import pickler as project_pickler
+    from kinetic._version import __version__
+
+    pickler = project_pickler.pickler_version()
+    return {
+        "python": distribution.python_version(),
+        "cloudpickle": pickler,
+        "kinetic": __version__,
+        "platform": sys.platform,
+    }
+
+
+def cache() -> Path:
+    """Return the folder in which this machine remembers what it sent where."""
+    return settings.kinetic_home(os.environ) / "cache"
+
+
+def _stale(plan: Plan) -> tuple[str, ...]:
+    from kinetic._project import modules
+
+    stale = modules.stale_modules(plan)
+    if not stale:
+        return ()
+    return (f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",)
+
+
+_UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
+
+
+def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
+    """Pack a call, write its order and record, and launch it.
+
+    Args:
+        call: The call.
+        options: How it is to run.
+        context: Where it goes.
+
+    Returns:
+        The job's handle, as soon as the job no longer needs this process.
+
+    Raises:
+        KineticError: Nothing was launched, and nothing of it is left.
+    """
+    shipment = resolve(call.function, options, context)
+    options, context = shipment.options, shipment.context
+    submit_context.check(options, context, shipment.interpreter)
+    job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
+    context.backend.begin(job_id)
+    step("client:begun")
+    try:
+        with output.phase("packing", summary=False):  # _pack says more than how long it took
+            order, found = _pack(call, shipment, job_id)
+        data = shipment.ship_data(found, options.volumes)
+        order = replace(order, data=data)
+        if data:
+            step("client:data-sent")
+        step("client:packed")
+        with output.phase("uploading"):
+            job = _write(order, call, shipment)
+        _launch(order, shipment)
+        step("client:launched")
+    except BaseException:
+        _undo(context, job_id)
+        raise
+    report_notes(tuple(shipment.captured.notes))
+    return handle_of(job)
+
+
+def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs.FoundData]:
+    """Bring call and project into the store, and say so in the order; return the data that the call refers to as well.
+
+    The call first: only then it is known what of the project ships as data.
+    """
+    options, context, plan = shipment.options, shipment.context, shipment.plan
+    found = data_refs.FoundData()
+    payload = pickler.pack_call(
+        call,
+        plan,
+        context.store,
+        (keys.function(job_id), keys.arguments(job_id)),
+        by_value=shipment.by_value,
+        swap=found,
+    )
+    report_notes(payload.notes)
+    found.check(call.args, call.kwargs)
+    shipped = ship_project(shipment, found.local_paths(options.volumes))
+    order = Order(
+        job_id=job_id,
+        function_name=call.name,
+        function=payload.function,
+        arguments=payload.arguments,
+        tree=shipped.tree,
+        packs=shipped.packs,
+        plan=plan.to_json(),
+        script=pickler.script_of(plan),
+        environment=tuple(shipment.captured.values),
+        output_dir=_output_dir(options, context, job_id),
+        accelerator=context.placement.name,
+        hosts=context.placement.hosts,
+        deadline=None if options.debug else options.deadline,
+        debug=submit_context.seconds(options, os.environ),
+        retries=0 if options.debug else options.retries or 0,
+        fingerprint=versions(),
+        cpu=shipment.resources.cpu,
+        memory_bytes=shipment.resources.memory_bytes,
+    )
+    return order, found
+
+
+def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
+    """Write order and record: from here on the job can be found."""
+    options, context = shipment.options, shipment.context
+    job_id = order.job_id
+    shared = shipment.shared_fields(call.name)
+    job = record.make_record(shared, job_id, debug=options.debug, output_dir=order.output_dir)
+    written = order.to_bytes()
+    more = {
+        "spot": context.placement.spot,
+        "machine": os.uname().nodename,
+        "python": distribution.python_version(),
+        "order_sha256": digests.of_bytes(written),
+    }
+    job_key = seal.job_key(context.key, job_id, context.store.url)
+    context.store.put(keys.order(job_id), written)
+    step("client:order-written")
+    context.store.put(keys.record(job_id), record.to_bytes(records.plain(job), more, job_key))
+    step("client:record-written")
+    return job
+
+
+def _launch(order: Order, shipment: Shipment) -> None:
+    context = shipment.context
+    job_key = seal.job_key(context.key, order.job_id, context.store.url)
+    token = {} if order.debug is None else {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
+    launch = Launch(
+        order=order,
+        order_sha256=digests.of_bytes(order.to_bytes()),
+        store_url=context.store.url,
+        placement=context.placement,
+        key=job_key,
+        key_id=context.key_id,
+        captured={**shipment.captured.values, **token},
+        interpreter=shipment.interpreter,
+        requirements=shipment.pod.to_json() if shipment.pod is not None else None,
+        owner=_owner(shipment),
+    )
+    context.backend.launch([launch])
+
+
+def _owner(shipment: Shipment) -> str:
+    if shipment.pod is None:
+        return ""
+    from kinetic._config import cluster  # only for clusters
+
+    return cluster.owner(os.environ)
+
+
+def _undo(context: SubmitContext, job_id: str) -> None:
+    """Leave nothing of a submission that did not come to its end."""
+    with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
+        context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
+        context.backend.remove([job_id])
+        context.store.delete(keys.job(job_id))
+    context.backend.finish_submitting(job_id)
+
+
+def _output_dir(options: Options, context: SubmitContext, job_id: str) -> str:
+    """Return the argument, else the variable, else a folder of the job's own."""
+    own = f"{context.store.url}/{keys.outputs(job_id)}"
+    return output_paths.chosen(options.output_dir, os.environ) or output_paths.address(own)

@@ -1,0 +1,365 @@
+"""Waiting for a job: told by its pulse, never by a clock; a rare look guards against lost news."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kinetic import _output as output
+from kinetic._backends.protocol import LiveLog
+from kinetic._jobs import locate, logs
+from kinetic._jobs.status import Snapshot, observe, past_of
+from kinetic._output import terminal, terminal_text, tracebacks
+from kinetic.errors import (
+    BackendUnavailableError,
+    CredentialsError,
+    JobTimeoutError,
+    KineticError,
+    StoreUnreachableError,
+)
+from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    import logging
+
+    from kinetic._backends.protocol import Backend
+    from kinetic._wire.digests import LogDigest
+    from kinetic._wire.records import JobRecord
+
+_AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
+_AGAIN_SECONDS = 1.0
+_REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
+_LONGEST_REASON_SECONDS = 30.0  # and between later ones
+_ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
+_CLAIM_SECONDS = 60.0
+_on_the_terminal = terminal_text.JobText()
+
+OnChange = Callable[[JobStatus], None]
+
+
+def wait(
+    job: JobRecord,
+    *,
+    timeout: float | None = None,
+    on_change: OnChange | None = None,
+    follow: Callable[[str], object] | None = None,
+    progress: output.Progress | None = None,
+) -> Snapshot:
+    """Wait until a job has its verdict.
+
+    Args:
+        job: The job.
+        timeout: Seconds; None waits for ever, 0 looks once.
+        on_change: Told of the first status, of each change, and of the last; what it raises is logged and swallowed.
+        follow: Receives the text of the job's log as it comes.
+        progress: Tells the user what goes on, once it takes long; whoever brings it ends it. Where the log is followed
+            there is always one.
+
+    Raises:
+        JobTimeoutError: The time is over; the job goes on.
+    """
+    if past_of(job) is not None:
+        return _of_history(job, on_change, follow)
+    backend = locate.backend_of(job)
+    clock = backend.clock
+    limit = None if timeout is None else clock.monotonic() + timeout
+    shown = _Display(job, follow, progress)
+    reader = StatusReader(job)
+    told: JobStatus | None = None
+    try:
+        while True:
+            seen = reader.read(limit)
+            if seen.status is not told:
+                told = seen.status
+                _tell(on_change, told)
+            shown.show(seen)
+            if told.is_final:
+                shown.end()
+                return seen
+            looked = clock.monotonic()
+            while not has_news(backend, job, pause=shown.pause, looked=looked, limit=limit):
+                shown.keep_up(seen)
+            if limit is not None and clock.monotonic() >= limit:
+                raise _too_late(job, timeout or 0.0, told)
+    finally:
+        shown.close()
+        backend.forget_watch(job.job_id)
+
+
+def _of_history(job: JobRecord, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Snapshot:
+    """Tell of a job that is history what there is to tell: its place need not exist any more."""
+    seen = observe(job)
+    _tell(on_change, seen.status)
+    if follow is not None:
+        follow(logs.text_of(logs.log_of(job)))
+    return seen
+
+
+class StatusReader:
+    """Looks at a job, again and again, through times in which store or cluster do not answer."""
+
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
+        self._clock = locate.backend_of(job).clock
+        self._has_seen = False
+
+    def read(self, limit: float | None) -> Snapshot:
+        """Look until there is an answer; the first time whatever is wrong is raised at once.
+
+        Args:
+            limit: When waiting is over, by the clock of the backend; None for never.
+        """
+        until = self._clock.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
+        until = until if limit is None else min(until, limit)
+        while True:
+            try:
+                seen = observe(self._job)
+            except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
+                if self._clock.monotonic() >= until:
+                    raise
+                output.once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
+                self._clock.sleep(_AGAIN_SECONDS)
+            else:
+                self._has_seen = True
+                return seen
+
+
+def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:
+    """Wait a moment; say whether it is time to look again: something was told, or the last look is long ago.
+
+    On this machine a look costs no more than the question whether there is news.
+
+    Args:
+        backend: The place.
+        job: The job.
+        pause: How many seconds to wait at most; the place may want to be asked sooner.
+        looked: When the last look was, by the clock of the backend.
+        limit: When there is no use in waiting any longer, by the same clock.
+    """
+    begun = backend.clock.monotonic()
+    pause = min(pause, backend.look_seconds)
+    left = pause if limit is None else min(pause, limit - begun)
+    if left <= 0:
+        return True
+    was_told = backend.watch(job.job_id, seconds=left)
+    now = backend.clock.monotonic()
+    return backend.is_here or was_told or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
+
+
+class _Display:
+    """What the user sees of a job while somebody waits for it: its log, or a line about how it stands.
+
+    Args:
+        job: The job.
+        follow: Receives the text of the job's log as it comes, or None.
+        progress: Tells what goes on; whoever brings it ends it.
+    """
+
+    def __init__(
+        self, job: JobRecord, follow: Callable[[str], object] | None, progress: output.Progress | None
+    ) -> None:
+        self._follow = follow
+        self._attempt = Attempt(job)
+        self._log_seconds = locate.backend_of(job).log_seconds
+        self._follower = make_follower(job, attempt=self._attempt) if follow is not None else None
+        self._own = output.Progress() if follow is not None and progress is None else None
+        self._progress = progress or self._own
+        self._reasons = _Reasons(job)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until there may be something new to show, whether or not there is news."""
+        return _REASON_SECONDS if self._follower is None else self._log_seconds
+
+    def show(self, seen: Snapshot) -> None:
+        """Show what is new."""
+        self._attempt.see(seen)
+        if seen.status is not JobStatus.PENDING:
+            self.print_log(last=seen.status.is_final)
+        if self._progress is not None and not seen.status.is_final:
+            self._progress.enter(*self._reasons.phase(seen))
+
+    def keep_up(self, seen: Snapshot) -> None:
+        """Show what comes between two looks."""
+        if seen.status is JobStatus.PENDING:
+            if self._progress is not None:
+                self._progress.enter(*self._reasons.phase(seen))
+        else:
+            self.print_log()
+
+    def print_log(self, *, last: bool = False) -> None:
+        """Print what the job has printed since the last time."""
+        if self._follower is None or self._follow is None:
+            return
+        for text in self._follower.new_text(last=last):
+            output.clear()
+            self._follow(text)
+            if self._progress is not None:
+                self._progress.wrote(text)
+
+    def end(self) -> None:
+        """Say how long it took."""
+        if self._own is not None:
+            self._own.end()
+
+    def close(self) -> None:
+        """Let go of the log, and take the line away that was drawn here."""
+        if self._progress is not None:
+            self._progress.clear()
+        if self._follower is not None:
+            self._follower.close()
+
+
+class _Reasons:
+    """Why a job waits: said by its sighting, or asked for now and then where that takes several questions."""
+
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
+        self._next, self._pause = float("-inf"), _REASON_SECONDS
+        self._reason = ""
+        self._warned_of: set[str] = set()
+
+    def phase(self, seen: Snapshot) -> tuple[str, str]:
+        """Say in which phase a job is, and more about it where there is more that no warning has said."""
+        reason = seen.sighting.reason if seen.sighting is not None else ""
+        if seen.status is JobStatus.RUNNING:
+            return "running", reason
+        backend = locate.backend_of(self._job)
+        if backend.is_here:
+            return "waiting for a slot", reason.removeprefix("waits for ")
+        now = backend.clock.monotonic()
+        if now >= self._next:
+            self._next = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_REASON_SECONDS)
+            self._ask(backend)
+        detail = self._reason or reason
+        return "waiting", "" if detail in self._warned_of else detail
+
+    def _ask(self, backend: Backend) -> None:
+        with contextlib.suppress(KineticError):
+            found = backend.explain(self._job.job_id)
+            if found is None:
+                return
+            if not found.waits:  # its pod runs, and the cluster has not counted it yet
+                self._reason = ""
+                return
+            before, self._reason = self._reason, found.what.removeprefix(f"{self._job.job_id}: ")
+            lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
+            if (found.stuck or lasts) and self._reason not in self._warned_of:
+                self._warned_of.add(self._reason)
+                output.warn(found.what, why=found.why or "", next=found.next or "")
+
+
+class Attempt:
+    """The attempt whose log is read: the one last seen. On a cluster only the store knows its number."""
+
+    def __init__(self, job: JobRecord) -> None:
+        self.number = 0
+        self._job = job
+        self._clock = locate.backend_of(job).clock
+        self._version: str | None = None
+        self._asked, self._until = 0.0, 0.0
+
+    def see(self, seen: Snapshot) -> None:
+        """Take it from whoever knows."""
+        if seen.outcome is not None:
+            self.number = max(self.number, seen.outcome.attempt)
+        elif seen.sighting is not None and seen.sighting.attempt is not None:
+            self.number = seen.sighting.attempt
+        elif seen.sighting is not None and seen.sighting.version != self._version:
+            self._version = seen.sighting.version
+            self._until = self._clock.monotonic() + _CLAIM_SECONDS  # a pod begins with its attempt in this time
+
+    def __call__(self) -> int:
+        now = self._clock.monotonic()
+        if self._asked + _ATTEMPT_SECONDS < now < self._until:
+            self._asked = now
+            with contextlib.suppress(KineticError):
+                self.number = max(self.number, logs.noted(locate.store_of(self._job), self._job.job_id))
+        return self.number
+
+
+def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
+    """Return a reader of the job's log from its beginning."""
+    backend, store = locate.backend_of(job), locate.store_of(job)
+
+    last = float("-inf")
+
+    def reopen(number: int) -> LiveLog | None:
+        nonlocal last
+        if not backend.is_here and backend.clock.monotonic() - last < _ATTEMPT_SECONDS:
+            return None  # each try is a question to the cluster
+        last = backend.clock.monotonic()
+        with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):  # it is tried again
+            return logs.open_log(backend, store, job.job_id, attempt=number, host=host, follow=True)
+        return None
+
+    def stored(number: int) -> LiveLog | None:
+        return logs.stored_log(store, job.job_id, attempt=number, host=host)
+
+    def sealed(number: int) -> LogDigest | None:
+        return logs.sealed_digest(job, attempt=number, host=host)
+
+    report = functools.partial(logs.report, job.job_id)
+    pause = 0.0 if backend.is_here else _ATTEMPT_SECONDS
+    return logs.Follower(reopen, attempt, stored, sealed=sealed, report=report, store_seconds=pause)
+
+
+class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own
+    """Wait for a job in this: Ctrl-C says that it keeps running, and how to follow and to cancel it.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: JobRecord) -> None:
+        self._job = job
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            return
+        job_id = self._job.job_id
+        terminal.leave_line()
+        output.report(f"detached: {job_id} keeps running")
+        output.report(f"follow:   kinetic jobs logs {job_id} --follow")
+        if self._job.debug:
+            output.report(f"debug:    kinetic jobs debug {job_id}")
+        output.report(f"cancel:   kinetic jobs cancel {job_id}")
+        raise tracebacks.interrupt(f"{job_id} keeps running; cancel it with: kinetic jobs cancel {job_id}") from None
+
+
+def to_stdout(text: str) -> None:
+    """Write a job's text: on a terminal without what would steer it, elsewhere as it is."""
+    sys.stdout.write(_on_the_terminal.feed(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+    tracebacks.saw(text)
+
+
+def _tell(on_change: OnChange | None, status: JobStatus) -> None:
+    if on_change is None:
+        return
+    try:
+        on_change(status)
+    except Exception:  # noqa: BLE001 - the callback is user code
+        _log().exception("the on_status_change callback failed; the job is not affected")
+
+
+def _log() -> logging.Logger:
+    import logging  # 5 ms; only when there is something to tell
+
+    return logging.getLogger("kinetic.jobs")
+
+
+def _too_late(job: JobRecord, timeout: float, status: JobStatus) -> JobTimeoutError:
+    return JobTimeoutError(
+        f"{job.job_id} has not ended within {timeout:g} s",
+        why=f"it is {status.value}, and goes on",
+        next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
+    )

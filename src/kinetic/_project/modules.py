@@ -1,0 +1,322 @@
+"""How each imported module reaches the job: with the project, as an installed package, or not at all by itself."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.machinery
+import os
+import sys
+import time
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Literal, NamedTuple
+
+from kinetic._project import ignore, root
+from kinetic._project.root import Plan
+from kinetic._project.selection import is_environment, is_inside
+from kinetic._wire import references
+
+
+def is_stale(module: ModuleType, since: float) -> bool:
+    """Say whether a module's source is no longer what was imported.
+
+    Args:
+        module: An imported module.
+        since: A file that did not change after this time (seconds since the epoch) is not looked at.
+    """
+    file = getattr(module, "__file__", None) or ""
+    try:
+        if not file.endswith(".py") or os.stat(file).st_mtime < since:
+            return False
+        with open(file, "rb") as source:
+            text = source.read()
+        page = ast.parse(text, file)
+        code = compile(page, file, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):  # gone or broken: certainly not what was imported
+        return True
+    return _functions_differ(module, code) or _constants_differ(module, page)
+
+
+def _functions_differ(module: ModuleType, code: CodeType) -> bool:
+    written: dict[str, list[tuple[object, ...]]] = {}
+    for inner in _inner(code):
+        written.setdefault(inner.co_qualname, []).append(_essence(inner))
+    return any(
+        _essence(function.__code__) not in written.get(function.__code__.co_qualname, [])
+        for function in _live_functions(module)
+    )
+
+
+def _constants_differ(module: ModuleType, page: ast.Module) -> bool:
+    """Compare the plain constants at the top of a module, as in ``RATE = 0.1``; the last assignment counts."""
+    written: dict[str, object] = {}
+    for line in page.body:
+        if isinstance(line, ast.Assign) and len(line.targets) == 1 and isinstance(line.targets[0], ast.Name):
+            name = line.targets[0].id
+            written.pop(name, None)
+            if isinstance(line.value, ast.Constant):
+                written[name] = line.value.value
+    live = vars(module)
+    return any(name in live and repr(live[name]) != repr(value) for name, value in written.items())
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+def _live_functions(module: ModuleType) -> Iterator[FunctionType]:
+    """Go through the functions that a module's own file defines: at its top and in its classes."""
+    seen: set[int] = set()
+    waiting = list(vars(module).values())
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, FunctionType):
+            if found.__code__.co_filename == module.__file__ and "<locals>" not in found.__code__.co_qualname:
+                yield found
+        elif isinstance(found, type) and found.__module__ == module.__name__:
+            waiting.extend(vars(found).values())
+        waiting.extend(_wrapped(found))
+
+
+def _wrapped(found: object) -> Iterator[object]:
+    """Look under decorators, without running code of the user's."""
+    if isinstance(found, property):
+        yield from (found.fget, found.fset, found.fdel)
+    elif isinstance(found, staticmethod | classmethod):
+        yield found.__func__
+    elif isinstance(found, functools.partial | functools.partialmethod | functools.cached_property):
+        yield found.func
+    elif not isinstance(found, type | ModuleType):
+        yield references.plain(found)
+        try:
+            inside = object.__getattribute__(found, "__dict__")
+        except AttributeError:
+            return
+        yield inside.get("__wrapped__") if isinstance(inside, dict) else None
+
+
+def _essence(code: CodeType) -> tuple[object, ...]:
+    """Return what a function does, without where it stands."""
+    constants = tuple(
+        _essence(constant) if isinstance(constant, CodeType) else (type(constant), repr(constant))
+        for constant in code.co_consts
+    )
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    return code.co_code, constants, names, counts
+
+
+@functools.cache
+def started() -> float:
+    """Return when this process started, in seconds since the epoch; a little early rather than late."""
+    return time.time() - _age() - 1.0  # 1 s: what the sources below are rounded to
+
+
+def _age() -> float:
+    if sys.platform == "linux":
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    import subprocess  # macOS has no /proc; 5 ms, once
+
+    shown = subprocess.run(["/bin/ps", "-o", "etime=", "-p", str(os.getpid())], capture_output=True, check=False)
+    days, _, clock = shown.stdout.decode().strip().rpartition("-")
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + int(part or 0)
+    return int(days or 0) * 86400.0 + seconds
+
+
+Kind = Literal["ships", "installed", "by-value"]
+_OURS = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
+_SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py", ".pyc")  # the order in which the importer looks
+
+
+class ModuleOrigin(NamedTuple):
+    """How a module reaches the job.
+
+    Attributes:
+        kind: "ships": its file is in the project and the job imports it under the same name; "installed": the job's
+            environment has it; "by-value": neither, so what it defines must travel inside the pickle.
+        reason: Why, in a few words; for "by-value" a user reads it.
+    """
+
+    kind: Kind
+    reason: str
+
+
+def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
+    """Say how a module reaches the job that a plan describes."""
+    return _judge(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
+
+
+def first_party(plan: Plan) -> Iterator[tuple[str, ModuleType]]:
+    """Go through the imported modules that ship with the project."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name != "__main__" and classify(module, plan).kind == "ships":
+            yield name, module
+
+
+def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
+    """Name the imported modules of the project whose source is no longer what was imported, sorted.
+
+    Args:
+        plan: The project.
+        since: Files that did not change after this time (seconds since the epoch) are not looked at; by default the
+            start of this process.
+    """
+    start = started() if since is None else since
+    below = f"{os.fspath(plan.root)}/"
+    return sorted(
+        name
+        for name, module in list(sys.modules.items())
+        if name != "__main__"
+        and isinstance(module, ModuleType)
+        and _touched(module, below, start)  # a stat; classifying some thousand modules would cost 100 us each
+        and classify(module, plan).kind == "ships"
+        and is_stale(module, start)
+    )
+
+
+def _touched(module: ModuleType, below: str, since: float) -> bool:
+    """Say whether a module's file lies below a folder and changed after a time."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.startswith(below):
+        return False
+    try:
+        return os.stat(file).st_mtime > since
+    except OSError:
+        return False
+
+
+class _Judge:
+    """Everything that does not change from module to module."""
+
+    def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
+        self._root = os.fspath(plan.root)
+        self._real_root = os.path.realpath(self._root)
+        self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
+        self._rules, _ = ignore.read(self._root)
+        self._libraries = frozenset(item for item in path if item and _holds_packages(item))
+        self._below: dict[str, str | None] = {}
+        self._environments: dict[str, bool] = {}
+
+    def classify(self, module: ModuleType) -> ModuleOrigin:
+        name = module.__name__
+        if name.partition(".")[0] in _OURS:
+            return ModuleOrigin("installed", "it comes with kinetic")
+        if name in {"__main__", "__mp_main__"}:
+            return ModuleOrigin("by-value", "it is the script itself")
+        place = _place(module)
+        if place is None:
+            known = name in sys.builtin_module_names or _origin(module) in {"built-in", "frozen"}
+            return ModuleOrigin("installed", "built in") if known else ModuleOrigin("by-value", "it has no file")
+        relative = self._below_root(place)
+        if relative and not self._is_environment(relative):
+            reason = self._why_not_shipped(name, place, relative)
+            return ModuleOrigin("by-value", reason) if reason else ModuleOrigin("ships", "its file is in the project")
+        if root.is_installed(place) or self._in_library(place):
+            return ModuleOrigin("installed", "it belongs to an installed package")
+        return ModuleOrigin("by-value", f"its file lies outside the project: {place}")
+
+    def _below_root(self, place: str) -> str | None:
+        """Return a file's path below the root; asked once for each folder, since links have to be resolved."""
+        folder, name = os.path.split(place)
+        if folder not in self._below:
+            inside = None if root.is_standard(folder) else root.below(folder, self._root)
+            if inside is not None and not is_inside(os.path.realpath(folder), self._real_root):
+                inside = None  # reached through a link, which does not ship
+            self._below[folder] = None if inside is None else f"{inside}/" if inside else ""
+        start = self._below[folder]
+        if start is None or (os.path.islink(place) and not is_inside(os.path.realpath(place), self._real_root)):
+            return None
+        return start + name
+
+    def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
+        if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
+            return f"its file does not ship: {rule.reason}"
+        found = self._find(name)
+        if found is None:
+            return f"no folder of the project that is on sys.path holds it under the name {name}"
+        if found != place and not (os.path.exists(found) and os.path.samefile(found, place)):
+            return f"the job would find another file under the name {name}: {found}"
+        return None
+
+    def _find(self, name: str) -> str | None:
+        """Do what the job's importer will do: the first folder that has the top-level name decides."""
+        top, _, rest = name.partition(".")
+        for folder in self._searched:
+            if _file_of(f"{folder}/{top}"):
+                return _file_of(f"{folder}/{name.replace('.', '/')}")
+        parts = [_file_of(f"{folder}/{name.replace('.', '/')}", bare=True) for folder in self._searched]
+        return next(filter(None, parts), None) if rest or any(parts) else None
+
+    def _is_environment(self, relative: str) -> bool:
+        """Say whether a path lies in an environment below the root."""
+        folder = os.path.dirname(relative)
+        if folder not in self._environments:
+            parts = folder.split("/") if folder else []
+            above = ["/".join([self._root, *parts[: count + 1]]) for count in range(len(parts))]
+            named = bool(root.INSTALLED.intersection(parts))
+            self._environments[folder] = named or any(is_environment(path) for path in above)
+        return self._environments[folder]
+
+    def _in_library(self, place: str) -> bool:
+        return any(root.below(place, library) is not None for library in self._libraries)
+
+
+@functools.lru_cache(maxsize=4)
+def _judge(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Judge:
+    return _Judge(plan, path)
+
+
+def _ignore_stamp(plan: Plan) -> tuple[int, int] | None:
+    """Change when the project's ignore file does."""
+    try:
+        about = os.stat(f"{plan.root}/{ignore.FILE}")
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def _place(module: ModuleType) -> str | None:
+    """Return the file of a module, or the folder of a package that has none (a namespace package)."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return os.path.abspath(file)
+    try:
+        folders = [str(folder) for folder in getattr(module, "__path__", ())]
+    except Exception:  # noqa: BLE001 - a stranger's object: some lazy modules raise anything when touched
+        return None
+    return os.path.abspath(folders[0]) if folders else None
+
+
+def _origin(module: ModuleType) -> str | None:
+    return getattr(getattr(module, "__spec__", None), "origin", None)
+
+
+def _file_of(stem: str, *, bare: bool = False) -> str | None:
+    """Return the file that a module or package of this path is loaded from; with ``bare`` also a bare folder."""
+    for suffix in _SUFFIXES:
+        if os.path.isfile(f"{stem}/__init__{suffix}"):
+            return f"{stem}/__init__{suffix}"
+    for suffix in _SUFFIXES:
+        if os.path.isfile(f"{stem}{suffix}"):
+            return f"{stem}{suffix}"
+    return stem if bare and os.path.isdir(stem) else None
+
+
+def _holds_packages(folder: str) -> bool:
+    """Say whether packages were installed into a folder, as with ``pip install --target``."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False

@@ -1,0 +1,518 @@
+"""The Call: the function and the arguments, exactly as the user gave them, and how they are pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType, TracebackType
+from typing import IO, Any, Self
+
+from kinetic._project import modules
+from kinetic._project.root import Plan, below
+from kinetic._stores.protocol import Store, put_file, scratch_folder
+from kinetic._wire import digests, pickle_diagnosis, references
+from kinetic._wire.order import INLINE_BYTES, Artifact
+from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
+
+
+def unpicklable(
+    roots: Sequence[tuple[str, object]], fails: pickle_diagnosis.Fails, error: BaseException
+) -> ArgumentNotPicklableError:
+    """Put a failed pickling into words."""
+    found = pickle_diagnosis.find(roots, fails)
+    if found is None:
+        return ArgumentNotPicklableError(
+            "the call cannot be pickled",
+            why=f"{type(error).__name__}: {error}; each of its parts pickles alone",
+            next='make the arguments less deeply nested, or write them to a file and pass kinetic.Data("file")',
+        )
+    path, value, reason = found
+    if pickle_diagnosis.is_too_deep(reason):
+        return ArgumentNotPicklableError(
+            f"{path} is nested too deeply to be pickled",
+            why=f"{type(reason).__name__}: {reason}",
+            next='flatten it, or write it to a file, pass kinetic.Data("file") and load it inside the function',
+        )
+    return ArgumentNotPicklableError(
+        f"{path} cannot be pickled",
+        why=f"{pickle_diagnosis.short(value)} is a {type(value).__module__}.{type(value).__qualname__}: {reason}",
+        next='create it inside the function, or pass what it is made from; files go along as kinetic.Data("path")',
+    )
+
+
+PROTOCOL = 5  # Python 3.8 on; large buffers are written without a copy of the whole pickle
+Swap = Callable[[object], "tuple[Any, ...] | None"]
+_registry = threading.Lock()  # cloudpickle's list of by-value modules belongs to the process
+
+
+class _MainGlobals(dict[str, Any]):
+    """Stands for the namespace of the script and becomes the job's own ``__main__`` there."""
+
+    def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
+        return references.main_globals, ()
+
+
+class Travel:
+    """Decide how each function, class and module travels, and remember what went by value and why.
+
+    Args:
+        plan: The project that ships.
+        by_value: Modules that the user wants by value, from ``[tool.kinetic]``.
+        swap: Says what travels in an object's place, as ``__reduce__`` does, or None for "itself".
+    """
+
+    def __init__(self, plan: Plan, by_value: Sequence[str] = (), *, swap: Swap | None = None) -> None:
+        self.swap = swap
+        self._plan = plan
+        self._wanted = frozenset(by_value)
+        self._answers: dict[str, str] = {}
+        self.by_value: dict[str, str] = {}
+
+    def is_by_value(self, module: str) -> bool:
+        """Say whether what a module defines must be pickled by value."""
+        if module not in self._answers:
+            self._answers[module] = self._ask(module)
+        return self._answers[module] == "by-value"
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each module that travelled by value."""
+        return tuple(f"{name} travels by value: {why}" for name, why in sorted(self.by_value.items()))
+
+    def _ask(self, name: str) -> str:
+        found = sys.modules.get(name)
+        if name == "__main__" or not isinstance(found, ModuleType):
+            return "main"
+        if name in self._wanted or name.partition(".")[0] in self._wanted:
+            self.by_value[name] = "[tool.kinetic] by_value names it"
+            return "by-value"
+        answer = modules.classify(found, self._plan)
+        if answer.kind == "by-value":
+            self.by_value[name] = answer.reason
+        return answer.kind
+
+
+def pickler_version() -> str:
+    """Return the version of cloudpickle, whose own functions its pickles name."""
+    import cloudpickle  # 27 ms; whoever asks has pickled
+
+    return str(cloudpickle.__version__)
+
+
+def dump(value: object, file: IO[bytes], travel: Travel) -> None:
+    """Pickle a value for the job into a file, piece by piece."""
+    with _registered() as register:
+        _pickler(file, travel, register).dump(value)
+
+
+def dumps(value: object, travel: Travel) -> bytes:
+    """Pickle a value for the job."""
+    file = io.BytesIO()
+    dump(value, file, travel)
+    return file.getvalue()
+
+
+@contextmanager
+def _registered() -> Iterator[Callable[[ModuleType], None]]:
+    """Lend cloudpickle's by-value list to one pickling at a time, and leave it as it was."""
+    import cloudpickle  # 27 ms; first submission only
+
+    with _registry:
+        ours: list[ModuleType] = []
+        before = set(cloudpickle.list_registry_pickle_by_value())
+
+        def register(module: ModuleType) -> None:
+            if module.__name__ not in before and module not in ours:
+                cloudpickle.register_pickle_by_value(module)
+                ours.append(module)
+
+        try:
+            yield register
+        finally:
+            for module in ours:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], None]) -> pickle.Pickler:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, type | FunctionType | ModuleType):
+                module = _module_of(obj)
+                if travel.is_by_value(module) and module in sys.modules:
+                    register(sys.modules[module])
+                elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
+                    return references.by_name, (module, obj.__qualname__)
+            elif travel.swap is not None and (instead := travel.swap(obj)) is not None:
+                return instead
+            elif references.WRAPPED in type(obj).__dict__:
+                reduced = obj.__reduce__()
+                by_value = travel.is_by_value(getattr(obj, "__module__", ""))
+                named = reduced[0] is references.by_name and not by_value
+                return reduced if named or reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
+            return super().reducer_override(obj)
+
+    pickler = Pickler(file, protocol=PROTOCOL)
+    main = sys.modules.get("__main__")
+    if main is not None:
+        pickler.globals_ref[id(main.__dict__)] = _MainGlobals()
+    return pickler
+
+
+def _module_of(thing: type | FunctionType | ModuleType) -> str:
+    return thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or ""
+
+
+def _is_wrapped(function: FunctionType, module: str) -> bool:
+    """Say whether a module shows this function only inside what ``kinetic.run`` made of it."""
+    if module in {"", "__main__"} or "<" in function.__qualname__:
+        return False
+    found: object = sys.modules.get(module)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not function and references.plain(found) is function
+
+
+def names_of(values: Sequence[object], named: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Name the arguments of a call as error messages do."""
+    for number, value in enumerate(values):
+        yield f"argument {number}", value
+    for name, value in named.items():
+        yield f"argument {name!r}", value
+
+
+_WARN_MB = 50.0
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the user wants called."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    name: str
+
+
+def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:
+    """Refuse arguments that the function does not take, before anything is submitted.
+
+    Raises:
+        CallableError: They do not fit its signature (also a TypeError, as Python itself would raise).
+    """
+    import inspect  # cloudpickle loads it anyway
+
+    try:
+        # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
+        signature = inspect.signature(function_, follow_wrapped=False)
+    except (ValueError, TypeError):  # builtins tell none; the job will find out
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CallableError(
+            f"{name}() cannot be called so: {error}",
+            why=f"its signature is {name}{signature}",
+            next="correct the call; nothing was submitted",
+            code="arguments",
+        ) from None
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A call in two pickles: the function, and the arguments.
+
+    Attributes:
+        function: Sent once for a whole batch.
+        arguments: Sent for each job.
+        notes: Sentences for the user.
+    """
+
+    function: Artifact
+    arguments: Artifact
+    notes: tuple[str, ...]
+
+
+def pack_call(
+    call: Call,
+    plan: Plan,
+    store: Store,
+    keys: tuple[str, str],
+    *,
+    by_value: Sequence[str] = (),
+    swap: Swap | None = None,
+) -> Payload:
+    """Pickle a call; what is small travels inside the Order, the rest is put into the store.
+
+    Args:
+        call: The call.
+        plan: The project that ships.
+        store: Where large pickles go.
+        keys: Keys for the function and for the arguments.
+        by_value: Modules that the user wants by value.
+        swap: What travels in the place of some objects; see ``function.Travel``.
+
+    Raises:
+        ArgumentNotPicklableError: It names the path to the value that cannot be pickled.
+    """
+    travel = Travel(plan, by_value, swap=swap)
+    roots = [(f"the function {call.name}", call.function), *names_of(call.args, call.kwargs)]
+    try:
+        packed = _write(call.function, travel, store, keys[0])
+        arguments = _write((tuple(call.args), dict(call.kwargs)), travel, store, keys[1])
+    except Exception as error:
+        if _is_not_about_pickling(error):
+            raise
+        raise unpicklable(roots, lambda value: why_unpicklable(value, travel), error) from error
+    return Payload(packed, arguments, (*travel.notes(), *_size_note(arguments.size + packed.size)))
+
+
+def pack_function(
+    call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str] = (), swap: Swap | None = None
+) -> tuple[Artifact, tuple[str, ...]]:
+    """Pickle the function alone, for a batch whose inputs follow; see ``pack``.
+
+    Returns:
+        The function, and sentences for the user.
+    """
+    travel = Travel(plan, by_value, swap=swap)
+    try:
+        packed = _write(call.function, travel, store, key)
+    except Exception as error:
+        if _is_not_about_pickling(error):
+            raise
+        raise unpicklable(
+            [(f"the function {call.name}", call.function)], lambda value: why_unpicklable(value, travel), error
+        ) from error
+    return packed, (*travel.notes(), *_size_note(packed.size))
+
+
+def script_of(plan: Plan) -> str:
+    """Return the path of the user's script below the root, or "" in a notebook or a console."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    inside = below(os.path.abspath(file), str(plan.root)) if file else None  # links stay as they are
+    return inside or ""
+
+
+def _write(value: object, travel: Travel, store: Store, key: str) -> Artifact:
+    spool = _Spool(store)
+    try:
+        writer = digests.HashingWriter(spool)  # type: ignore[arg-type] # it needs write() only
+        dump(value, writer, travel)  # type: ignore[arg-type] # a pickler needs write() only
+        if spool.small is not None:
+            return Artifact.within(spool.small.getvalue())
+        spool.put(key)
+        return Artifact(writer.hexdigest(), writer.length, key=key)
+    finally:
+        spool.discard()
+
+
+class _Spool:
+    """Keep a pickle in memory while it is small, then in a file: a gigabyte of arguments is never held twice."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._path: Path | None = None
+        self._file: IO[bytes] | None = None
+        self.small: io.BytesIO | None = io.BytesIO()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write, and move to a file when it is no longer small."""
+        size = memoryview(data).nbytes
+        with disk_errors_translated():
+            if self.small is not None and self.small.tell() + size > INLINE_BYTES:
+                self._file = self._open()
+                self._file.write(self.small.getbuffer())
+                self.small = None
+            (self._file or self.small).write(data)  # type: ignore[union-attr] # one of the two is there
+        return size
+
+    def put(self, key: str) -> None:
+        """Hand the file to the store: by a rename where that is possible."""
+        if self._file is None or self._path is None:
+            return
+        with disk_errors_translated():
+            self._file.close()
+        put_file(self._store, key, self._path)
+
+    def discard(self) -> None:
+        """Remove what is left of the file."""
+        if self._file is not None and self._path is not None:
+            with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
+                self._file.close()
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _open(self) -> IO[bytes]:
+        self._path = scratch_folder(self._store) / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return open(descriptor, "wb", buffering=1 << 16)  # a descriptor
+
+
+@contextlib.contextmanager
+def disk_errors_translated() -> Iterator[None]:
+    """Translate what the disk says; what the user's own pickling raises passes beside this."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        raise StoreError(
+            f"the disk that holds the store {'is full' if full else 'refused the arguments'}",
+            why=f"writing the pickled function and its arguments: {error}",
+            next="free some space there, or point KINETIC_HOME at a larger disk",
+            code="store-full" if full else None,
+        ) from error
+
+
+def why_unpicklable(value: object, travel: Travel) -> BaseException | None:
+    """Try to pickle a value, and return what went wrong, or None."""
+    try:
+        dump(value, _Nowhere(), travel)  # type: ignore[arg-type] # a pickler needs write() only
+    except Exception as error:  # noqa: BLE001 - pickling runs user code
+        return error
+    return None
+
+
+class _Nowhere:
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+
+def _is_not_about_pickling(error: Exception) -> bool:
+    from kinetic.errors import KineticError
+
+    return isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError)
+
+
+def _size_note(size: int) -> list[str]:
+    setting = os.environ.get("KINETIC_PAYLOAD_SIZE_WARN_MB", "")
+    try:
+        limit = float(setting) if setting else _WARN_MB
+    except ValueError:
+        limit = _WARN_MB
+    if limit <= 0 or size <= limit * _MB:
+        return []
+    what = f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
+    return [f'{what}; write it to a file and pass kinetic.Data("file"): the function gets a path, and it is sent once']
+
+
+MANY = 1000  # inputs to an object: ten requests bring ten thousand inputs
+LARGE = 16 << 20  # an object is closed when it holds this many bytes
+
+
+class InputPacker:
+    """Write inputs into objects of the store; a context that leaves no scratch file behind.
+
+    Args:
+        plan: The project that ships.
+        store: Where to.
+        key_of: Gives the key of the object of each number, from 0.
+        by_value: Modules that the user wants by value.
+    """
+
+    def __init__(self, plan: Plan, store: Store, key_of: Callable[[int], str], *, by_value: Sequence[str] = ()) -> None:
+        self._travel = Travel(plan, by_value)
+        self._store = store
+        self._key_of = key_of
+        self._number = 0
+        self._count = 0
+        self._file: IO[bytes] | None = None
+        self._path: Path | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send what is left, or leave nothing."""
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self._discard()
+
+    def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None) -> Artifact:
+        """Pickle the arguments of one call.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Arguments by name.
+            swap: What travels in the place of some objects; see ``function.Travel``.
+
+        Raises:
+            ArgumentNotPicklableError: It names the path to the value that cannot be pickled; the others are unharmed.
+        """
+        self._travel.swap = swap
+        with disk_errors_translated():
+            file = self._file or self._open()
+            start = file.tell()
+        writer = digests.HashingWriter(_OnDisk(file))  # type: ignore[arg-type] # it needs write() only
+        try:
+            dump((tuple(args), dict(kwargs)), writer, self._travel)  # type: ignore[arg-type] # it needs write() only
+        except BaseException as error:
+            with disk_errors_translated():
+                file.seek(start)
+                file.truncate()
+            if not isinstance(error, Exception) or isinstance(error, KineticError):
+                raise
+            raise self._refusal(args, kwargs, error) from error
+        placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
+        self._count += 1
+        if self._count >= MANY or file.tell() >= LARGE:
+            self.close()
+        return placed
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences for the user: what travelled by value."""
+        return self._travel.notes()
+
+    def close(self) -> None:
+        """Send the object that is being filled."""
+        if self._file is None or self._path is None:
+            return
+        with disk_errors_translated():
+            self._file.close()
+        put_file(self._store, self._key_of(self._number), self._path)
+        self._discard()
+        self._number, self._count = self._number + 1, 0
+
+    def _open(self) -> IO[bytes]:
+        name = f"{os.getpid():x}-{os.urandom(8).hex()}.inputs"
+        self._path = scratch_folder(self._store) / name
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._file = open(descriptor, "w+b", buffering=1 << 16)  # noqa: SIM115 - closed by close() and _discard()
+        return self._file
+
+    def _discard(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
+                self._file.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._file = self._path = None
+
+    def _refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> Exception:
+        return unpicklable(list(names_of(args, kwargs)), lambda value: why_unpicklable(value, self._travel), error)
+
+
+class _OnDisk:
+    """A file whose own troubles are told apart from what an input's pickling raises."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        with disk_errors_translated():
+            return self._file.write(data)

@@ -1,0 +1,231 @@
+"""Which folder ships: from a function to the root of its project, and how the job finds its way in it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from kinetic._project.selection import is_environment
+from kinetic._wire import references
+from kinetic.errors import ProjectRootError
+
+MARKERS = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git")
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LAYERS = 100  # decorators around one function; an object that invents attributes must not hold us for ever
+_ELSEWHERE = "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT to the folder that should ship"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The folder that ships, and where in it the job starts.
+
+    Attributes:
+        root: The project's folder, absolute.
+        entry_rel: The folder of the function's module below root; "" is the root itself.
+        cwd_rel: The current directory below root; None when it lies elsewhere.
+        sys_path_rel: The entries of ``sys.path`` below root, in the client's order; "" is the root itself.
+        notes: What the user should know about the choice; it does not travel.
+    """
+
+    root: Path
+    entry_rel: str
+    cwd_rel: str | None
+    sys_path_rel: tuple[str, ...]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def folders(self) -> list[str]:
+        """Name the folders that the job begins in and imports from, absolute."""
+        inside = (self.entry_rel, self.cwd_rel or "", *self.sys_path_rel)
+        return [os.path.join(self.root, folder).rstrip("/") for folder in inside]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return {
+            "root": str(self.root),
+            "entry_rel": self.entry_rel,
+            "cwd_rel": self.cwd_rel,
+            "sys_path_rel": list(self.sys_path_rel),
+        }
+
+    @classmethod
+    def from_json(cls, page: Mapping[str, Any]) -> Plan:
+        """Rebuild a plan from plain data; names that a later version added are passed over."""
+        return cls(Path(page["root"]), page["entry_rel"], page["cwd_rel"], tuple(page["sys_path_rel"]))
+
+
+def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Plan:
+    """Find the project that a function belongs to.
+
+    From the folder of the function's module up out of its packages, then up to the first folder that looks like a
+    project (MARKERS). ``KINETIC_PACKAGE_ROOT`` overrules that.
+
+    Args:
+        function: A function, or anything that wraps one: a partial, a bound method, a callable instance.
+        environ: Where KINETIC_PACKAGE_ROOT and HOME are read.
+        cwd: The current directory; the process's own by default.
+
+    Raises:
+        ProjectRootError: The root would be the home folder or the whole disk, or KINETIC_PACKAGE_ROOT does not fit.
+    """
+    return _plan(source_file(function), environ, cwd)
+
+
+def plan_for_file(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> Plan:
+    """Find the project that a script belongs to, as if a function of it were submitted by ``python path``.
+
+    Raises:
+        ProjectRootError: As for ``find_root``.
+    """
+    return _plan(os.path.abspath(path), environ, None)
+
+
+def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Plan:
+    """Plan for the file of a module, or for the current directory where there is none."""
+    here = os.path.abspath(cwd or os.getcwd())
+    home = os.path.abspath(os.path.expanduser(environ.get("HOME") or "~"))
+    notes: tuple[str, ...] = ()
+    chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
+    entry = os.path.dirname(file) if file else here
+    if chosen:
+        root, entry = _chosen_root(os.path.abspath(_expanded(chosen, home)), entry, here, installed=is_installed(file))
+    elif file and is_installed(file):
+        notes = (f"the function lives in an installed package ({file}); the current directory ships: {here}",)
+        root, entry = _detect(here, home), here
+    else:
+        root = _detect(entry, home)
+    _refuse_too_wide(root, home, chosen=bool(chosen))
+    return Plan(Path(root), below(entry, root) or "", below(here, root), _search_path(root, here), notes)
+
+
+def source_file(function: object) -> str | None:
+    """Return the file of the module that defines what is really called, or None where there is no file."""
+    module = sys.modules.get(getattr(innermost(function), "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return None
+    file = os.path.abspath(file)
+    return file if os.path.isfile(file) else None  # inside a zip, or gone: the folder cannot ship
+
+
+def innermost(function: object) -> object:
+    """Return what is really called, without the partials, bound methods and wrappers around it."""
+    for _ in range(_LAYERS):
+        function, outer = references.plain(function), function
+        if isinstance(function, functools.partial | functools.partialmethod):
+            function = function.func
+        elif isinstance(function, MethodType | staticmethod | classmethod):
+            function = function.__func__
+        else:
+            function = getattr(function, "__wrapped__", None) or function
+        if function is outer:
+            break
+    return function
+
+
+def is_installed(file: str | None) -> bool:
+    """Say whether a file belongs to the interpreter or to an installed package, not to a project."""
+    if file is None:
+        return False
+    return bool(INSTALLED.intersection(file.split(os.sep))) or is_standard(file)
+
+
+def is_standard(file: str) -> bool:
+    """Say whether a file belongs to the standard library."""
+    return any(below(file, library) is not None for library in _libraries())
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """Return the folders of the standard library, also as the file system spells them."""
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    return tuple({library, os.path.realpath(library)})
+
+
+def below(path: str, root: str) -> str | None:
+    """Return where a path lies below a folder ("" is the folder itself), or None; links are resolved if need be."""
+    for one, other in ((path, root), (os.path.realpath(path), os.path.realpath(root))):
+        if one == other:
+            return ""
+        start = other.rstrip("/") + "/"
+        if one.startswith(start):
+            return one[len(start) :]
+    return None
+
+
+def _expanded(path: str, home: str) -> str:
+    return home + path[1:] if path == "~" or path.startswith("~/") else os.path.expanduser(path)
+
+
+def _chosen_root(root: str, entry: str, here: str, *, installed: bool) -> tuple[str, str]:
+    """Check KINETIC_PACKAGE_ROOT, and return it with the entry folder."""
+    if not os.path.isdir(root):
+        raise ProjectRootError(
+            f"KINETIC_PACKAGE_ROOT is not a folder: {root}",
+            why="it names the folder that ships with every job",
+            next="correct it, or unset it to let kinetic find the folder",
+        )
+    if below(entry, root) is not None:
+        return root, entry
+    if installed:
+        return root, here if below(here, root) is not None else root
+    raise ProjectRootError(
+        f"KINETIC_PACKAGE_ROOT does not contain the function: {root}",
+        why=f"the function's module lies in {entry}",
+        next="point it at a folder above the module, or unset it",
+    )
+
+
+def _detect(entry: str, home: str) -> str:
+    """Climb out of the packages, then to the first folder with a marker; never to or past home or the top."""
+    start = entry
+    while os.path.isfile(f"{start}/__init__.py") and not _is_end(os.path.dirname(start), home):
+        start = os.path.dirname(start)
+    folder = start
+    while not _is_end(folder, home):
+        if any(os.path.exists(f"{folder}/{marker}") for marker in MARKERS):
+            return folder
+        folder = os.path.dirname(folder)
+    return start
+
+
+def _is_end(folder: str, home: str) -> bool:
+    return folder == os.path.dirname(folder) or folder == home or os.path.realpath(folder) == os.path.realpath(home)
+
+
+def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
+    if below(home, root) is None:
+        return
+    what = "the home folder" if below(root, home) == "" else "the whole disk" if root == "/" else "the home folders"
+    source = "KINETIC_PACKAGE_ROOT names it" if chosen else f"the code lies directly in {root}, in no project folder"
+    raise ProjectRootError(f"{what} would ship with the job: {root}", why=source, next=_ELSEWHERE)
+
+
+def _search_path(root: str, here: str) -> tuple[str, ...]:
+    """Return the entries of sys.path below root, in order; environments and what is not there stay out."""
+    found: dict[str, None] = {}
+    for item in _entries(sys.path, here):
+        relative = below(item, root)
+        if relative is not None and os.path.exists(item) and not _in_environment(root, relative):
+            found.setdefault(relative)
+    found.setdefault("")  # last, so that it shadows nothing the client found elsewhere
+    return tuple(found)
+
+
+def _entries(path: Sequence[object], here: str) -> Iterator[str]:
+    for item in path:
+        if isinstance(item, str):
+            yield os.path.normpath(os.path.join(here, item)) if item else here
+
+
+def _in_environment(root: str, relative: str) -> bool:
+    parts = [part for part in relative.split("/") if part]
+    if INSTALLED.intersection(parts):
+        return True
+    folders = ["/".join([root, *parts[: count + 1]]) for count in range(len(parts))]
+    return any(folder in {sys.prefix, sys.base_prefix} or is_environment(folder) for folder in folders)

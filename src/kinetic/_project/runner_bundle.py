@@ -1,0 +1,455 @@
+"""The runner is this client's own code: the installed package without its faces, and its cloudpickle.
+
+Client and job can never have different versions, and upgrading kinetic under a running job changes nothing for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from kinetic import _config as settings
+from kinetic._project import bytecode
+from kinetic._wire import folders
+from kinetic._wire.task import LEFT_OUT
+from kinetic.errors import PackingError
+
+_FACES = {"_cli", "_dashboard", "_cluster", "__pycache__"}
+_START = '''"""Start a keeper: detach, then import; see kinetic/_backends/local/supervisor.py."""
+import os
+import sys
+
+if os.fork():
+    os._exit(0)
+
+from kinetic._backends.local.supervisor import main
+
+main(sys.argv[1:])
+'''
+WORKER = '''"""Start a worker in an interpreter of its own; see kinetic/_runner/worker/worker.py."""
+import sys
+
+from kinetic._runner.worker.worker import main
+
+main(sys.argv[1:])
+'''
+_HEADER_BYTES = 16  # of a file of bytecode
+_ROOM_BYTES = 256 << 10  # more than any file of bytecode here takes
+_made: dict[Path, Path] = {}
+
+
+def folder(runners: Path) -> Path:
+    """Return a folder with the runner's code and bytecode, made once for each content and Python version.
+
+    Args:
+        runners: Where such folders lie.
+    """
+    if runners in _made and _made[runners].exists():
+        return _made[runners]
+    files = dict(contents())
+    name = f"{_digest(files)[:24]}-{sys.implementation.cache_tag}"
+    target = runners / name
+    if not (target / "complete").exists():
+        _make(files, target)
+    _made[runners] = target
+    return target
+
+
+def contents() -> list[tuple[str, Path]]:
+    """List what the runner is made of: path inside the folder, and the file."""
+    found = list(_package("kinetic", Path(__file__).parents[1]))
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or not spec.origin:
+        raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")
+    return sorted([*found, *_package("cloudpickle", Path(spec.origin).parent)])
+
+
+def _package(name: str, root: Path) -> list[tuple[str, Path]]:
+    found = []
+    for folder_, folders, files in os.walk(root):
+        folders[:] = [item for item in folders if item not in _FACES]
+        inside = os.path.relpath(folder_, root)
+        prefix = name if inside == "." else f"{name}/{inside}"
+        found += [(f"{prefix}/{file}", Path(folder_) / file) for file in files if file.endswith((".py", ".typed"))]
+    return found
+
+
+def _digest(files: dict[str, Path]) -> str:
+    digest = hashlib.sha256((_START + WORKER).encode())
+    for name, path in files.items():
+        data = path.read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _make(files: dict[str, Path], target: Path) -> None:
+    import shutil  # here and below: 10 ms; once for each version of kinetic
+
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        _fill(files, beside, target)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise PackingError(
+            f"the code that carries out jobs could not be put into {target.parent}",
+            why=str(error),
+            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
+        ) from error
+    try:
+        beside.rename(target)
+    except OSError:  # another client was faster
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
+    import compileall
+    import shutil
+
+    for name, path in files.items():
+        (beside / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, beside / name)
+    (beside / "keeper.py").write_text(_START)
+    (beside / "worker.py").write_text(WORKER)
+    whole = compileall.compile_dir(
+        beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target)
+    )
+    _check_bytecode(beside, whole=bool(whole))
+    (beside / "complete").write_text("")
+
+
+def _check_bytecode(folder_: Path, *, whole: bool) -> None:
+    """Raise what a full disk should have raised: Python writes bytecode without asking how much of it was written.
+
+    A file that was cut short would be met by every keeper, long after there is room again. (CPython issue 126606.)
+    """
+    import errno
+    import marshal
+
+    for path in folder_.rglob("*.pyc"):
+        try:
+            marshal.loads(path.read_bytes()[_HEADER_BYTES:])  # noqa: S302 - ours, written a moment ago
+        except (EOFError, ValueError, TypeError) as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+    if not whole:  # files are missing: harmless in themselves, and most likely there is no room for them
+        room = folder_ / "room"
+        room.write_bytes(bytes(_ROOM_BYTES))
+        room.unlink()
+
+
+MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes writes around it; a test allows a quarter
+
+# What travels: whole rooms, and of the other rooms what applying a decorator in a job loads.
+ROOMS = (
+    "cloudpickle",
+    "kinetic._blobs",
+    "kinetic._data",
+    "kinetic._hardware",
+    "kinetic._output",
+    "kinetic._remote",
+    "kinetic._runner",
+    "kinetic._stores",
+    "kinetic._wire",
+)
+MODULES = (
+    "kinetic",
+    "kinetic._backends",
+    "kinetic._backends.registry",
+    "kinetic._jobs",
+    "kinetic._jobs.options",
+    "kinetic._jobs.options",
+    "kinetic._jobs.data_refs",
+    "kinetic._config.resources",
+    "kinetic._project",
+    "kinetic._project.environment",
+    "kinetic._config",
+    "kinetic._config.cluster",
+    "kinetic._config.home",
+    "kinetic._config.options",
+    "kinetic._config.profiles",
+    "kinetic._config.target",
+    "kinetic._config.variables",
+    "kinetic._version",
+    "kinetic.collections",
+    "kinetic.debug",
+    "kinetic.errors",
+    "kinetic.job_status",
+    "kinetic.jobs",
+    "kinetic.testing",
+)
+# Of these, what only few jobs load: it travels as source.
+SELDOM = (
+    "kinetic._blobs.scan",
+    "kinetic._data",
+    "kinetic._jobs.data_refs",
+    "kinetic._runner.worker.stack_dump",
+    "kinetic._runner.data",
+    "kinetic._runner.worker.debug_server",
+    "kinetic._runner.worker.debug_server",
+    "kinetic._runner.worker.mount_namespace",
+    "kinetic._runner.worker.mount_namespace",
+    "kinetic._runner.worker.debug_server",
+    "kinetic._stores.memory",
+    "kinetic.collections",
+    "kinetic.debug",
+    "kinetic.jobs",
+    "kinetic.testing",
+)
+_FILES = "files.xz"
+_COMPILE_SECONDS = 120.0
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can hold
+_FILE_MODE = 0o100644 << 16
+_UNIX = 3
+
+# In words that any Python 3 understands, so that one that is too old can say so. 82 is FAILED_EXIT of _wire/pod.py, 83
+# INFRASTRUCTURE_EXIT.
+_ZIP_START = '''"""Start the runner of a pod: unpack, then import; see kinetic/_runner/pod/entrypoint.py."""
+import os
+import sys
+
+def refuse(why):
+    sys.stdout.write("kinetic| " + why + "\\n")
+    sys.stdout.flush()
+    os._exit(82)
+
+if sys.version_info[:2] != VERSION or sys.implementation.cache_tag != TAG:
+    both = sys.version_info[:2] + VERSION
+    refuse("this image has Python %d.%d, and the job was submitted with Python %d.%d: "
+           "choose another container_image, or submit with the Python of the image" % both)
+try:
+    import lzma
+    import zlib
+except ImportError as error:
+    refuse("the Python of this image has no lzma or no zlib (%s): choose another container_image" % error)
+
+import signal
+import tempfile
+
+import unpack
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(83))  # a first process ignores it until it says otherwise
+base = os.path.join(tempfile.gettempdir(), "kinetic-pod")
+try:
+    os.mkdir(base, 0o700)  # in each pod of a job the same: an editor that debugs it maps folders by their paths
+except OSError:  # it is not this container's first process, or the folder is not its own
+    base = tempfile.mkdtemp(prefix="kinetic-")
+folder = os.path.join(base, "runners", "pod")
+unpack.write(folder)
+sys.path[0] = folder
+
+from kinetic._runner.pod.entrypoint import main
+
+main(sys.argv[1:], base, folder)
+'''
+_UNPACK = '''"""The files of the runner: written into a folder, or imported from memory by a short process."""
+import importlib.util
+import lzma
+import marshal
+import os
+import sys
+import types
+import zipfile
+
+
+def files():
+    with zipfile.ZipFile(os.path.dirname(__file__)) as archive:
+        return marshal.loads(lzma.decompress(archive.read("files.xz")))
+
+
+def write(folder):
+    made = set()
+    for name, content in files().items():
+        path = os.path.join(folder, name)
+        above = os.path.dirname(path)
+        if above not in made:
+            os.makedirs(above, exist_ok=True)
+            made.add(above)
+        if isinstance(content, types.CodeType):  # the file of a frame tells whether it is ours
+            content = importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(_placed(content, path))
+            path += "c"
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+def install():
+    sys.meta_path.insert(0, _Importer(files()))
+
+
+class _Importer:
+    def __init__(self, found):
+        self.found = found
+
+    def find_spec(self, name, path=None, target=None):
+        stem = name.replace(".", "/")
+        for file, is_package in ((stem + "/__init__.py", True), (stem + ".py", False)):
+            if file in self.found:
+                return importlib.util.spec_from_loader(name, self, origin=file, is_package=is_package)
+        return None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        content = self.found[module.__spec__.origin]
+        if not isinstance(content, types.CodeType):
+            content = compile(content, module.__spec__.origin, "exec")
+        exec(content, module.__dict__)
+
+
+def _placed(code, file):
+    inner = tuple(_placed(each, file) if isinstance(each, types.CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=file, co_consts=inner)
+'''
+
+
+class RunnerZip(NamedTuple):
+    """The runner for pods.
+
+    Attributes:
+        sha256: Its digest; the name of the ConfigMap follows from it.
+        data: The file.
+    """
+
+    sha256: str
+    data: bytes
+
+
+_built: list[RunnerZip] = []
+
+
+def build() -> RunnerZip:
+    """Return the zip of this installation, as it was built before for the same content and Python, or built now.
+
+    Raises:
+        PackingError: It is too large, or could not be compiled.
+    """
+    if not _built:
+        found = pod_contents()
+        data = _kept(digest := _pod_digest(found))
+        if data is None:
+            data = _zipped(found)
+            _keep(digest, data)
+        if len(data) > MOST_BYTES:
+            raise PackingError(
+                "the code that carries out jobs is too large for a cluster",
+                why=f"{len(data)} bytes, and a ConfigMap holds {MOST_BYTES}",
+                code="runner-too-large",
+            )
+        _built.append(RunnerZip(hashlib.sha256(data).hexdigest(), data))
+    return _built[0]
+
+
+def pod_contents() -> dict[str, Path]:
+    """Return what travels: the name of each file in the runner's folder, and the file."""
+    return {name: path for name, path in contents() if name.endswith(".py") and is_listed(module_of(name))}
+
+
+def left_out() -> list[str]:
+    """Return the modules of kinetic that stay with the client."""
+    return [module_of(name) for name, _ in contents() if not is_listed(module_of(name)) and name.endswith(".py")]
+
+
+def is_listed(module: str) -> bool:
+    """Return whether a module travels."""
+    return module in MODULES or _is_below(module, ROOMS)
+
+
+def module_of(name: str) -> str:
+    """Return the module that a file of the runner's folder holds."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def write(folder: Path) -> Path:
+    """Write the zip into a folder under a name with its digest, and return its path."""
+    built = build()
+    path = folder / f"runner-{built.sha256[:24]}.zip"
+    path.write_bytes(built.data)
+    return path
+
+
+def _is_below(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _pod_digest(found: dict[str, Path]) -> str:
+    """Return what a built zip is kept under: other bytes of any part have another one."""
+    digest = hashlib.sha256(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0".encode())
+    for name, path in [*sorted(found.items()), ("bytecode", Path(bytecode.__file__)), ("zip", Path(__file__))]:
+        data = path.read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()[:32]
+
+
+def _places() -> list[Path]:
+    """Return where built zips are kept: beside the bytecode of this installation, or else in the home's cache."""
+    beside = Path(importlib.util.cache_from_source(__file__)).parent
+    return [beside, settings.kinetic_home(os.environ) / "cache" / "runner"]
+
+
+def _kept(digest: str) -> bytes | None:
+    for place in _places():
+        with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError):
+            data = (place / _name(digest)).read_bytes()
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                if archive.testzip() is None:
+                    return data
+    return None
+
+
+def _keep(digest: str, data: bytes) -> None:
+    """Keep a zip for the next process, instead of those of other versions; without room, that one builds it again."""
+    for place in _places():
+        with contextlib.suppress(OSError):
+            folders.write_whole(place / _name(digest), data)
+            for other in place.glob(_name("*")):
+                if other.name != _name(digest):
+                    other.unlink()
+            return
+
+
+def _name(digest: str) -> str:
+    return f"runner.{sys.implementation.cache_tag}.{digest}.zip"
+
+
+def _zipped(found: dict[str, Path]) -> bytes:
+    start = _ZIP_START.replace("VERSION", repr(sys.version_info[:2])).replace("TAG", repr(sys.implementation.cache_tag))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in (("__main__.py", start.encode()), (_FILES, _packed(found)), ("unpack.py", _UNPACK.encode())):
+            about = zipfile.ZipInfo(name, _EPOCH)
+            about.compress_type = zipfile.ZIP_STORED if name == _FILES else zipfile.ZIP_DEFLATED
+            about.external_attr, about.create_system = _FILE_MODE, _UNIX
+            archive.writestr(about, data, compresslevel=9)
+    return buffer.getvalue()
+
+
+def _packed(found: dict[str, Path]) -> bytes:
+    """Compile and compress what travels, in an interpreter of its own; see ``bytecode.py``."""
+    asked: dict[str, dict[str, str]] = {"compile": {}, "keep": {}}
+    for name, path in found.items():
+        asked["keep" if _is_below(module_of(name), SELDOM) else "compile"][name] = os.fspath(path)
+    asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out())}
+    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", bytecode.__file__]
+    try:
+        done = subprocess.run(
+            words, input=json.dumps(asked).encode(), capture_output=True, check=True, timeout=_COMPILE_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip().splitlines()
+        raise PackingError(
+            "the code that carries out jobs could not be compiled for a cluster",
+            why=said[-1] if said else str(error),
+            next="pip install --force-reinstall kinetic-jobs",
+        ) from error
+    return done.stdout

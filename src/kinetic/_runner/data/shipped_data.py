@@ -1,0 +1,247 @@
+"""Data that the client shipped: a manifest and blobs in the store, kept on this machine, copied for this job.
+
+Where a job needs a real copy anyway, and the store lies on the same disk, the copy is made from the store directly:
+keeping it as well would only write everything twice. The store's own files are never linked, because a job that owns
+them could change their mode, and then their bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kinetic._runner.data import download_data, mount_links
+from kinetic._runner.data.file_cache import Cache, Stamp, mode_of, stamp_of, verify_kept
+from kinetic._stores import Store, open_store
+from kinetic._stores.parallel import in_parallel
+from kinetic._wire import keys
+from kinetic._wire.manifest import Manifest, ManifestFile
+from kinetic._wire.order import DataRef
+from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
+
+LINKED_PAGE = "linked"  # in a job's folder: the manifests whose files it has links to
+
+
+def bring_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
+    """Materialise shipped data at a path of this job's own.
+
+    Args:
+        ref: The data.
+        path: Where the file or folder shall lie; the folder above it exists.
+        cache: What this machine keeps.
+        home: The job's folder for data.
+    """
+    store = open_store(ref.uri)
+    manifest = _manifest(store, ref, cache)
+    way = download_data.choose_way(cache.parts, home, writable=ref.writable)
+    if way == "copy" and _is_beside(store, home):
+        _straight(store, manifest, path, home)
+    else:
+        copy_kept(cache, manifest, ref.manifest, path, home, way, functools.partial(_fetch_missing, store, cache))
+
+
+def copy_kept(
+    cache: Cache,
+    manifest: Manifest,
+    name: str,
+    path: Path,
+    home: Path,
+    way: download_data.Way,
+    fetch: Callable[[list[ManifestFile]], object],
+) -> None:
+    """Give a job its copy of what a manifest describes, after seeing to it that all of it is kept and right.
+
+    Args:
+        cache: Where it is kept.
+        manifest: What.
+        name: The manifest's digest.
+        path: Where the job wants it.
+        home: The job's folder for data.
+        way: How copies are made.
+        fetch: Gets the files that are missing into the cache.
+    """
+    with cache.lock(name):
+        stamps = _right_ones(cache, manifest, name)
+        missing = [file for file in manifest.files if file.digest not in stamps]
+        if missing:
+            fetch(missing)
+            stamps |= {file.digest: stamp for file in missing if (stamp := stamp_of(cache.path(file)))}
+        cache.note(name, manifest.files, stamps)
+        make_folders(manifest, path)
+        if way == "link":
+            _note_links(home, name)  # first: whoever removes them must know
+            for file in manifest.files:
+                _give(cache, manifest, file, path, way)
+                _note_change(cache.path(file), file, stamps)
+            cache.note(name, manifest.files, stamps)
+    if way != "link":  # outside of the lock: others may copy at the same time
+        for file in manifest.files:
+            _give(cache, manifest, file, path, way)
+
+
+def make_folders(manifest: Manifest, path: Path) -> None:
+    """Make every folder of a tree."""
+    if manifest.is_dir:
+        above = {os.path.dirname(file.path) for file in manifest.files}
+        for folder in sorted({"", *above, *manifest.folders}):
+            os.makedirs(path / folder, exist_ok=True)
+
+
+def place_of(manifest: Manifest, file: ManifestFile, path: Path) -> str:
+    """Return where a file of a tree lies in the job; a single file is the path itself."""
+    return f"{path}/{file.path}" if manifest.is_dir else str(path)
+
+
+def _give(cache: Cache, manifest: Manifest, file: ManifestFile, path: Path, way: download_data.Way) -> None:
+    download_data.copy_file(cache.path(file), place_of(manifest, file, path), way=way, executable=file.executable)
+
+
+def _note_change(kept: str, file: ManifestFile, stamps: dict[str, Stamp]) -> None:
+    """Note a ctime that is new because of a link; whatever else is new is none of our doing."""
+    now, before = stamp_of(kept), stamps.get(file.digest)
+    if now is not None and before is not None and now._replace(ctime=before.ctime) == before:
+        stamps[file.digest] = now
+
+
+def _note_links(home: Path, name: str) -> None:
+    with open(home / LINKED_PAGE, "a", encoding="ascii") as page:
+        page.write(f"{name}\n")
+
+
+def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]:
+    """Return the stamps of the files that are there and right; those that look different are read."""
+    known = cache.seen(name)
+    right: dict[str, Stamp] = {}
+    doubtful: list[ManifestFile] = []
+    for file in manifest.files:
+        stamp = stamp_of(cache.path(file))
+        if stamp is not None and stamp == known.get(file.digest):
+            right[file.digest] = stamp
+        elif stamp is not None:
+            doubtful.append(file)
+
+    def look(file: ManifestFile) -> tuple[ManifestFile, Stamp | None]:
+        return file, verify_kept(cache.path(file), file)
+
+    reading = (functools.partial(look, file) for file in doubtful)
+    for file, stamp in in_parallel(open_store(f"file://{cache.folder}"), reading):
+        if stamp is not None:
+            right[file.digest] = stamp
+    return right
+
+
+def destination_of(cache: Cache) -> download_data.Destination:
+    """Return the shelf on which the cache keeps its files."""
+
+    def path(file: ManifestFile) -> str:
+        found = cache.path(file)
+        os.makedirs(os.path.dirname(found), mode=0o700, exist_ok=True)
+        return found
+
+    return download_data.Destination(path, mode_of, cache.parts)
+
+
+def _fetch_missing(store: Store, cache: Cache, missing: list[ManifestFile]) -> None:
+    download_data.fetch_files(store, missing, destination_of(cache))
+
+
+def _straight(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
+    """Write a job's copy from the store's own blobs."""
+    parts = home / ".parts"
+    parts.mkdir(mode=0o700, exist_ok=True)
+    make_folders(manifest, path)
+    mask = os.umask(0)
+    os.umask(mask)
+    shelf = download_data.Destination(
+        lambda file: place_of(manifest, file, path),
+        lambda file: (0o777 if file.executable else 0o666) & ~mask,
+        parts,
+    )
+    download_data.fetch_files(store, manifest.files, shelf)
+
+
+def _is_beside(store: Store, home: Path) -> bool:
+    """Say whether a store lies in a folder of the very disk that holds the job."""
+    try:
+        return store.local is not None and store.local.root.stat().st_dev == home.stat().st_dev
+    except OSError:
+        return False
+
+
+def _manifest(store: Store, ref: DataRef, cache: Cache) -> Manifest:
+    kept = cache.manifest(ref.manifest)
+    if kept is not None:
+        return kept
+    try:
+        data = store.get(keys.data_manifest(ref.hash, ref.manifest))
+    except KeyMissingError as error:
+        raise DataMissingError(
+            f"the data {ref.path!r} is not in the store any more",
+            why=str(error.why or error.what),
+            next="submit the job again: it is sent anew",
+        ) from error
+    manifest = Manifest.from_bytes(data, sha256=ref.manifest)
+    if manifest.hash != ref.hash or manifest.is_dir != ref.is_dir or (not ref.is_dir and len(manifest.files) != 1):
+        raise IntegrityError(f"the manifest of {ref.path!r} describes other data", why="hash or kind differ")
+    cache.keep_page(ref.manifest, data)
+    return manifest
+
+
+def release(folder: Path, cache: Path) -> None:
+    """Remove a job's folder for data, and its links; never fails: what stays is swept.
+
+    Removing a hard link changes the ctime of the kept file. So that nobody has to read it again for that, files that
+    were right before are noted anew.
+    """
+    with contextlib.suppress(OSError):
+        if not folder.is_dir():
+            return
+        mount_links.remove(folder, cache)
+        with contextlib.ExitStack() as locked:
+            names = _linked(folder)
+            kept = Cache(cache) if names else None
+            free = [name for name in names if kept and locked.enter_context(kept.lock(name, patient=False))]
+            before = [_right_before(kept, name) for name in free if kept]
+            shutil.rmtree(folder, ignore_errors=True)
+            for seen in filter(None, before):
+                _note_again(seen)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _SeenFiles(NamedTuple):
+    """Files of a manifest that looked as they were noted, before the links went."""
+
+    cache: Cache
+    name: str
+    manifest: Manifest
+    stamps: dict[str, Stamp]
+
+
+def _linked(folder: Path) -> list[str]:
+    try:
+        return sorted(set((folder / LINKED_PAGE).read_text().split()))
+    except OSError:
+        return []
+
+
+def _right_before(cache: Cache, name: str) -> _SeenFiles | None:
+    manifest, known = cache.manifest(name), cache.seen(name)
+    if manifest is None:
+        return None
+    now = {file.digest: stamp_of(cache.path(file)) for file in manifest.files if file.digest in known}
+    right = {digest: stamp for digest, stamp in now.items() if stamp is not None and stamp == known[digest]}
+    return _SeenFiles(cache, name, manifest, right)
+
+
+def _note_again(seen: _SeenFiles) -> None:
+    stamps = {}
+    for file in seen.manifest.files:
+        before, now = seen.stamps.get(file.digest), stamp_of(seen.cache.path(file))
+        if before is not None and now is not None and now._replace(ctime=before.ctime) == before:
+            stamps[file.digest] = now
+    seen.cache.note(seen.name, seen.manifest.files, stamps)

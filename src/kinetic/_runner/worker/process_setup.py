@@ -1,0 +1,243 @@
+"""Making a forked keeper look like the interpreter that the user's code expects."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import io
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kinetic._wire import folders
+from kinetic._wire.task import LOG_STACKS_SIGNAL
+
+_RECURSION = 1000  # Python's own default
+_SPARE_DESCRIPTORS = 64  # more than user code may have used up
+_RESET = ("SIGTERM", "SIGHUP", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGQUIT")
+
+
+def reset_signals() -> None:
+    """Give the worker the signal handling of a fresh interpreter."""
+    signal.set_wakeup_fd(-1)
+    for name in _RESET:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def apply_environment(environment: Mapping[str, str], umask: int) -> None:
+    """Replace every variable, before anything of the user's is unpickled."""
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.umask(umask)
+    random.seed()
+    gc.unfreeze()
+    gc.enable()
+
+
+def register_faulthandler() -> None:
+    """Let a crash, and whoever asks, write the stacks of all threads into the log."""
+    faulthandler.enable(file=2, all_threads=True)
+    faulthandler.register(LOG_STACKS_SIGNAL, file=2, all_threads=True, chain=False)
+
+
+def restore_limits() -> None:
+    """Take away what the function left that would hurt what is still to be done: delivering its value.
+
+    Timers that ring on, hooks of tracers, a recursion limit too low for a pickler, and limits of this process on files,
+    descriptors and memory, as far as they may be lifted.
+    """
+    import resource
+
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
+    if "pydevd" not in sys.modules:  # a debugger watches over its own hooks
+        sys.settrace(None)
+        sys.setprofile(None)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
+    for name in ("RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_DATA"):
+        limit = getattr(resource, name, None)
+        soft, hard = resource.getrlimit(limit) if limit is not None else (-1, -1)
+        wanted = min(soft + _SPARE_DESCRIPTORS, hard) if name == "RLIMIT_NOFILE" and soft != hard else hard
+        if limit is not None and soft != wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(limit, (wanted, hard))
+
+
+def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> None:
+    """Rebuild ``sys.path`` in the client's order and the working directory, inside the workspace.
+
+    Entries of the client's project are replaced by the workspace's; whatever else this interpreter searches stays.
+    """
+    root = str(plan.get("root") or "")
+    ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
+    others = [entry for entry in sys.path if entry != runner and not _below(entry, root)]
+    sys.path[:] = [*dict.fromkeys(ours), runner, *others]
+    inside = plan.get("cwd_rel")
+    folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
+    os.chdir(folder)
+    sys.path_importer_cache.clear()
+
+
+def become_main(script: str, workspace: Path) -> types.ModuleType:
+    """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = __builtins__
+    if script:
+        module.__file__ = str(workspace / script)
+    sys.modules["__main__"] = module
+    sys.argv = [getattr(module, "__file__", "") or ""]
+    return module
+
+
+def name_the_script_classes() -> None:
+    """Make classes of the script findable in ``__main__``, so that pools and pickles of the user's code find them."""
+    from cloudpickle import cloudpickle as inner  # loaded in the keeper already
+
+    main = sys.modules["__main__"]
+    for kind in list(getattr(inner, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).values()):
+        name = getattr(kind, "__qualname__", "<")
+        if kind.__module__ == "__main__" and "<" not in name and "." not in name and not hasattr(main, name):
+            setattr(main, name, kind)
+
+
+def _below(entry: str, root: str) -> bool:
+    if not root or not entry or "site-packages" in entry or "dist-packages" in entry:
+        return False
+    return entry == root or entry.startswith(root.rstrip("/") + "/")
+
+
+_BLOCK = 1 << 16
+_FLUSH_SECONDS = 0.1
+
+
+class _AfterStdout(io.FileIO):
+    """Raw stderr that lets stdout go first."""
+
+    def write(self, data: object, /) -> int | None:  # type: ignore[override] # FileIO says Buffer, 3.12 on
+        with contextlib.suppress(ValueError, OSError):
+            sys.stdout.flush()
+        return super().write(data)  # type: ignore[arg-type]
+
+
+class _Flusher(threading.Thread):
+    """Flush stdout every 100 ms as long as something may be in it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="kinetic-log-flush", daemon=True)
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(_FLUSH_SECONDS):
+            with contextlib.suppress(ValueError, OSError):
+                sys.stdout.flush()
+
+
+_log = Path()
+_identity = (0, 0)
+_stderr: object = None  # ours, from redirect()
+
+
+def redirect(log: Path) -> None:
+    """Send descriptors 1 and 2, and Python's streams over them, into the log; read nothing from stdin."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((nothing, 0), (target, 1), (target, 2)):
+        os.dup2(source, number, inheritable=True)
+    global _log, _identity, _stderr  # noqa: PLW0603 - a process has one standard error
+    found = os.fstat(target)
+    _log, _identity = log, (found.st_dev, found.st_ino)
+    os.close(target)
+    os.close(nothing)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text(io.FileIO(1, "w", closefd=False), buffered=True)  # type: ignore[misc]
+    _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
+
+
+def _nobody(_: int) -> None:
+    """Take no note of the thread."""
+
+
+_begun: Callable[[int], object] = _nobody
+
+
+def keep_flushing(begun: Callable[[int], object] = _nobody) -> None:
+    """Start the thread that flushes; call it in the worker, after the fork.
+
+    Args:
+        begun: Is told the thread's number, now and whenever it is started again; by this thread.
+    """
+    global _begun  # noqa: PLW0603 - a process has one thread that flushes
+    _begun = begun
+    _start_flushing()
+
+
+def _start_flushing() -> None:
+    _flushers.append(_Flusher())
+    _flushers[-1].start()
+    _begun(_flushers[-1].native_id or 0)
+
+
+@contextlib.contextmanager
+def without_flusher() -> Iterator[None]:
+    """Do without that thread for a moment: a process that enters a namespace must not have any."""
+    running = bool(_flushers)
+    while _flushers:
+        flusher = _flushers.pop()
+        flusher.over.set()
+        flusher.join()
+    try:
+        yield
+    finally:
+        if running:
+            _start_flushing()
+
+
+_flushers: list[_Flusher] = []  # one in a worker, none elsewhere
+
+
+def flush() -> None:
+    """Write out everything that was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):  # user code may have closed or replaced them
+            stream.flush()
+
+
+def write_to_log(text: str) -> None:
+    """Write something of ours into the log, also where user code has closed, replaced or redirected standard error.
+
+    A stream that user code put in its place gets the text, as Python would write it there; where that fails, and where
+    descriptor 2 is another file by now, the text goes to the log by its name.
+    """
+    with contextlib.suppress(BaseException):  # user code: its stream, or ours without its descriptor
+        if sys.stderr is not _stderr or _is_the_log():
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(_log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            folders.write_all(descriptor, text.encode(errors="backslashreplace"))
+        finally:
+            os.close(descriptor)
+
+
+def _is_the_log() -> bool:
+    found = os.fstat(2)
+    return (found.st_dev, found.st_ino) == _identity
+
+
+def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
+    block = io.BufferedWriter(raw, _BLOCK if buffered else 8192)
+    errors = "surrogateescape" if buffered else "backslashreplace"
+    return io.TextIOWrapper(block, encoding="utf-8", errors=errors, line_buffering=not buffered)

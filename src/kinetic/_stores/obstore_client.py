@@ -1,0 +1,285 @@
+"""Requests through obstore: repeated where that is safe, interruptible by Ctrl-C, with errors of ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinetic._stores import addresses, parallel, store_errors
+from kinetic._stores.addresses import Address
+from kinetic._stores.retry import Retry
+from kinetic._wire import threads
+from kinetic.errors import CredentialsError, KineticError, StoreError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import GCSStore, S3Store
+
+
+# For one request, whose body is at most a piece of 8 MiB: passes at 35 KiB a second.
+TIMEOUT = timedelta(seconds=240)
+
+
+def make_client(address: Address, retry: Retry) -> GCSStore | S3Store:
+    """Make the client; no request goes out yet.
+
+    Raises:
+        CredentialsError: The environment names credentials that cannot be read.
+    """
+    options: dict[str, Any] = {
+        "client_options": {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
+        "retry_config": {
+            "max_retries": retry.attempts - 1,
+            "retry_timeout": timedelta(seconds=retry.total_seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=retry.first_seconds),
+                "max_backoff": timedelta(seconds=retry.most_seconds),
+            },
+        },
+    }
+    from obstore.exceptions import BaseError
+
+    try:
+        return _google_client(address, options) if address.scheme == "gs" else _amazon_client(address, options)
+    except (BaseError, OSError, ValueError) as error:
+        raise CredentialsError(
+            f"the credentials for {address.url} cannot be used",
+            why=store_errors.brief(error),
+            next=store_errors.GOOGLE_NEXT if address.scheme == "gs" else store_errors.AMAZON_NEXT,
+        ) from error
+
+
+def _google_client(address: Address, options: dict[str, Any]) -> GCSStore:
+    from obstore.store import GCSStore
+
+    emulator = addresses.google_emulator()
+    if emulator is None:
+        return GCSStore(address.bucket, **options)
+    options["client_options"]["allow_http"] = True
+    # Always a token: without one obstore asks the metadata server, even for an emulator.
+    return GCSStore(address.bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
+
+
+def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
+    from obstore.store import S3Store
+
+    environ = os.environ
+    config: Any = {
+        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "copy_if_not_exists": "multipart",  # the only conditional copy of S3
+    }
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    if not environ.get("AWS_ACCESS_KEY_ID") and not environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        config |= store_errors.amazon_keys()  # obstore does not look there
+    return S3Store(address.bucket, config=config, **options)
+
+
+T = TypeVar("T")
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_NO_RETRY = re.compile(r"(?<!_)retries: 0,")  # in the debug text; "max_retries: 0" is something else
+_RETRIES = re.compile(r"(?<!_)retries: (\d+),\s*max_retries: (\d+)")
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential", re.IGNORECASE
+)
+_BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
+
+_first_process: int | None = None  # in which obstore started its threads
+
+
+def is_forked() -> bool:
+    """Say whether obstore cannot work here: its threads stayed behind in the process that this one was forked from."""
+    return _first_process not in {None, os.getpid()}
+
+
+class ObstoreClient:
+    """Whom we ask, and as whom. The client is made with the first request."""
+
+    def __init__(self, address: Address, retry: Retry) -> None:
+        self.address = address
+        self.retry = retry
+        self._client: GCSStore | S3Store | None = None
+        self._lock = threading.Lock()
+
+    def ask_named(self, verb: str, *arguments: Any, again: bool = True, **options: Any) -> Any:
+        """Call one of obstore's functions on our client."""
+        import obstore  # 12 ms; only when a store in the cloud is used
+
+        return self.ask(getattr(obstore, verb), *arguments, again=again, **options)
+
+    def ask_about(self, verb: str, key: str, *arguments: Any, again: bool = True, **options: Any) -> Any:
+        """Call one of obstore's functions about a key, or about the folder that a prefix names."""
+        return self.ask_named(verb, self.full(key).rstrip("/") or None, *arguments, again=again, **options)
+
+    def about(self, key: str) -> ObjectMeta | None:
+        """Return what is known of an object, or None when there is none."""
+        try:
+            found: ObjectMeta = self.ask_about("head", key)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def full(self, key: str) -> str:
+        """Return the name of a key inside the bucket."""
+        return self.address.prefix + key
+
+    def ask(self, function: Callable[..., T], *arguments: Any, again: bool = True, **options: Any) -> T:
+        """Call a function on our client, and again after what passes and obstore does not repeat itself.
+
+        Args:
+            function: Takes the client first.
+            arguments: What follows.
+            again: The request may be repeated though the first one may have arrived.
+            options: Named arguments.
+        """
+        call = partial(function, self._connected(), *arguments, **options)
+        begun = time.monotonic()
+        for attempt in range(self.retry.attempts):
+            try:
+                return self.run(call)
+            except Exception as error:
+                late = time.monotonic() - begun > self.retry.total_seconds
+                if not again or late or attempt == self.retry.attempts - 1 or not is_transient(error):
+                    raise
+            self.retry.pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Call into obstore; on the main thread so that Ctrl-C does not have to wait for the network.
+
+        Raises:
+            StoreError: This process was forked from one that had used obstore: the call would never return.
+        """
+        global _first_process  # noqa: PLW0603 - a fact of this process
+        if is_forked():
+            raise StoreError(
+                "this process cannot use the store",
+                why="it was forked from a process that had used the store, whose network threads it does not have",
+                next='start processes with multiprocessing.get_context("spawn"), or use the store in the child only',
+            )
+        _first_process = os.getpid()
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        return _on_own_thread(call)
+
+    def ours(self, key: str) -> _TranslatedErrors:
+        """Translate obstore's errors while a block runs."""
+        return _TranslatedErrors(self.address, key)
+
+    def _connected(self) -> GCSStore | S3Store:
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self.address, self.retry)
+            return self._client
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error of obstore tells of, or None where no answer came."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def is_past_the_end(error: BaseException) -> bool:
+    """Say whether a range began behind the last byte."""
+    return status_of(error) == 416
+
+
+def names_no_bucket(error: BaseException) -> bool:
+    """Say whether it is the bucket that is missing."""
+    return _NO_BUCKET.search(str(error)) is not None
+
+
+def is_ambiguous(error: BaseException, *, first: bool) -> bool:
+    """Say whether a conditional write that failed may have been carried out.
+
+    Args:
+        error: What it failed with.
+        first: Nothing like it was sent before.
+    """
+    from obstore.exceptions import AlreadyExistsError
+
+    if isinstance(error, AlreadyExistsError):  # perhaps our own object, when obstore repeated the request
+        return not (first and _NO_RETRY.search(str(error)))
+    status = status_of(error)
+    return status is None or status >= 500 or status in _BUSY
+
+
+def is_transient(error: BaseException) -> bool:
+    """Say whether the same request may succeed later, and obstore has not tried that often enough."""
+    from obstore.exceptions import GenericError
+
+    if not isinstance(error, GenericError) or _TOKEN.search(str(error)) or store_errors.UNTRUSTED in str(error):
+        return False
+    status = status_of(error)
+    if status is not None:
+        return status in _BUSY
+    counts = _RETRIES.search(str(error))  # obstore's own are used up where it repeats such errors
+    return counts is None or int(counts[1]) < int(counts[2])
+
+
+def _on_own_thread(call: Callable[[], T]) -> T:
+    """Carry out a call on a thread of its own: obstore holds off signals until the answer is there."""
+    done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            done.put((None, error))
+
+    if threads.begin(work, "kinetic-request") is None:
+        return call()  # and Ctrl-C waits
+    result, error = parallel.wait_for_item(done)
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # of the call, whose result is a T
+
+
+class _TranslatedErrors:
+    def __init__(self, address: Address, key: str) -> None:
+        self._address = address
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None or isinstance(error, KineticError):
+            return
+        ours = _translated(error, self._address, self._key)
+        if ours is not None:
+            raise ours from None  # its words are in ours, and its pages of debugging in __context__
+
+
+def _translated(error: BaseException, address: Address, key: str) -> KineticError | None:
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    if isinstance(error, FileNotFoundError) and error.errno is None:  # obstore's; the system's have a number
+        if names_no_bucket(error):
+            return store_errors.bucket_missing(address, error)
+        return store_errors.key_missing(address, key)
+    if isinstance(error, ValueError) and "parse path" in str(error):
+        return StoreError(f"{key!r} cannot be asked for", why=store_errors.brief(error))
+    if not isinstance(error, BaseError):
+        return None
+    status = status_of(error)
+    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
+    if refused or _TOKEN.search(str(error).partition("\n")[0]):
+        return store_errors.access_denied(address, error)
+    if status == 404 and names_no_bucket(error):
+        return store_errors.bucket_missing(address, error)
+    if status is None or status >= 500 or status in _BUSY:
+        return store_errors.unreachable(address, key, error)
+    return StoreError(f"the store did not take the request for {key!r}", why=store_errors.brief(error))

@@ -1,0 +1,447 @@
+"""Kubeconfig contexts, plug-ins and pods: who we are, over TLS that both ends check."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import ssl
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.certificates import Authority
+from servers.scripted import Scripted, page, refusal
+
+from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube import credentials
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.credentials import Access, in_cluster, of_context, of_gke
+from kinetic._google.clusters import Cluster
+from kinetic._stores.retry import Retry
+from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
+
+
+def config(
+    path: Path, *, name: str = "dev", cluster: dict | None = None, user: dict | None = None, **more: Any
+) -> Path:
+    """Write a kubeconfig with one context."""
+    written = {
+        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:1", **(cluster or {})}}],
+        "users": [{"name": name, "user": user or {}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, **more.pop("context", {})}}],
+        **more,
+    }
+    path.write_text(yaml.safe_dump(written))
+    return path
+
+
+def read(path: Path, name: str = "dev") -> Access:
+    return of_context(name, {"KUBECONFIG": str(path)})
+
+
+def header(access: Access) -> str:
+    return access.credential.header()
+
+
+# ----------------------------------------------------------------------------------------------------------- contexts
+
+
+def test_a_context_says_where_and_who(tmp_path: Path) -> None:
+    path = config(
+        tmp_path / "config",
+        cluster={"server": "https://k8s:6443/"},
+        user={"token": "abc"},
+        context={"namespace": "team"},
+    )
+
+    access = read(path)
+
+    assert (access.server, access.namespace, header(access)) == ("https://k8s:6443", "team", "Bearer abc")
+    assert access.about == "the context dev"
+
+
+def test_without_a_name_the_current_context_counts(tmp_path: Path) -> None:
+    path = config(tmp_path / "config", **{"current-context": "dev"})
+
+    assert of_context("", {"KUBECONFIG": str(path)}).about == "the context dev"
+
+
+def test_several_files_are_one_and_the_first_wins(tmp_path: Path) -> None:
+    first = config(tmp_path / "first", user={"token": "first"})
+    second = config(tmp_path / "second", user={"token": "second"})
+    other = config(tmp_path / "third", name="prod", user={"token": "third"})
+    files = {"KUBECONFIG": f"{first}:{tmp_path / 'missing'}:{second}:{other}"}
+
+    assert header(of_context("dev", files)) == "Bearer first"
+    assert header(of_context("prod", files)) == "Bearer third"
+
+
+def test_paths_count_from_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from a file\n")
+    (tmp_path / "ca.crt").write_bytes(b"PEM")
+
+    access = read(config(tmp_path / "config", cluster={"certificate-authority": "ca.crt"}, user={"tokenFile": "token"}))
+
+    assert (header(access), access.authority) == ("Bearer from a file", b"PEM")
+
+
+def test_a_token_file_is_read_anew(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("old")
+    access = read(config(tmp_path / "config", user={"tokenFile": "token"}))
+    (tmp_path / "token").write_text("new")
+
+    assert header(access) == "Bearer new"
+
+
+def test_a_context_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    path = config(tmp_path / "config", name="prod")
+
+    with pytest.raises(SettingsError) as caught:
+        read(path, "pord")
+
+    assert f"{path} has prod" in caught.value.why
+    assert caught.value.next == "export KINETIC_KUBE_CONTEXT=prod"
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1", "\x00"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+
+    with pytest.raises(SettingsError, match="config"):
+        read(path)
+
+
+def test_no_file_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="there is no kubeconfig"):
+        read(tmp_path / "missing")
+
+
+def test_the_old_way_to_log_in_is_named(tmp_path: Path) -> None:
+    path = config(tmp_path / "config", user={"auth-provider": {"name": "gcp"}})
+
+    with pytest.raises(CredentialsError, match="auth-provider"):
+        read(path)
+
+
+def test_a_context_that_acts_as_somebody_else_is_not_taken_for_us(tmp_path: Path) -> None:
+    path = config(tmp_path / "config", user={"token": "t", "as": "viewer"})
+
+    with pytest.raises(CredentialsError, match="acts as viewer"):
+        read(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- plug-ins
+
+PLUGIN = """#!{python}
+import json, os, sys
+count = {folder!r} + "/count"
+calls = int(open(count).read()) + 1 if os.path.exists(count) else 1
+open(count, "w").write(str(calls))
+info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
+status = json.loads({status!r}.replace("CALL", str(calls)))
+print(json.dumps({{"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status": status}}))
+open({folder!r} + "/info", "w").write(json.dumps([info, sys.argv[1:], os.environ.get("EXTRA")]))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Callable[..., dict]:
+    """Return a function that writes a plug-in and returns the ``exec`` of a user."""
+
+    def write(status: dict, version: str = "v1", **more: Any) -> dict:
+        path = tmp_path / "plugin"
+        path.write_text(PLUGIN.format(python=sys.executable, folder=str(tmp_path), status=json.dumps(status)))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return {"exec": {"apiVersion": f"client.authentication.k8s.io/{version}", "command": "./plugin", **more}}
+
+    return write
+
+
+def calls(tmp_path: Path) -> int:
+    return int((tmp_path / "count").read_text())
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_plug_in_hands_out_a_token_once_for_many_requests(tmp_path: Path, plugin, version: str) -> None:
+    user = plugin({"token": "token-CALL"}, version, args=["login"], env=[{"name": "EXTRA", "value": "yes"}])
+    access = read(config(tmp_path / "config", user=user))
+
+    assert [header(access), header(access)] == ["Bearer token-1", "Bearer token-1"]
+    info, arguments, extra = json.loads((tmp_path / "info").read_text())
+    assert (info["spec"], arguments, extra) == ({"interactive": False}, ["login"], "yes")
+
+
+def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(tmp_path: Path, plugin) -> None:
+    user = plugin({"token": "token-CALL", "expirationTimestamp": "2020-01-01T00:00:00Z"})
+    access = read(config(tmp_path / "config", user=user))
+    assert [header(access), header(access)] == ["Bearer token-1", "Bearer token-2"]
+
+    user = plugin({"token": "lasting-CALL"})
+    lasting = read(config(tmp_path / "config", user=user))
+    first = header(lasting)
+    assert lasting.credential.header(instead_of=first) != first
+    assert lasting.credential.header(instead_of=first) == header(lasting)
+
+
+def test_a_plug_in_is_told_about_the_cluster_if_it_asks(tmp_path: Path, plugin) -> None:
+    path = config(tmp_path / "config", user=plugin({"token": "t"}, provideClusterInfo=True))
+
+    header(read(path))
+
+    info, _, _ = json.loads((tmp_path / "info").read_text())
+    assert info["spec"]["cluster"] == {"server": "https://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ({"command": "/nowhere/plugin"}, "No such file"),
+        ({"command": sys.executable, "args": ["-c", "import sys; sys.exit('please log in')"]}, "please log in"),
+        ({"command": sys.executable, "args": ["-c", "print('hello')"]}, "no ExecCredential"),
+        (
+            {"command": sys.executable, "args": ["-c", "import json; print(json.dumps({'status': {}}))"]},
+            "neither a token",
+        ),
+    ],
+)
+def test_a_plug_in_that_fails_is_shown_with_its_own_words(tmp_path: Path, command: dict, why: str) -> None:
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **command}}
+    access = read(config(tmp_path / "config", user=user))
+
+    with pytest.raises(CredentialsError) as caught:
+        header(access)
+
+    assert why in caught.value.why
+    assert command["command"] in caught.value.next
+
+
+@pytest.mark.parametrize("ends", ["exit 3", "exec sleep 60", "nothing"])
+def test_what_a_kubeconfig_hands_to_a_plug_in_is_shown_nowhere(tmp_path: Path, monkeypatch, ends: str) -> None:
+    program = tmp_path / "plugin"
+    program.write_text(f'#!/bin/sh\necho "cannot log in with $2 and $MINE and $3" >&2\n{ends}\n')
+    program.chmod(0o755)
+    args = ["--password", "hunter2222", "--token=s3cr3t-t0ken"]
+    command = {"command": str(program), "args": args, "env": [{"name": "MINE", "value": "of-the-environment"}]}
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **command}}
+    monkeypatch.setattr(credentials, "PATIENCE_SECONDS", 0.5)
+
+    with pytest.raises(CredentialsError) as raised:
+        header(read(config(tmp_path / "config", user=user)))
+
+    told = f"{raised.value}{raised.value!r}{raised.value.__cause__}"
+    assert not [secret for secret in ("hunter2222", "s3cr3t-t0ken", "of-the-environment") if secret in told], told
+    assert f"run {program} yourself" in told
+
+
+def test_the_password_of_a_proxy_is_in_no_repr(tmp_path: Path) -> None:
+    found = read(config(tmp_path / "config", cluster={"proxy-url": "http://ada:hunter2222@proxy:3128"}))
+
+    assert found.proxy == "http://ada:hunter2222@proxy:3128"
+    assert "hunter2222" not in repr(found)
+
+
+def test_a_plug_in_of_a_removed_version_is_refused(tmp_path: Path, plugin) -> None:
+    with pytest.raises(CredentialsError, match="v1alpha1"):
+        read(config(tmp_path / "config", user=plugin({"token": "t"}, "v1alpha1")))
+
+
+# ------------------------------------------------------------------------------------------------- inside a pod, on GKE
+
+
+def test_in_a_pod_its_own_account_is_taken(tmp_path: Path) -> None:
+    for name, text in {"token": "pod-token", "ca.crt": "PEM", "namespace": "team"}.items():
+        (tmp_path / name).write_text(text)
+    environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+
+    access = in_cluster(environ, tmp_path)
+
+    assert access is not None
+    assert (access.server, access.namespace, header(access)) == ("https://[fd00::1]:443", "team", "Bearer pod-token")
+
+
+def test_outside_of_a_pod_there_is_no_such_account(tmp_path: Path) -> None:
+    assert in_cluster({}, tmp_path) is None
+
+
+def test_a_pod_without_a_token_says_what_is_missing(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+    with pytest.raises(CredentialsError) as caught:
+        in_cluster(environ, tmp_path / "missing")
+
+    assert "automountServiceAccountToken" in caught.value.next
+
+
+def test_a_cluster_of_gke_that_was_made_anew_is_found_at_its_new_place() -> None:
+    with Scripted(page({"metadata": {"uid": "1"}})) as server:
+        places = iter(["http://127.0.0.1:1", server.url])
+        asked: list[str] = []
+
+        def read_cluster() -> Cluster:
+            asked.append("read")
+            return Cluster("c", "us-central1-a", "p", next(places), b"")
+
+        client = Client(of_gke(read_cluster, lambda refused: "google"), "team", Retry(3, sleep=lambda _: None))
+        with contextlib.closing(client):
+            assert client.get(kube_client.JOB, "a") is not None
+
+    assert asked == ["read", "read"]
+    assert server.asked[0].headers["authorization"] == "Bearer google"
+    assert client.about == "the cluster c in us-central1-a of p"
+
+
+# ----------------------------------------------------------------------------------------------------------------- TLS
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers every request with who the client's certificate says it is."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        subject = (self.connection.getpeercert() or {}).get("subject", ())
+        body = json.dumps({"metadata": {"uid": str(dict(pair[0] for pair in subject).get("commonName"))}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Clients here give up on purpose."""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    (tmp_path / "tls").mkdir()
+    return Authority(tmp_path / "tls")
+
+
+@pytest.fixture
+def secure(authority: Authority) -> Iterator[str]:
+    """A server that asks for a certificate, and looks at it."""
+    pair = authority.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    server = Quiet(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def who(access: Access) -> str:
+    with contextlib.closing(Client(access, "team", Retry(2, sleep=lambda _: None))) as client:
+        found = client.get(kube_client.JOB, "a")
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+def test_a_client_certificate_of_a_kubeconfig_is_shown(tmp_path: Path, authority: Authority, secure: str) -> None:
+    mine = authority.issue("ann")
+    cluster = {"server": secure, "certificate-authority-data": encoded(authority.certificate)}
+    user = {"client-certificate-data": encoded(mine.certificate), "client-key-data": encoded(mine.key)}
+
+    assert who(read(config(tmp_path / "config", cluster=cluster, user=user))) == "ann"
+
+
+def test_a_certificate_of_a_plug_in_is_shown(tmp_path: Path, authority: Authority, secure: str, plugin) -> None:
+    mine = authority.issue("bob")
+    cluster = {"server": secure, "certificate-authority": str(authority.certificate)}
+    user = plugin({"clientCertificateData": mine.certificate.read_text(), "clientKeyData": mine.key.read_text()})
+
+    assert who(read(config(tmp_path / "config", cluster=cluster, user=user))) == "bob"
+
+
+def test_a_server_that_somebody_else_signed_is_not_spoken_to_and_asked_only_once(tmp_path: Path, secure: str) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    path = config(tmp_path / "config", cluster={"server": secure, "certificate-authority": str(other.certificate)})
+    pauses: list[float] = []
+
+    with (
+        contextlib.closing(Client(read(path), "team", Retry(8, sleep=pauses.append))) as client,
+        pytest.raises(BackendUnavailableError, match="CERTIFICATE_VERIFY_FAILED") as caught,
+    ):
+        client.get(kube_client.JOB, "a")
+
+    assert pauses == []  # 21 s of them, once
+    assert "is not trusted" in caught.value.what
+    assert "kept" not in str(caught.value)
+
+
+def test_a_certificate_is_not_looked_at_only_where_the_kubeconfig_says_so(tmp_path: Path, secure: str) -> None:
+    path = config(tmp_path / "config", cluster={"server": secure, "insecure-skip-tls-verify": True})
+
+    assert who(read(path)) == "None"
+
+
+def test_a_changed_authority_is_fetched_anew_once(tmp_path: Path, authority: Authority, secure: str) -> None:
+    (tmp_path / "other").mkdir()
+    stale = Authority(tmp_path / "other").certificate.read_bytes()
+    found = iter([stale, authority.certificate.read_bytes()])
+
+    access = of_gke(lambda: Cluster("c", "z", "p", secure, next(found)), lambda refused: "t")
+
+    assert who(access) == "None"
+
+
+def test_broken_certificates_are_an_error_of_credentials(tmp_path: Path, secure: str) -> None:
+    (tmp_path / "ca.crt").write_text("no PEM")
+    path = config(tmp_path / "config", cluster={"server": secure, "certificate-authority": "ca.crt"})
+
+    with pytest.raises(CredentialsError, match="certificates"):
+        who(read(path))
+
+
+def test_a_key_never_shows_in_a_text(tmp_path: Path, authority: Authority) -> None:
+    mine = authority.issue("ann")
+    user = {"client-certificate-data": encoded(mine.certificate), "client-key-data": encoded(mine.key)}
+
+    assert "PRIVATE" not in repr(read(config(tmp_path / "config", user=user)))
+
+
+def test_nothing_is_written_beside_the_kubeconfig(tmp_path: Path, authority: Authority, secure: str) -> None:
+    mine = authority.issue("ann")
+    cluster = {"server": secure, "certificate-authority-data": encoded(authority.certificate)}
+    user = {"client-certificate-data": encoded(mine.certificate), "client-key-data": encoded(mine.key)}
+    (tmp_path / "kube").mkdir()
+    path = config(tmp_path / "kube" / "config", cluster=cluster, user=user)
+    before = path.read_bytes()
+
+    who(read(path))
+
+    assert path.read_bytes() == before
+    assert [each.name for each in (tmp_path / "kube").iterdir()] == ["config"]
+
+
+def test_a_refused_plug_in_is_asked_once_more_by_a_request(tmp_path: Path, plugin) -> None:
+    with Scripted(refusal(401), page({"metadata": {"uid": "1"}})) as server:
+        path = config(tmp_path / "config", cluster={"server": server.url}, user=plugin({"token": "token-CALL"}))
+        who(read(path))
+
+    assert [each.headers["authorization"] for each in server.asked] == ["Bearer token-1", "Bearer token-2"]
+    assert calls(tmp_path) == 2

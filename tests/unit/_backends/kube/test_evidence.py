@@ -1,0 +1,47 @@
+"""What is asked to say why a job waits; what the answers mean is tested beside this file."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from servers.http11 import Answer, Request, Server
+from servers.scripted import page, refusal
+
+from kinetic._backends.kube import diagnosis
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.credentials import Access, FixedCredential
+from kinetic._stores.retry import Retry
+
+JOB = {
+    "kind": "Job",
+    "metadata": {"name": "kinetic-a", "uid": "u-1", "labels": {"job-id": "a", "kueue.x-k8s.io/queue-name": "team"}},
+    "spec": {"suspend": True},
+}
+SAID = (
+    "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor l4, 1 more needed"
+)
+WORKLOAD = {
+    "metadata": {"name": "job-a"},
+    "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "message": SAID}]},
+}
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_kueue_is_asked_in_a_version_that_it_serves(version: str) -> None:
+    def answer(request: Request) -> Answer:
+        if request.path == "/apis":
+            versions = [{"version": version}]
+            return page({"groups": [{"name": "kueue.x-k8s.io", "versions": versions}]})
+        if request.path == f"/apis/kueue.x-k8s.io/{version}/namespaces/team/workloads":
+            return page({"metadata": {}, "items": [WORKLOAD]})
+        if request.path.startswith("/api/v1/"):
+            return page({"metadata": {}, "items": []})
+        return refusal(404, "the server could not find the requested resource", "NotFound")
+
+    with closing(Server(answer).start()) as server:
+        access = Access(server.url, "the context test", FixedCredential("Bearer t"))
+        with closing(Client(access, "team", Retry(2, 0.0, 0.0, 1.0, sleep=lambda _: None))) as client:
+            found = diagnosis.diagnose(diagnosis.gather_evidence(client, JOB))
+
+    assert found.what == "it waits in the queue team for nvidia.com/gpu"

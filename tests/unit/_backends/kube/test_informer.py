@@ -1,0 +1,157 @@
+"""One watch for all who wait: what it told is found without a request, and news wake those whom they concern."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+from servers.feeding import let_go
+from servers.scripted import Scripted, lines, open_lines, page, refusal
+
+from kinetic._backends.kube import client as kube_client
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.informer import Informer, Informers
+from kinetic._stores.retry import Retry
+
+
+def job(uid: str, version: str, **status: object) -> dict:
+    about = {"uid": uid, "name": f"kinetic-{uid}", "resourceVersion": version, "labels": {"job-id": uid}}
+    return {"kind": "Job", "metadata": about, "spec": {}, "status": status}
+
+
+def ended(uid: str, version: str) -> dict:
+    return job(uid, version, conditions=[{"type": "Complete", "status": "True"}])
+
+
+def listing(*jobs: dict):
+    return page({"metadata": {"resourceVersion": "10"}, "items": list(jobs)})
+
+
+@contextlib.contextmanager
+def fed(*answers: object) -> Iterator[Informer]:
+    with Scripted(*answers) as server:
+        access = Access(server=server.url, about="the test", credential=Anonymous())
+        with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
+            feed = Informer(client, (kube_client.JOB,), "app=kinetic")
+            try:
+                yield feed
+            finally:
+                let_go(server, [feed])
+
+
+def test_what_the_first_list_had_is_found_without_a_request() -> None:
+    with fed(listing(job("a", "1", ready=1)), open_lines()) as feed:
+        feed.start()
+
+        assert feed.wait_until_current(10)
+        found = feed.find("a")
+
+    assert found is not None
+    assert found["status"] == {"ready": 1}
+    assert feed.find("b") is None
+
+
+def test_whoever_waits_is_woken_by_news_of_the_job() -> None:
+    told = open_lines({"type": "MODIFIED", "object": ended("a", "11")})
+
+    with fed(listing(job("a", "1")), told) as feed:
+        seen = feed.news_of("a")
+        feed.start()
+        feed.wait("a", seen, 10)
+        if feed.find("a") != ended("a", "11"):
+            feed.wait("a", feed.news_of("a"), 10)
+
+        assert feed.news_of("a") > seen
+
+
+def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
+    told = open_lines(
+        {"type": "MODIFIED", "object": ended("a", "11")},
+        {"type": "MODIFIED", "object": ended("a", "12")},
+        {"type": "DELETED", "object": job("b", "13")},
+    )
+
+    with fed(listing(job("a", "1"), job("b", "2")), told) as feed:
+        feed.start()
+        feed.wait_for_an_end(0, 10)
+        feed.wait_for_an_end(1, 10)
+
+        assert feed.ends == 2
+
+
+def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
+    with fed(listing()) as feed:
+        feed.put(job("new", "5"))
+
+        assert feed.find("new") is not None
+
+
+def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
+    forgotten = lines({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
+
+    with fed(listing(), forgotten, listing(), open_lines()) as feed:
+        feed.put(job("made", "5"))  # and somebody removed it while the watch was away
+        feed.start()
+
+        assert feed.wait_until_current(10)
+        feed.wait_for_an_end(0, 10)
+
+        assert feed.find("made") is None
+
+
+def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> None:
+    with fed(listing(job("a", "9", ready=1)), open_lines()) as feed:
+        feed.start()
+        feed.wait_until_current(10)
+
+        feed.put(job("a", "1"))
+
+        assert feed.find("a")["status"] == {"ready": 1}
+
+
+def test_news_that_are_not_of_the_object_wake_as_well() -> None:
+    with fed() as feed:
+        feed.put(job("a", "1"))
+        seen = feed.news_of("a")
+
+        threading.Timer(0.05, feed.tell, ("a",)).start()
+        feed.wait("a", seen, 10)
+
+        assert feed.news_of("a") == seen + 1
+
+
+def test_a_feed_that_may_not_watch_ends_and_says_why() -> None:
+    with fed(refusal(403, "jobs.batch is forbidden", "Forbidden")) as feed:
+        feed.start()
+
+        assert not feed.wait_until_current(10)
+        assert not feed.is_alive
+        assert "let us list" in str(feed.trouble)
+
+
+def test_a_feed_that_has_ended_is_made_anew() -> None:
+    with Scripted(listing(), listing()) as server:
+        access = Access(server=server.url, about="the test", credential=Anonymous())
+        with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
+            feeds = Informers(lambda selector: Informer(client, (kube_client.JOB,), selector))
+            first = feeds.get("app=kinetic")
+            assert feeds.get("app=kinetic") is first
+
+            first.end()
+            second = feeds.get("app=kinetic")
+
+            assert second is not first
+            assert feeds.there() == [second]
+            let_go(server, [second])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_nobody_waits_longer_than_asked(seconds: float) -> None:
+    with fed(listing(job("a", "1"))) as feed:
+        feed.wait("a", 0, seconds)
+        feed.wait_for_an_end(0, seconds)
+
+        assert not feed.is_current

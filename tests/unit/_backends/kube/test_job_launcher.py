@@ -1,0 +1,105 @@
+"""Making what a job needs: what lies in the cluster for all jobs is looked for where the next job goes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from servers.scripted import Scripted, page, refusal
+
+from kinetic._backends.kube import client
+from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
+from kinetic._backends.kube.job_request import RUNNER_FILE
+from kinetic._project import runner_bundle
+from kinetic._stores.retry import Retry
+from kinetic._wire.task import ENVIRONMENT_FILE
+from kinetic.errors import LaunchError
+
+MADE = page({"metadata": {"name": "kinetic-runner"}}, 201)
+CODE = base64.b64encode(runner_bundle.build().data).decode()
+THERE = page({"metadata": {"name": "kinetic-runner"}, "binaryData": {RUNNER_FILE: CODE}})
+
+
+@contextlib.contextmanager
+def cluster(*answers: object) -> Iterator[tuple[Client, Scripted]]:
+    with Scripted(*answers) as server:
+        access = Access(server=server.url, about="the test", credential=Anonymous())
+        with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
+            yield client, server
+
+
+def maker_for(clients: list[Client]) -> JobLauncher:
+    return JobLauncher(lambda: clients[-1], account=lambda _: "", kind_for_slices=lambda: client.JOB, environ={})
+
+
+def test_the_runner_is_looked_for_once() -> None:
+    with cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (client, server):
+        maker = maker_for([client])
+
+        named = {maker.ensure_runner() for _ in range(3)}
+
+        assert len(named) == 1
+        assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
+
+
+def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() -> None:
+    with cluster(THERE) as (before, _), cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (now, server):
+        clients = [before]
+        maker = maker_for(clients)
+        maker.ensure_runner()
+
+        clients.append(now)  # somebody made the cluster anew, and the kubeconfig with it
+        maker.ensure_runner()
+
+        assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"binaryData": {RUNNER_FILE: base64.b64encode(b"import os; os.system('curl evil')").decode()}},
+        {"binaryData": {RUNNER_FILE: CODE, "more.py": "eA=="}},
+        {"binaryData": {RUNNER_FILE: CODE}, "data": {"more.py": "x"}},
+        {},
+    ],
+    ids=["other code", "more files", "more text", "nothing"],
+)
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_runner_that_is_not_ours_is_refused_and_runs_nothing(found: dict[str, Any], was_there: bool) -> None:
+    theirs = page({"metadata": {"name": "kinetic-runner"}, **found})
+    answers = [theirs] if was_there else [refusal(404, "no such", "NotFound"), MADE, theirs]
+
+    with cluster(*answers) as (client, _), pytest.raises(LaunchError) as caught:
+        maker_for([client]).ensure_runner()
+
+    assert caught.value.code == "runner-changed"
+    assert caught.value.next.startswith("ask who did; then: kubectl delete configmap kinetic-runner-")
+
+
+def test_everything_that_a_batch_keeps_is_in_its_secret_once() -> None:
+    inputs = 15_000
+    kept = {
+        "captured": {"TOKEN": "t" * 400_000},
+        "environ": {"HOME": "/home/ann"},
+        "addresses": [f"gs://bucket/datasets/some-set/part-{number:08}.parquet" for number in range(inputs)],
+        "interpreter": "/usr/bin/python3",
+        "pod": {"image": "python:3.11-slim"},
+    }
+
+    with cluster(page({"metadata": {"name": "kinetic-grp"}}, 201)) as (client, server):
+        maker_for([client]).keep("grp-12345678", "ann", kept, [bytes(32)] * inputs)
+
+        data = json.loads(server.asked[0].body)["data"]
+
+    assert json.loads(base64.b64decode(data[ENVIRONMENT_FILE])) == kept["captured"]
+    assert json.loads(base64.b64decode(data[KEPT_FILE])) == {
+        "interpreter": "/usr/bin/python3",
+        "pod": {"image": "python:3.11-slim"},
+        "keys": inputs,
+    }

@@ -1,0 +1,380 @@
+"""What a job becomes in a cluster: fields that decide whether work is lost, repeated, or paid for without end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import lightkube.models.batch_v1 as batch
+import lightkube.models.core_v1 as core
+import msgspec
+import pytest
+
+from kinetic._backends.kube import job_manifests, job_request
+from kinetic._backends.kube.job_request import BucketVolume
+from kinetic._config.resources import ResourceRequests
+from kinetic._data.remote_refs import FuseMount
+from kinetic._wire import task
+from kinetic.errors import LaunchError
+
+GIB = 1024**3
+BUCKETS = (
+    BucketVolume("/data/set", FuseMount("my-bucket", "a,b", ("implicit-dirs", "only-dir=a\\,b"))),
+    BucketVolume("/data/all", FuseMount("other", "", ("implicit-dirs",))),
+)
+FULL = {
+    "group": "grp-0a1b2c3d",
+    "environment": {"A": "1", "B": "costs $(rm -rf)"},
+    "from_pod": {"NODE": "spec.nodeName", "POD": "metadata.name"},
+    "needs": ResourceRequests(4, 16 * GIB, 100 * GIB, 8 * GIB),
+    "deadline_seconds": 3600,
+    "life_seconds": 86_400,
+    "service_account": "kinetic",
+    "needs_token": True,
+    "queue": "team-a",
+    "priority_class": "high",
+    "buckets": BUCKETS,
+    "folders": ("/scratch", "/data/copied"),
+    "pull_secrets": ("registry",),
+    "run_as": 1000,
+}
+MAKERS = [job_manifests.job_set, job_manifests.indexed_job, job_manifests.leader_worker_set]
+
+
+def container(pod: dict) -> dict:
+    return pod["containers"][0]
+
+
+def template_of(manifest: dict) -> dict:
+    spec = manifest["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    return spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
+
+
+def pod_of(manifest: dict) -> dict:
+    return template_of(manifest)["spec"]
+
+
+def known_part(value: object) -> object:
+    """Leave out what a typed model fills in with nothing."""
+    if isinstance(value, dict):
+        return {key: known_part(each) for key, each in value.items() if each is not None}
+    return [known_part(each) for each in value] if isinstance(value, list) else value
+
+
+def as_kubernetes_types_it(manifest: dict, model: type) -> object:
+    """Read a manifest with generated types of the whole API, and write it again: what they do not know is gone."""
+    return known_part(msgspec.to_builtins(msgspec.convert(manifest, model)))
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu-l4x4", "tpu-v5litepod-2x4"])
+@pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "full"])
+def test_kubernetes_knows_every_field(ask, accelerator: str, more: dict) -> None:
+    request = ask(accelerator, **more)
+    slice_ = ask("tpu-v6e-4x4", **more)
+
+    for manifest, model in [
+        (job_manifests.job(request), batch.Job),
+        (job_manifests.indexed_job(slice_), batch.Job),
+        (job_manifests.service(slice_, "uid-1"), core.Service),
+        (job_manifests.runner_config_map("research", "1.0", "ab" * 32, {"runner.zip": b"PK"}), core.ConfigMap),
+        (job_manifests.job_set(slice_)["spec"]["replicatedJobs"][0]["template"], batch.JobTemplateSpec),
+        (
+            job_manifests.leader_worker_set(slice_)["spec"]["leaderWorkerTemplate"]["workerTemplate"],
+            core.PodTemplateSpec,
+        ),
+    ]:
+        assert as_kubernetes_types_it(manifest, model) == manifest
+
+
+# ------------------------------------------------------------------------------------------------------------ one host
+
+
+def test_a_job_is_made_suspended_and_goes_a_day_after_its_end(ask) -> None:
+    spec = job_manifests.job(ask())["spec"]
+
+    assert spec["suspend"] is True
+    assert spec["ttlSecondsAfterFinished"] == 86_400
+    assert "activeDeadlineSeconds" not in spec
+
+
+def test_a_preemption_is_never_counted_and_comes_before_its_exit_code(ask) -> None:
+    spec = job_manifests.job(ask())["spec"]
+
+    first, second = spec["podFailurePolicy"]["rules"]
+    assert first == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert second["action"] == "FailJob"
+    assert second["onExitCodes"] == {
+        "containerName": "kinetic-worker",
+        "operator": "NotIn",
+        "values": [task.INFRASTRUCTURE_EXIT, task.LOST_EXIT],
+    }
+    assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (3, "Failed")
+
+
+def test_no_container_is_started_again_on_the_same_machine(ask) -> None:
+    assert pod_of(job_manifests.job(ask()))["restartPolicy"] == "Never"
+
+
+def test_whoever_asks_for_resources_gets_them_and_no_more(ask) -> None:
+    found = job_manifests.resources(ask(needs=ResourceRequests(0.5, 16 * GIB, 100_000_000_001)))
+
+    asked = {"cpu": "500m", "memory": "16Gi", "ephemeral-storage": "100000000001"}
+    assert found == {"requests": asked, "limits": asked}
+
+
+def test_memory_that_nobody_asked_for_has_no_limit_and_holds_the_shared_memory(ask) -> None:
+    found = job_manifests.resources(ask(needs=ResourceRequests(shm_bytes=32 * GIB)))
+
+    assert found["requests"]["memory"] == "32Gi"
+    assert "limits" not in found
+
+
+def test_shared_memory_is_memory_and_as_large_as_asked(ask) -> None:
+    pod = pod_of(job_manifests.job(ask(needs=ResourceRequests(shm_bytes=8 * GIB))))
+
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}} in pod["volumes"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container(pod)["volumeMounts"]
+
+
+def test_secrets_are_files_that_only_their_owner_reads(ask) -> None:
+    pod = pod_of(job_manifests.job(ask()))
+
+    secret = next(each for each in pod["volumes"] if each["name"] == "secret")
+    assert secret["secret"] == {"secretName": "kinetic-secret", "defaultMode": 0o400}
+    mounts = {each["name"]: each["mountPath"] for each in container(pod)["volumeMounts"]}
+    assert mounts["secret"] == task.SECRET_FOLDER
+    assert mounts["runner"] == "/kinetic/runner.zip"
+
+
+def test_a_pod_gets_no_token_of_the_cluster_unless_its_store_needs_one(ask) -> None:
+    assert pod_of(job_manifests.job(ask()))["automountServiceAccountToken"] is False
+    assert pod_of(job_manifests.job(ask(needs_token=True)))["automountServiceAccountToken"] is True
+
+
+def test_nothing_in_a_value_is_replaced_by_kubernetes(ask) -> None:
+    pod = pod_of(job_manifests.job(ask(environment={"A": "$(HOME) and $$HOME"}, command=("sh", "-c", "echo $(date)"))))
+
+    assert {"name": "A", "value": "$$(HOME) and $$$$HOME"} in container(pod)["env"]
+    assert container(pod)["command"][2] == "echo $$(date)"
+
+
+def test_a_run_deadline_counts_from_the_pods_start_and_not_from_the_jobs(ask) -> None:
+    manifest = job_manifests.job(ask(deadline_seconds=60, life_seconds=600))
+
+    assert pod_of(manifest)["activeDeadlineSeconds"] == 60
+    assert manifest["spec"]["activeDeadlineSeconds"] == 600
+
+
+def test_buckets_are_mounted_read_only_and_the_sidecar_is_asked_for(ask) -> None:
+    manifest = job_manifests.job(ask(buckets=BUCKETS))
+    pod = pod_of(manifest)
+
+    assert manifest["spec"]["template"]["metadata"]["annotations"]["gke-gcsfuse/volumes"] == "true"
+    assert pod["volumes"][-2]["csi"] == {
+        "driver": "gcsfuse.csi.storage.gke.io",
+        "readOnly": True,
+        "volumeAttributes": {"bucketName": "my-bucket", "mountOptions": "implicit-dirs,only-dir=a\\,b"},
+    }
+    assert {"name": "bucket-1", "mountPath": "/data/all", "readOnly": True} in container(pod)["volumeMounts"]
+
+
+def asked_of_autoscalers(manifest: dict) -> dict[str, str]:
+    found = template_of(manifest)["metadata"]["annotations"]
+    return {name: value for name, value in found.items() if "autoscaler" in name or "karpenter" in name}
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu-l4", "tpu-v6e-1x1"])
+def test_an_autoscaler_empties_no_machine_under_a_job(ask, accelerator: str) -> None:
+    assert asked_of_autoscalers(job_manifests.job(ask(accelerator))) == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+
+
+def test_autopilot_can_make_machines_for_what_it_cannot_keep_in_place(ask) -> None:
+    its_class = {"cloud.google.com/compute-class": "team"}
+
+    for manifest in (
+        job_manifests.job(ask("gpu-l4", spot=True)),
+        job_manifests.job(ask(node_selector=its_class)),
+        *(make(ask("tpu-v6e-4x4")) for make in MAKERS),
+    ):
+        assert asked_of_autoscalers(manifest) == {"karpenter.sh/do-not-disrupt": "true"}
+
+
+def test_a_queue_stands_on_the_job_and_not_on_its_pods(ask) -> None:
+    manifest = job_manifests.job(ask(queue="team-a"))
+
+    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert "kueue.x-k8s.io/queue-name" not in manifest["spec"]["template"]["metadata"]["labels"]
+
+
+def test_an_image_that_does_not_run_as_root_can_read_its_secret(ask) -> None:
+    pod = pod_of(job_manifests.job(ask(run_as=1000)))
+
+    assert pod["securityContext"]["fsGroup"] == 1000
+    assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_every_pod_meets_the_level_restricted_but_for_its_user(ask) -> None:
+    for manifest in (job_manifests.job(ask()), *(make(ask("tpu-v6e-4x4")) for make in MAKERS)):
+        pod = pod_of(manifest)
+
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container(pod)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_where_nobody_may_be_root_the_machine_looks_at_the_images_user(ask) -> None:
+    pod = pod_of(job_manifests.job(ask(non_root=True)))
+
+    assert container(pod)["securityContext"]["runAsNonRoot"] is True
+    assert "runAsUser" not in pod["securityContext"]
+
+
+# ----------------------------------------------------------------------------------------------------------- many hosts
+
+
+def test_a_slice_never_replaces_one_host_alone(ask) -> None:
+    request = ask("tpu-v6e-4x4")
+
+    for job in (
+        job_manifests.indexed_job(request)["spec"],
+        job_manifests.job_set(request)["spec"]["replicatedJobs"][0]["template"]["spec"],
+    ):
+        assert job["backoffLimit"] == 0
+        assert [rule["action"] for rule in job["podFailurePolicy"]["rules"]] == ["Count", "FailJob"]
+
+
+def test_a_set_starts_again_after_a_disruption_without_counting_and_fails_after_a_verdict(ask) -> None:
+    policy = job_manifests.job_set(ask("tpu-v6e-4x4"))["spec"]["failurePolicy"]
+
+    answers = {reason: rule["action"] for rule in policy["rules"] for reason in rule["onJobFailureReasons"]}
+    assert answers == {
+        "PodFailurePolicy": "FailJobSet",
+        "DeadlineExceeded": "FailJobSet",
+        "BackoffLimitExceeded": "RestartJobSetAndIgnoreMaxRestarts",
+    }
+    assert policy["restartStrategy"] == "BlockingRecreate"
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("accelerator", ["tpu-v6e-4x4", "tpu-v5p-4x4x4"])
+def test_what_gke_tells_tpu_hosts_is_left_to_gke(ask, make, accelerator: str) -> None:
+    written = json.dumps(make(ask(accelerator)))
+
+    assert not re.search(r"TPU_WORKER|MEGASCALE|TPU_NAME|JAX_COORDINATOR|TPU_PROCESS", written)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_slice_is_found_by_a_label_of_its_own(ask, make) -> None:
+    manifest = make(ask("tpu-v6e-4x4"))
+
+    assert manifest["metadata"]["labels"]["app"] == "kinetic-pathways"
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (job_manifests.job_set, "alpha.jobset.sigs.k8s.io/exclusive-topology"),
+        (job_manifests.leader_worker_set, "leaderworkerset.sigs.k8s.io/exclusive-topology"),
+    ],
+)
+def test_the_hosts_of_a_slice_share_one_node_pool(ask, make, key: str) -> None:
+    assert make(ask("tpu-v6e-4x4"))["metadata"]["annotations"][key] == "cloud.google.com/gke-nodepool"
+
+
+def test_the_hosts_of_an_indexed_job_share_one_node_pool(ask) -> None:
+    affinity = pod_of(job_manifests.indexed_job(ask("tpu-v6e-4x4")))["affinity"]["podAffinity"]
+
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "cloud.google.com/gke-nodepool"
+
+
+def test_hosts_find_each_other_by_names_that_the_service_serves(ask) -> None:
+    request = ask("tpu-v6e-4x4")
+    job, service = job_manifests.indexed_job(request), job_manifests.service(request, "uid-1")
+
+    assert pod_of(job)["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+
+
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [
+        (job_manifests.job_set, "{0}-s-0-0.{0}:8482"),
+        (job_manifests.indexed_job, "{0}-0.{0}:8482"),
+        (job_manifests.leader_worker_set, "{0}-0.{0}:8482"),
+    ],
+)
+def test_hosts_without_tpus_are_told_where_the_first_one_listens(ask, make, first: str) -> None:
+    request = ask("cpu")
+    many = ask("cpu", placement=request.placement._replace(hosts=4))
+    manifest = make(many)
+
+    assert job_manifests.coordinator(many, manifest) == first.format(manifest["metadata"]["name"])
+
+
+def test_hosts_with_tpus_find_it_by_themselves_and_one_host_needs_none(ask) -> None:
+    request = ask("tpu-v6e-4x4")
+
+    assert job_manifests.coordinator(request, job_manifests.job_set(request)) == task.DETECT
+    assert job_manifests.coordinator(ask("tpu-v6e-2x4"), job_manifests.job(ask("tpu-v6e-2x4"))) == ""
+
+
+def test_a_runner_learns_how_often_the_set_was_started_again(ask) -> None:
+    env = container(pod_of(job_manifests.job_set(ask("tpu-v6e-4x4"))))["env"]
+
+    (found,) = [each for each in env if each["name"] == task.RESTART_VARIABLE]
+    assert found["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
+
+
+def test_the_pods_of_a_leader_worker_set_have_what_a_stateful_set_takes(ask) -> None:
+    manifest = job_manifests.leader_worker_set(ask("tpu-v6e-4x4", deadline_seconds=60))
+    pod = pod_of(manifest)
+
+    assert pod["restartPolicy"] == "Always"
+    assert "activeDeadlineSeconds" not in pod
+    assert manifest["spec"]["leaderWorkerTemplate"]["size"] == 4
+
+
+# ------------------------------------------------------------------------------------------------- Secret and ConfigMap
+
+
+def test_a_secret_goes_with_the_job_that_owns_it(ask) -> None:
+    request = ask()
+    made = {**job_manifests.job(request), "metadata": {"name": "kinetic-x", "uid": "uid-1"}}
+
+    manifest = job_manifests.secret(request, {"job-key": b"\x00\xff"}, made)
+
+    assert manifest["metadata"]["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "kinetic-x", "uid": "uid-1", "controller": False}
+    ]
+    assert base64.b64decode(manifest["data"]["job-key"]) == b"\x00\xff"
+    assert as_kubernetes_types_it(manifest, core.Secret) == manifest
+
+
+def test_the_secret_of_a_batch_is_found_by_its_group() -> None:
+    manifest = job_manifests.group_secret("grp-0a1b2c3d", "research", "ann", {"environment.json": b"{}"})
+
+    assert manifest["metadata"]["labels"][job_request.GROUP_LABEL] == "grp-0a1b2c3d"
+    assert "ownerReferences" not in manifest["metadata"]
+
+
+def test_the_runner_is_never_changed_in_place() -> None:
+    manifest = job_manifests.runner_config_map("research", "1.0", "ab" * 32, {"runner.zip": b"PK"})
+
+    assert manifest["immutable"] is True
+    assert base64.b64decode(manifest["binaryData"]["runner.zip"]) == b"PK"
+
+
+def test_what_is_too_large_for_a_cluster_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(LaunchError, match="too large"):
+        job_manifests.runner_config_map("research", "1.0", "ab" * 32, {"runner.zip": bytes(1_048_577)})

@@ -1,0 +1,209 @@
+"""From a launch to what a cluster is asked: nothing secret in the open, and everything that the runner needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import metadata
+
+import pytest
+
+from kinetic._backends.kube import client, job_launcher
+from kinetic._backends.protocol import Launch
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._hardware import place
+from kinetic._wire.order import Artifact, Child, DataRef, Order
+from kinetic._wire.task import Task
+from kinetic.errors import LaunchError
+
+NOTHING = Artifact.within(b"")
+
+
+def launch(accelerator: str = "cpu", *, settings: ClusterSettings | None = None, **of_order: object) -> Launch:
+    order = Order("cpu-f-1", "f", NOTHING, NOTHING, environment=("TOKEN",), **of_order)
+    wishes = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings or ClusterSettings())
+    placement = place(accelerator, multi_host=True)
+    return Launch(
+        order,
+        "ab" * 32,
+        "gs://jobs/below",
+        placement,
+        b"k" * 32,
+        "k1",
+        captured={"TOKEN": "very secret"},
+        requirements=wishes.to_json(),
+        owner="ann",
+    )
+
+
+def asked(found: Launch, **environ: str):
+    return job_launcher.request_of(found, "research", runner="r", secret="s", account="kinetic", environ=environ)
+
+
+def page(found: Launch, kind: client.Kind = client.JOB, *, key_at: int = 0) -> Task:
+    manifest = job_launcher.manifest_of(asked(found), found, kind, key_at=key_at, runner_sha256="cd", umask=0o027)
+    spec = manifest["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    template = spec.get("template") or spec["leaderWorkerTemplate"]["workerTemplate"]
+    return Task.from_page(template["spec"]["containers"][0]["command"][2].replace("$$(", "$("))
+
+
+def test_what_no_command_line_can_carry_is_refused_before_anything_is_made() -> None:
+    one = DataRef("prefix", "gs://bucket/set/", "gs://bucket/set/", "set", is_dir=True, mount="/data")
+    rest = [replace(one, uri=f"gs://bucket/sets/{number}/", mount="") for number in range(1000)]
+
+    with pytest.raises(LaunchError, match="1001 references"):
+        page(launch(data=(one, *rest)))
+
+
+def test_a_debug_job_stays_two_hours_after_its_end_whatever_the_settings_say() -> None:
+    settings = ClusterSettings(ttl_seconds=60)
+
+    kept = [asked(launch(settings=settings, debug=wait)).ttl_seconds for wait in (None, 600.0, 0.0)]
+
+    assert kept == [60, 7200, 7200]
+
+
+def test_captured_values_are_nowhere_in_what_is_asked() -> None:
+    found = launch()
+    manifest = job_launcher.manifest_of(
+        asked(found, TOKEN="very secret"), found, client.JOB, key_at=0, runner_sha256="", umask=0
+    )
+
+    assert "very secret" not in str(manifest)
+    assert "k" * 32 not in str(manifest)
+
+
+def test_a_pod_is_told_where_the_store_is_and_not_who_this_client_is() -> None:
+    request = asked(launch(), STORAGE_EMULATOR_HOST="http://x", AWS_REGION="eu", AWS_SECRET_ACCESS_KEY="no", HOME="/me")
+
+    assert request.environment["STORAGE_EMULATOR_HOST"] == "http://x"
+    assert request.environment["AWS_REGION"] == "eu"
+    assert not {"AWS_SECRET_ACCESS_KEY", "HOME", "TOKEN"} & set(request.environment)
+
+
+def test_the_runner_is_told_everything_about_its_job() -> None:
+    told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_at=64)
+
+    assert (told.job_id, told.store_url, told.key_id) == ("cpu-f-1", "gs://jobs/below", "k1")
+    assert (told.pod.key_at, told.umask, told.pod.runner_sha256, told.deadline) == (64, 0o027, "cd", 60.0)
+    assert told.pod.checkpoint_dir == "gs://jobs/out/checkpoints"
+
+
+def test_the_server_ends_a_pod_that_outlives_its_deadline_by_far_and_no_other() -> None:
+    assert asked(launch(deadline=60.0)).deadline_seconds == 60 + 1800
+    assert asked(launch()).deadline_seconds is None
+
+
+def test_settings_of_the_cluster_reach_the_request() -> None:
+    settings = ClusterSettings(
+        queue="gold", priority_class="high", pull_secrets=("p",), ttl_seconds=60, most_attempts=4
+    )
+    request = asked(launch(settings=settings))
+
+    assert (request.queue, request.priority_class, request.pull_secrets) == ("gold", "high", ("p",))
+    assert (request.ttl_seconds, request.needs, request.service_account) == (60, ResourceRequests(4.0), "kinetic")
+    assert page(launch(settings=settings)).pod.most_attempts == 4
+
+
+def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
+    found = launch(settings=ClusterSettings(store_secret="bucket-key"))
+    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_at=0, runner_sha256="", umask=0)
+    container = container["spec"]["template"]["spec"]["containers"][0]
+
+    assert "envFrom" not in container  # a key file is no variable
+    assert {"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/kinetic/store/credentials.json"} in container["env"]
+    assert {"name": "store", "mountPath": "/kinetic/store", "readOnly": True} in container["volumeMounts"]
+
+
+def test_a_store_of_amazon_gets_variables_only() -> None:
+    found = replace(launch(settings=ClusterSettings(store_secret="keys")), store_url="s3://jobs/below")
+
+    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_at=0, runner_sha256="", umask=0)
+    container = container["spec"]["template"]["spec"]["containers"][0]
+
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert page(found).pod.reaches_with.startswith("obstore==")
+
+
+def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing_for_a_folder() -> None:
+    assert page(launch()).pod.reaches_with == f"obstore=={metadata.version('obstore')}"
+    assert page(replace(launch(), store_url="file:///shared/store")).pod.reaches_with == ""
+
+
+def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:
+    copied = DataRef("prefix", "gs://set/a/", "gs://set/a/", "a", is_dir=True)
+    shown = DataRef("prefix", "gs://set/b/", "gs://set/b/", "b", is_dir=True, fuse=True)
+
+    (volume,) = asked(launch(data=(copied, shown))).buckets
+
+    assert volume.path == "/kinetic/buckets/1"
+    assert (volume.mount.bucket, volume.mount.only_dir, volume.mount.read_only) == ("set", "b", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"), [(client.JOB_SET, False), (client.JOB, False), (client.LEADER_WORKER_SET, True)]
+)
+def test_only_where_whatever_ends_is_started_again_the_runner_stays(kind: client.Kind, holds: bool) -> None:
+    told = page(launch("tpu-v5litepod-2x4"), kind)
+
+    assert (told.hosts, told.pod.holds, told.coordinator) == (2, holds, "detect")
+    assert bool(told.pod.removes) is holds
+
+
+def test_hosts_without_chips_meet_at_the_first_of_them() -> None:
+    found = launch()
+    found = replace(found, placement=found.placement._replace(hosts=4))
+
+    assert page(found, client.JOB_SET).coordinator == "kinetic-cpu-f-1-s-0-0.kinetic-cpu-f-1:8482"
+    assert page(found, client.JOB).coordinator == "kinetic-cpu-f-1-0.kinetic-cpu-f-1:8482"
+
+
+def test_a_child_of_a_batch_reads_the_order_that_its_batch_shares() -> None:
+    order = Order("grp-1", "f", NOTHING, NOTHING, group="grp-00000001")
+    child = Child("cpu-f-2", 3, 1, NOTHING)
+    found = replace(launch(), order=order.of_child(child), child=child, group="grp-00000001")
+
+    told = page(found)
+
+    assert told.order_key == order.key
+    assert told.mark == found.order.mark
+    assert told.child is not None
+    assert Child(**{**told.child, "arguments": NOTHING, "data": ()}) == child
+
+
+def test_a_gpu_job_in_pythons_own_image_finds_the_driver() -> None:
+    ours, theirs = launch("gpu-l4"), launch("gpu-l4")
+    theirs = replace(theirs, requirements={**theirs.requirements, "image": "nvidia/cuda:12"})
+
+    assert "/usr/local/nvidia/lib64" in asked(ours).environment["LD_LIBRARY_PATH"]
+    assert "LD_LIBRARY_PATH" not in asked(theirs).environment
+
+
+def test_wishes_survive_being_kept_for_another_client() -> None:
+    settings = ClusterSettings(pull_secrets=("p",), node_selector={"a": "b"})
+    wishes = PodRequirements("python:3.11-slim", needs=ResourceRequests(4.0), settings=settings)
+
+    assert PodRequirements.from_json(json.loads(json.dumps(wishes.to_json()))) == wishes
+
+
+@pytest.mark.parametrize(
+    ("security", "image", "expected"),
+    [
+        ("", "python:3.11-slim", (None, False, None)),
+        ("baseline", "python:3.11-slim", (None, False, None)),
+        ("restricted", "python:3.11-slim", (65_532, True, "/tmp")),
+        ("restricted", "registry.example/train:1", (None, True, None)),
+    ],
+)
+def test_who_a_job_is_depends_on_what_its_namespace_enforces(security: str, image: str, expected: object) -> None:
+    found = replace(launch(), requirements=PodRequirements(image).to_json())
+
+    request = job_launcher.request_of(
+        found, "research", runner="r", secret="s", account="", environ={}, security=security
+    )
+
+    assert (request.run_as, request.non_root, request.environment.get("HOME")) == expected

@@ -1,0 +1,179 @@
+"""The pulse of a job, and the pipe that wakes a keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kinetic._backends.local import completion_pipe
+
+LONG = 10.0  # seconds: none of these tests waits so long
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    completion_pipe.make(tmp_path / "pulse")
+    return tmp_path / "pulse"
+
+
+def seconds_of(wait: completion_pipe.CompletionReader, seconds: float = LONG) -> float:
+    begun = time.monotonic()
+    wait.wait(seconds)
+    return time.monotonic() - begun
+
+
+def test_nothing_is_told_before_anything_happens(pipe):
+    waiting = completion_pipe.CompletionReader(pipe)
+
+    assert seconds_of(waiting, 0.05) >= 0.045
+    assert waiting.listening
+    waiting.close()
+
+
+def test_the_beginning_is_told_once(pipe):
+    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+
+    heart.running()
+
+    assert seconds_of(waiting) < 1
+    assert waiting.listening
+    assert seconds_of(waiting, 0.05) >= 0.045  # it runs: nothing new
+    heart.stop()
+    waiting.close()
+
+
+def test_who_comes_late_is_told_that_it_runs(pipe):
+    heart = completion_pipe.CompletionWriter(pipe)
+    heart.running()
+
+    waiting = completion_pipe.CompletionReader(pipe)
+
+    assert seconds_of(waiting) < 1
+    heart.stop()
+    waiting.close()
+
+
+def test_the_end_is_told_at_once(pipe):
+    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    heart.running()
+    waiting.wait(LONG)
+    ending = threading.Timer(0.05, heart.stop)
+
+    ending.start()
+
+    assert seconds_of(waiting) < 1
+    assert not waiting.listening
+    waiting.close()
+
+
+def test_the_death_of_the_keeper_is_told_at_once(pipe):
+    waiting = completion_pipe.CompletionReader(pipe)
+    hears, speaks = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        completion_pipe.CompletionWriter(pipe).running()
+        waiting.close()
+        os.write(speaks, b"x")
+        time.sleep(0.05)
+        os.kill(os.getpid(), 9)
+    os.read(hears, 1)
+    waiting.wait(LONG)
+
+    assert seconds_of(waiting) < 1
+    assert not waiting.listening
+    os.waitpid(pid, 0)
+    waiting.close()
+
+
+def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
+    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    pid = os.fork()
+    if pid == 0:
+        os.close(heart._descriptor)
+        waiting.close()
+        time.sleep(LONG)
+        os._exit(0)
+
+    heart.stop()
+
+    assert seconds_of(waiting) < 1
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    waiting.close()
+
+
+def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
+    first = completion_pipe.CompletionWriter(pipe)
+    first.stop()
+    waiting, second = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+
+    assert seconds_of(waiting, 0.05) >= 0.045
+    second.stop()
+    assert seconds_of(waiting) < 1
+    waiting.close()
+
+
+@pytest.mark.parametrize("how", ["portable", "no pipe"])
+def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
+    completion_pipe.make(tmp_path / "pulse")
+    waiting = (
+        completion_pipe.CompletionReader(tmp_path / "pulse", portable=True)
+        if how == "portable"
+        else completion_pipe.CompletionReader(tmp_path / "none")
+    )
+
+    assert seconds_of(waiting) < 1
+    assert waiting.listening
+
+
+def test_a_poke_wakes_whoever_reads(pipe):
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    assert completion_pipe.wake(pipe)
+
+    assert os.read(reader, 10) == b"w"
+    os.close(reader)
+
+
+def test_a_poke_at_nobody_says_so(pipe, tmp_path):
+    assert not completion_pipe.wake(pipe)
+    assert not completion_pipe.wake(tmp_path / "nowhere")
+
+
+def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(reader, bytes(1 << 16)):
+            pass
+
+    assert completion_pipe.wake(pipe)
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.closerange(3, 64)",  # as a daemon does that user code makes
+        "pulse.os = pulse.contextlib = None",  # as an interpreter leaves a module behind at its end
+    ],
+)
+def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
+    program = f"""
+import os
+from pathlib import Path
+from kinetic._backends.local import completion_pipe as pulse
+waiting = pulse.Pulse(Path({str(pipe)!r}))
+waiting.itself = waiting
+{code}
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

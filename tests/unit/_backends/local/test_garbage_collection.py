@@ -1,0 +1,153 @@
+"""Sweeping removes what nobody needs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from kinetic._backends.local import garbage_collection
+from kinetic._backends.local.queue import Queue
+from kinetic._backends.local.runtime_paths import Paths
+from kinetic._runner.data import file_cache
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def ground(tmp_path):
+    paths = Paths(tmp_path / "run")
+    paths.make()
+    queue = Queue(paths.queue)
+    scratch = tmp_path / ".tmp"
+    scratch.mkdir()
+    yield paths, queue, scratch
+    queue.close()
+
+
+def _aged(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def _job(paths, queue, name, *, ended):
+    (paths.job(name) / "work-0-0").mkdir(parents=True)
+    queue.add([(name, "", 0)], "soil", "{}")
+    if ended is not None:
+        queue.end(name, "failed")
+        with queue.change() as db:
+            db.execute("UPDATE jobs SET ended = ? WHERE job_id = ?", (time.time() - ended, name))
+
+
+def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_never_while_it_runs(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "old", ended=7200 + 60)
+    _job(paths, queue, "young", ended=7200 - 60)
+    _job(paths, queue, "live", ended=None)
+    for name in ("old", "young", "live"):
+        (paths.job(name) / "log-0-0.debug").write_text("{}")
+
+    garbage_collection.sweep(paths, queue, scratch, now=time.time())
+
+    assert not (paths.job("old") / "work-0-0").exists()
+    assert (paths.job("young") / "work-0-0").exists()
+    assert (paths.job("live") / "work-0-0").exists()
+
+
+def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files_stay(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "old", ended=DAY + 60)
+    _job(paths, queue, "young", ended=DAY - 60)
+    _job(paths, queue, "waiting", ended=None)
+    (paths.job("old") / "log-0-0").write_text("kept")
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert not (paths.job("old") / "work-0-0").exists()
+    assert (paths.job("old") / "log-0-0").read_text() == "kept"
+    assert (paths.job("young") / "work-0-0").exists()
+    assert (paths.job("waiting") / "work-0-0").exists()
+
+
+def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
+    paths, queue, scratch = ground
+    for name, age in (("forgotten", DAY + 60), ("new", 60)):
+        paths.job(name).mkdir()
+        _aged(paths.job(name), age)
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert not paths.job("forgotten").exists()
+    assert paths.job("new").exists()
+
+
+def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
+    paths, queue, scratch = ground
+    _job(paths, queue, "known", ended=None)
+    for name in ("known.0.body", "gone.0.body", "1f-abc"):
+        (scratch / name).write_bytes(b"x")
+        _aged(scratch / name, DAY + 60)
+    (scratch / "fresh").write_bytes(b"x")
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
+
+
+def test_a_second_sweep_within_an_hour_does_nothing(ground):
+    paths, queue, scratch = ground
+    garbage_collection.sweep(paths, queue, scratch)
+    (scratch / "old").write_bytes(b"x")
+    _aged(scratch / "old", DAY + 60)
+
+    garbage_collection.sweep(paths, queue, scratch)
+    assert (scratch / "old").exists()
+
+    garbage_collection.sweep(paths, queue, scratch, now=time.time() + 3601)
+    assert not (scratch / "old").exists()
+
+
+def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_needs_it(ground):
+    paths, queue, scratch = ground
+    for name in ("needed", "unused"):
+        _aged_folder = paths.runners / name
+        _aged_folder.mkdir()
+        _aged(_aged_folder, 31 * DAY)
+    queue.add([("waiting", "", 0)], "soil", f'{{"arguments": ["{paths.runners}/needed/keeper.py"]}}')
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert (paths.runners / "needed").exists()
+    assert not (paths.runners / "unused").exists()
+
+
+def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
+    paths, queue, scratch = ground
+    for name, ended in (("old", DAY + 60), ("waiting", None)):
+        _job(paths, queue, name, ended=ended)
+        home = paths.files(name, 0).data
+        (home / "0" / "set").mkdir(parents=True)
+        (tmp_path / f"mnt-{name}").symlink_to(home / "0" / "set")
+        (home / "links").write_text(json.dumps([str(tmp_path / f"mnt-{name}")]) + "\n")
+    (paths.data_cache / "links").mkdir(parents=True)
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert not paths.files("old", 0).data.exists()
+    assert not (tmp_path / "mnt-old").is_symlink()
+    assert (tmp_path / "mnt-waiting").is_dir()
+
+
+def test_data_that_nobody_reads_goes_after_a_month(ground):
+    paths, queue, scratch = ground
+    kept = file_cache.Cache(paths.data_cache)
+    for name, days in (("old", 31), ("young", 29)):
+        kept.keep_page(name, b"{}")
+        _aged(paths.data_cache / "pages" / name, days * DAY)
+
+    garbage_collection.sweep(paths, queue, scratch)
+
+    assert os.listdir(paths.data_cache / "pages") == ["young"]

@@ -1,0 +1,51 @@
+"""The variables of a job: an allow-list, what a cluster would set, and what the user captured, which wins."""
+
+from __future__ import annotations
+
+from kinetic._backends.local import process_template
+from kinetic._hardware import place
+from kinetic._wire.order import Artifact, Order
+
+ORDER = Order("cpu-f-1", "f", Artifact.within(b""), Artifact.within(b""), output_dir="/outputs", hosts=1)
+
+
+def of(accelerator="cpu", captured=None, environ=None, interpreter=""):
+    return process_template.of_job(ORDER, place(accelerator), captured or {}, environ or {}, interpreter)
+
+
+def test_the_frameworks_are_set_as_on_a_cluster() -> None:
+    found = of("tpu-v5e-8")
+
+    assert (found["KERAS_BACKEND"], found["JAX_PLATFORMS"], found["JAX_NUM_CPU_DEVICES"]) == ("jax", "cpu", "8")
+
+
+def test_a_value_that_the_user_captured_wins_over_the_one_of_a_cluster() -> None:
+    found = of(captured={"KERAS_BACKEND": "torch", "JAX_PLATFORMS": ""})
+
+    assert (found["KERAS_BACKEND"], found["JAX_PLATFORMS"]) == ("torch", "")
+
+
+def test_a_gpu_is_not_hidden_from_jax() -> None:
+    assert "JAX_PLATFORMS" not in of("gpu-l4")
+
+
+def test_what_the_shell_happened_to_hold_does_not_come_along() -> None:
+    found = of(environ={"PATH": "/bin", "LC_TIME": "C", "MY_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "x"})
+
+    assert (found["PATH"], found["LC_TIME"]) == ("/bin", "C")
+    assert not {"MY_TOKEN", "AWS_SECRET_ACCESS_KEY"} & set(found)
+
+
+def test_what_kinetic_says_of_the_job_cannot_be_captured_away() -> None:
+    found = of(captured={"KINETIC_JOB_ID": "another", "KINETIC_OUTPUT_DIR": "/elsewhere"})
+
+    assert (found["KINETIC_JOB_ID"], found["KINETIC_OUTPUT_DIR"]) == ("cpu-f-1", "/outputs")
+
+
+def test_an_isolated_environment_is_as_if_it_had_been_activated() -> None:
+    environ = {"PATH": "/bin", "PYTHONPATH": "/mine", "VIRTUAL_ENV": "/old", "CONDA_PREFIX": "/conda"}
+
+    found = of(environ=environ, interpreter="/built/bin/python")
+
+    assert (found["PATH"], found["VIRTUAL_ENV"]) == ("/built/bin:/bin", "/built")
+    assert not {"PYTHONPATH", "CONDA_PREFIX"} & set(found)

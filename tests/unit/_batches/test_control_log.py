@@ -1,0 +1,148 @@
+"""Turns: a stop holds for every input, and what is wanted again after it may be launched until the next stop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kinetic._batches.control_log import CANCELLED, FAIL_FAST, ControlLog
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys
+
+GROUP, KEY = "grp-00000001", b"k" * 32
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileStore(tmp_path)
+
+
+def read(store):
+    found = ControlLog(KEY)
+    found.read(store, GROUP)
+    return found
+
+
+def test_a_batch_that_took_no_turn_is_not_stopped(store):
+    found = read(store)
+
+    assert (found.stopped, found.stops(3), found.allowed(3), found.why) == (False, False, 0, "")
+
+
+def test_a_stop_holds_for_every_input_and_whoever_reads(store):
+    ControlLog(KEY).stop(store, GROUP, FAIL_FAST)
+
+    found = read(store)
+
+    assert (found.stopped, found.stops(3), found.why) == (True, True, FAIL_FAST)
+
+
+def test_what_is_wanted_again_is_exempt_from_the_stop_before_and_nothing_else_is(store):
+    turns = ControlLog(KEY)
+    turns.stop(store, GROUP, FAIL_FAST)
+
+    turns.again(store, GROUP, {3: 2})
+
+    for found in (turns, read(store)):
+        assert not found.stopped
+        assert (found.stops(3), found.stops(4)) == (False, True)
+        assert (found.allowed(3), found.allowed(4)) == (2, 0)
+
+
+def test_a_later_stop_holds_for_what_was_wanted_again(store):
+    turns = ControlLog(KEY)
+    turns.again(store, GROUP, {3: 2})
+    turns.stop(store, GROUP, CANCELLED)
+
+    found = read(store)
+
+    assert found.stopped
+    assert found.stops(3)
+    assert found.why == CANCELLED
+
+
+def test_stopping_twice_for_one_reason_is_one_turn(store):
+    for _ in range(3):
+        ControlLog(KEY).stop(store, GROUP, CANCELLED)
+
+    assert len([*store.entries(f"_groups/{GROUP}/turns/")]) == 1
+
+
+def test_cancelling_after_failing_fast_is_told(store):
+    ControlLog(KEY).stop(store, GROUP, FAIL_FAST)
+
+    ControlLog(KEY).stop(store, GROUP, CANCELLED)
+
+    assert read(store).why == CANCELLED
+
+
+def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(store):
+    takers = [
+        threading.Thread(target=lambda number=number: ControlLog(KEY).again(store, GROUP, {number: 2}))
+        for number in range(16)
+    ]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+
+    found = read(store)
+
+    assert [found.allowed(number) for number in range(16)] == [2] * 16
+    names = [entry.key.rpartition("/")[2] for entry in store.entries(f"_groups/{GROUP}/turns/")]
+    assert names == [f"{number:06d}" for number in range(16)]
+
+
+def test_only_what_is_new_is_read(store):
+    turns = ControlLog(KEY)
+    turns.again(store, GROUP, {1: 2})
+    asked = []
+    get = store.get
+    store.get = lambda key, **more: asked.append(key) or get(key, **more)
+
+    ControlLog(KEY).again(store, GROUP, {2: 2})
+    asked.clear()
+    turns.read(store, GROUP)
+    turns.read(store, GROUP)
+
+    assert len(asked) == 1
+    assert turns.allowed(2) == 2
+
+
+FORGED = [
+    b'{"schema":1,"word":"again","allowed":{"0":1000000}}',
+    b'{"schema":1,"word":"again","allowed":{"0":1000000},"mac":"0"}',
+    b'{"schema":1,"word":"stop","why":"cancelled"}',
+    b'{"schema":1}',
+    b"[" * 200_000,
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("page", FORGED, ids=lambda page: page[:30].decode(errors="replace"))
+def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(store, page):
+    for number in (0, 1, 7):
+        store.put(keys.turn(GROUP, number), page)
+    store.put(f"{keys.turns(GROUP)}nonsense", page)
+
+    forged = read(store)
+    ControlLog(KEY).again(store, GROUP, {3: 2})
+    found = read(store)
+
+    assert (forged.stopped, forged.allowed(0)) == (False, 0)
+    assert (found.allowed(3), found.allowed(0), found.stopped) == (2, 0, False)
+
+
+def test_an_old_turn_in_a_new_place_or_in_another_batch_is_not_taken(store):
+    ControlLog(KEY).again(store, GROUP, {3: 2})
+    ControlLog(KEY).stop(store, GROUP, CANCELLED)
+    copied = store.get(keys.turn(GROUP, 0))
+    store.put(keys.turn(GROUP, 2), copied)
+    store.put(keys.turn("grp-00000002", 0), copied)
+    elsewhere = ControlLog(KEY)
+    elsewhere.read(store, "grp-00000002")
+
+    assert read(store).stopped
+    assert elsewhere.allowed(3) == 0

@@ -1,0 +1,95 @@
+"""Asking for a batch: what cannot work is refused before anything is packed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic._batches import request
+from kinetic._wire.records import Settings
+from kinetic.errors import OptionError, OptionTypeError
+
+
+def wish(inputs=(1,), **options):
+    return request.request_of(len, (), "len", None, inputs, **options)  # type: ignore[arg-type] # the options are passed on
+
+
+def test_what_is_not_said_is_as_documented():
+    found = wish()
+
+    assert found.settings == Settings(max_concurrent=64, retries=0, fail_fast=False, cancel_running_on_fail=False)
+    assert (found.input_mode, found.group_name, found.tags) == ("auto", None, {})
+    assert not found.retries_given
+
+
+def test_retries_count_as_given_even_if_they_are_none():
+    assert wish(retries=0).retries_given
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_concurrent": 0}, {"max_concurrent": -1}, {"retries": -1}, {"input_mode": "guess"}, {"inputs": []}],
+    ids=str,
+)
+def test_a_value_that_cannot_work_is_a_value_error(options):
+    with pytest.raises(ValueError) as raised:
+        wish(**options)
+
+    assert isinstance(raised.value, OptionError)
+    assert not isinstance(raised.value, TypeError)
+
+
+@pytest.mark.parametrize("options", [{"max_concurrent": 0}, {"retries": -1}], ids=str)
+def test_a_number_that_cannot_work_is_refused_with_what_it_is_for_and_what_would_work(options):
+    with pytest.raises(OptionError) as raised:
+        wish(**options)
+
+    assert (raised.value.why or "").startswith("it is how many")
+    assert raised.value.next
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_concurrent": 1.5},
+        {"max_concurrent": True},
+        {"max_concurrent": "8"},
+        {"retries": "1"},
+        {"retries": True},
+        {"retries": 0.5},
+        {"fail_fast": 1},
+        {"cancel_running_on_fail": None},
+        {"group_name": 5},
+        {"tags": ["a"]},
+        {"tags": {"a": 1}},
+        {"tags": {1: "a"}},
+        {"inputs": 5},
+    ],
+    ids=str,
+)
+def test_a_value_of_the_wrong_type_is_a_type_error(options):
+    with pytest.raises(TypeError) as raised:
+        wish(**options)
+
+    assert isinstance(raised.value, OptionTypeError)
+
+
+def test_retries_of_none_are_refused_and_no_limit_is_not():
+    with pytest.raises(OptionError):
+        wish(retries=None)
+    assert wish(max_concurrent=None).settings.max_concurrent is None
+
+
+@pytest.mark.parametrize(("count", "most", "warned"), [(101, None, True), (100, None, False), (101, 64, False)])
+def test_only_more_than_a_hundred_at_once_are_worth_a_warning(capsys, count, most, warned):
+    wish(range(count), max_concurrent=most)
+
+    assert ("warning" in capsys.readouterr().err) == warned
+
+
+def test_tags_are_taken_over_and_not_kept_by_reference():
+    tags = {"sweep": "lr"}
+
+    found = wish(tags=tags)
+    tags["sweep"] = "wd"
+
+    assert found.tags == {"sweep": "lr"}

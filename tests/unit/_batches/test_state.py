@@ -1,0 +1,397 @@
+"""The board: how every child stands, for one observation and one listing a look, whatever their number."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+from servers.sealed import put_history
+
+from kinetic._backends.local.backend import LocalBackend
+from kinetic._batches.state import BatchTracker
+from kinetic._config import keyring
+from kinetic._jobs import locate
+from kinetic._runner.supervisor import seal_outcome
+from kinetic._stores.files import FileStore
+from kinetic._wire import keys, seal
+from kinetic._wire.attempt import AttemptNote
+from kinetic._wire.outcome import Outcome
+from kinetic._wire.records import Group, Settings
+from kinetic.errors import StoreUnreachableError
+from kinetic.job_status import JobStatus
+
+GROUP = "grp-00000001"
+PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = (
+    JobStatus.PENDING,
+    JobStatus.RUNNING,
+    JobStatus.SUCCEEDED,
+    JobStatus.FAILED,
+    JobStatus.NOT_FOUND,
+)
+SOIL = ("soil", '{"arguments":["/bin/false"],"environment":{}}')
+
+
+class Ground:
+    """A batch of which nothing runs: its rows and keys are written by hand."""
+
+    def __init__(self, tmp_path, count, **settings):
+        self.store = FileStore(tmp_path / "store")
+        key_id, self.root = keyring.own_key(locate.home())
+        self.backend = LocalBackend(locate.runtime(), {"KINETIC_LOCAL_SLOTS": "2"})
+        self.backend._advanced = time.monotonic() + 3600  # nobody carries these jobs out
+        self.group = Group(
+            group_id=GROUP,
+            group_name=None,
+            tags={},
+            created=1_800_000_000.0,
+            total_expected=count,
+            submit_fn_name="act",
+            slug="cpu",
+            handle={**_handle(self.store), "key_id": key_id},
+            more={},
+            settings=Settings(**settings),
+            order_sha256="",
+            table_sha256="",
+            outputs="/outputs",
+            key_id=key_id,
+        )
+        self.asked = Counter()
+        self._count_requests()
+
+    def key_of(self, name):
+        return seal.job_key(self.root, name, self.store.url)
+
+    def tracker(self):
+        return BatchTracker(self.group, self.store, self.backend)
+
+    def look(self):
+        found = self.tracker()
+        found.refresh(whole=True)
+        return found
+
+    def submit(self, index, attempt=0, *, machine="here", row=True):
+        self.store.put(seal.mark(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
+        if row:
+            self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *SOIL)
+
+    def mark(self, index, word, attempt=0):
+        self.backend.queue.forget([self.group.child_id(index, attempt)])
+        self.store.put(
+            seal.mark(keys.mark(GROUP, index, attempt), word, self.key_of(self.group.child_id(index, attempt))), b""
+        )
+
+    def outcome(self, index, status, attempt=0):
+        """Create an Outcome as a keeper does that is killed before it could mark it."""
+        job_id = self.group.child_id(index, attempt)
+        self.backend.queue.forget([job_id])
+        key = self.key_of(job_id)
+        seal_outcome.seal(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="keeper"), key)
+
+    def note(self, index, machine, attempt=0):
+        job_id = self.group.child_id(index, attempt)
+        note = AttemptNote(job_id, 0, machine, 0.0, details={"machine_id": machine})
+        self.store.put(note.key, note.to_bytes(self.key_of(job_id)))
+
+    def _count_requests(self):
+        for name in ("put", "get", "size", "entry", "entries", "delete"):
+            setattr(self.store, name, self._counted(name, getattr(self.store, name)))
+
+    def _counted(self, name, whole):
+        def counted(*words, **more):
+            self.asked[name] += 1
+            return whole(*words, **more)
+
+        return counted
+
+
+def _handle(store):
+    names = "project cluster_name zone namespace bucket_name image_uri accelerator func_name created_at".split()
+    return {**dict.fromkeys(names, ""), "backend": "local", "store": store.url, "host": "here", "key_id": ""}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KINETIC_MACHINE_ID", "here")
+
+
+@pytest.fixture
+def ground(tmp_path):
+    def make(count=4, **settings):
+        return Ground(tmp_path, count, **settings)
+
+    return make
+
+
+def statuses(tracker):
+    return [tracker.status(index) for index in range(tracker.group.total_expected)]
+
+
+def test_each_child_stands_as_its_row_or_its_mark_says(ground):
+    batch = ground(6)
+    for index in range(5):
+        batch.submit(index)
+    batch.mark(0, "succeeded")
+    batch.mark(1, "failed")
+    batch.mark(2, "cancelled")
+    batch.backend.queue.claim("k", "soil", batch.backend.limits)
+    batch.backend.queue.running(batch.group.child_id(3, 0), "k", 0)
+
+    found = batch.look()
+
+    assert statuses(found) == [SUCCEEDED, FAILED, NOT_FOUND, RUNNING, PENDING, None]
+    assert found.active == {3, 4}
+    assert sorted(found.ended) == [0, 1, 2]
+    assert [found.is_final(index) for index in range(6)] == [True, True, True, False, False, False]
+    assert found.record(5) is None
+    assert found.record(0).group_index == 0
+
+
+@pytest.mark.parametrize("count", [10, 1500])
+def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
+    batch = ground(count)
+    batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *SOIL)
+    for index in range(count):
+        batch.store.put(seal.mark(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
+    for index in range(0, count, 2):
+        batch.mark(index, "succeeded")
+    watched = batch.tracker()
+    watched.refresh(whole=True)
+    asked, batch.asked = batch.asked, Counter()
+
+    watched.refresh(whole=True)
+
+    assert batch.asked == {"entries": 3}  # what was submitted, what has ended, whether it was stopped
+    assert asked["get"] == 0
+    assert Counter(statuses(watched)) == {SUCCEEDED: count // 2, PENDING: count // 2}
+
+
+def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
+    batch = ground(3000)
+    tracker = batch.tracker()
+    tracker.submit_alone()
+    for index in range(3000):
+        tracker.submitted(index, 0)
+        batch.mark(index, "succeeded") if index != 2500 else batch.submit(index)
+    tracker.refresh(whole=True)
+    listed = []
+    whole = batch.store.entries
+    batch.store.entries = lambda prefix, **more: listed.append(prefix) or whole(prefix, **more)
+
+    tracker._looked = 0.0
+    tracker.refresh()
+
+    assert tracker.active == {2500}
+    assert [prefix for prefix in listed if "/marks/" in prefix] == [keys.marks(GROUP, 2)]
+
+
+def test_looks_that_follow_each_other_closely_are_one(ground):
+    batch = ground()
+    tracker = batch.tracker()
+    tracker.refresh()
+    tracker._cost = 10.0
+    batch.asked.clear()
+
+    for _ in range(5):
+        tracker.refresh()
+
+    assert not batch.asked
+
+
+def test_an_outcome_without_a_mark_is_found_and_its_mark_made_good(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.submit(1)
+    batch.outcome(0, "succeeded")
+    batch.outcome(1, "failed")
+
+    found = batch.look()
+
+    assert statuses(found)[:2] == [SUCCEEDED, FAILED]
+    marks = [entry.key.rpartition("/")[2].rpartition(".")[0] for entry in batch.store.entries(keys.marks(GROUP))]
+    assert marks == ["0000000.0.succeeded", "0000001.0.failed"]
+
+
+def test_a_child_that_was_never_launched_waits_for_its_driver_and_one_that_began_and_is_gone_has_failed(ground):
+    batch = ground()
+    batch.submit(0, row=False)
+    batch.submit(1, row=False)
+    batch.note(1, "here")
+
+    found = batch.look()
+
+    assert statuses(found)[:2] == [PENDING, FAILED]
+    assert found.unseen() == [0]
+
+
+def test_a_child_that_was_removed_is_not_found_even_where_no_mark_says_so(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.backend.queue.forget([batch.group.child_id(0, 0)])
+    put_history(batch.store, {"job_id": batch.group.child_id(0, 0)})
+
+    found = batch.look()
+
+    assert statuses(found)[0] is NOT_FOUND
+    assert found.end(0).word == "removed"
+    assert found.is_final(0)
+
+
+def test_a_success_that_was_collected_stays_a_success_for_who_asks_how_it_ended(ground):
+    batch = ground(retries=3)
+    batch.submit(0)
+    batch.mark(0, "succeeded")
+    batch.mark(0, "removed")
+
+    found = batch.look()
+
+    assert (found.status(0), found.end(0).word, found.is_final(0)) == (NOT_FOUND, "succeeded", True)
+
+
+def test_only_the_latest_attempt_counts_and_a_failure_counts_when_no_other_may_follow(ground):
+    batch = ground(retries=1)
+    batch.submit(0)
+    batch.mark(0, "failed")
+    tracker = batch.look()
+    before = tracker.is_final(0)
+    batch.submit(0, 1)
+    tracker.refresh(whole=True)
+    during = tracker.status(0), tracker.is_final(0)
+    batch.mark(0, "failed", attempt=1)
+    tracker.refresh(whole=True)
+
+    assert before is False
+    assert during == (PENDING, False)
+    assert (tracker.status(0), tracker.is_final(0), tracker.ended) == (FAILED, True, [0, 0])
+
+
+def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
+    batch = ground(retries=5)
+    for index in range(2):
+        batch.submit(index)
+        batch.mark(index, "failed")
+    tracker = batch.look()
+
+    tracker.stop("fail-fast")
+    stopped = [tracker.is_final(index) for index in range(2)]
+    tracker.want_again([1])
+
+    assert stopped == [True, True]
+    assert [tracker.is_final(index) for index in range(2)] == [True, False]
+    assert [batch.look().may_launch(index) for index in range(3)] == [False, True, False]
+
+
+def test_one_child_that_cannot_be_judged_does_not_hide_the_others(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.submit(1)
+    batch.outcome(0, "succeeded")
+    key = keys.result(batch.group.child_id(0, 0))
+    batch.store.put(key, batch.store.get(key)[:-3])  # cut off
+    batch.mark(1, "succeeded")
+
+    assert statuses(batch.look())[:2] == [FAILED, SUCCEEDED]
+
+
+def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkeypatch):
+    batch = ground()
+    batch.submit(0, row=False)  # so that only a look of its own can tell
+
+    def no_answer(*_):
+        raise StoreUnreachableError("503")
+
+    monkeypatch.setattr("kinetic._jobs.results.read_outcome", no_answer)
+    tracker = batch.tracker()
+    with pytest.raises(StoreUnreachableError):
+        tracker.refresh(whole=True)
+
+    assert (tracker.end(0), tracker.active) == (None, {0})
+
+
+def test_children_of_another_machine_are_told_by_their_notes_and_marks_and_never_fail_here(ground):
+    batch = ground(5)
+    for index in range(4):
+        batch.submit(index, machine="there", row=False)
+    batch.note(1, "there")
+    batch.mark(2, "succeeded")
+    batch.submit(3, machine="here", row=False)  # launched on both, and begun there
+    batch.note(3, "there")
+
+    found = batch.look()
+
+    assert statuses(found) == [PENDING, RUNNING, SUCCEEDED, RUNNING, None]
+    assert found.record(1).host == "there"
+    assert found.record(3).host == "here"
+    assert 0 in found.unseen()
+    assert 1 not in found.unseen()  # it has begun there
+
+
+def test_a_look_asks_about_some_of_many_lost_children_and_about_the_others_later(ground):
+    batch = ground(300)
+    for index in range(300):
+        batch.submit(index, machine="there", row=False)
+        batch.outcome(index, "succeeded")
+    tracker = batch.tracker()
+
+    found = []
+    for _ in range(6):
+        batch.asked.clear()
+        tracker.refresh(whole=True)
+        found.append((len(tracker.ended), batch.asked["get"] < 400))
+
+    assert found == [(count, True) for count in range(50, 301, 50)]
+
+
+def test_who_waits_is_told_by_whoever_watches(ground):
+    batch = ground()
+    batch.submit(0)
+    tracker = batch.tracker()
+    tracker.refresh(whole=True)
+    told = threading.Event()
+
+    def follow():
+        while not tracker.ended:
+            tracker.wait(60, read=0)
+        told.set()
+
+    assert tracker._watching.acquire()  # as if another thread watched
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    batch.mark(0, "succeeded")
+    tracker.refresh(whole=True)
+
+    assert told.wait(30)
+    tracker._watching.release()
+
+
+def test_who_has_not_read_everything_need_not_wait(ground):
+    batch = ground()
+    batch.submit(0)
+    batch.mark(0, "succeeded")
+    tracker = batch.look()
+
+    begun = time.monotonic()
+    tracker.wait(60, read=0)
+
+    assert time.monotonic() - begun < 30
+
+
+def test_what_others_put_among_children_and_marks_says_nothing(ground):
+    batch = ground()
+    batch.submit(0)
+    honest = seal.mark(keys.mark(GROUP, 1, 0), "failed", batch.key_of(batch.group.child_id(1, 0)))
+    tag, another = honest.rpartition(".")[2], "0" * 24
+    for stem in (keys.mark(GROUP, 0, 0), keys.mark(GROUP, 3, 0), keys.mark(GROUP, 999_999, 0)):
+        for name in ("succeeded", "removed", f"failed.{tag}", f"failed.{another}", "..", "failed.\u00e9"):
+            batch.store.put(f"{stem}.{name}", b"")
+    for name in ("0000003.0.here", f"0000003.0.here.{tag}", f"0000000.999999999.here.{tag}", "x", "0.0", "1e9.0.a.b"):
+        batch.store.put(f"{keys.children(GROUP)}0000/{name}", b"")
+        batch.store.put(f"{keys.marks(GROUP)}0000/{name}", b"")
+
+    found = batch.look()
+
+    assert statuses(found) == [PENDING, None, None, None]
+    assert found.attempts == [0, -1, -1, -1]
+    assert found.children() == [(0, 0, "here")]

@@ -1,0 +1,101 @@
+"""Every error has three parts on standard error and the exit code that the manual promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic import errors
+from kinetic._cli import error_output
+
+EXIT_CODES = {
+    errors.KineticError: 1,
+    errors.BackendUnavailableError: 1,
+    errors.IntegrityError: 1,
+    errors.CredentialsError: 1,
+    errors.JobNotFoundError: 1,
+    errors.ResultMissingError: 1,
+    errors.ResultUnreadableError: 1,
+    errors.OptionError: 2,
+    errors.OptionTypeError: 2,
+    errors.JobTimeoutError: 124,
+    errors.JobError: 125,
+    errors.JobCancelledError: 125,
+    errors.RunnerError: 125,
+}
+
+
+@pytest.mark.parametrize("kind", EXIT_CODES, ids=lambda kind: kind.__name__)
+def test_each_kind_of_error_has_its_exit_code(kind: type[errors.KineticError], capsys) -> None:
+    assert error_output.report(kind("it happened")) == EXIT_CODES[kind]
+
+
+def test_an_error_is_told_in_three_aligned_parts(capsys) -> None:
+    error_output.report(
+        errors.KineticError("it happened", why="one\n       two\nthree", next="kinetic jobs list", code="a-code")
+    )
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "error: it happened [a-code]",
+        "why:   one",
+        "       two",
+        "       three",
+        "next:  kinetic jobs list",
+    ]
+
+
+def test_parts_that_an_error_does_not_have_are_left_out(capsys) -> None:
+    error_output.report(errors.KineticError("it happened"))
+
+    assert capsys.readouterr().err == "error: it happened [kinetic]\n"
+
+
+def test_an_error_that_nobody_expected_is_one_line_and_how_to_see_more(capsys) -> None:
+    code = error_output.report(ZeroDivisionError("division\nby zero"))
+
+    told = capsys.readouterr().err
+    assert code == 1
+    assert told.startswith("error: ZeroDivisionError: division by zero [unexpected]\n")
+    assert "--debug" in told
+    assert "Traceback" not in told
+
+
+def test_debug_shows_the_traceback_first(capsys) -> None:
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError as error:
+        error_output.report(error, debug=True)
+
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last)")
+
+
+def test_the_traceback_of_a_job_stands_before_the_three_parts(capsys) -> None:
+    error = errors.JobError("f raised ValueError")
+    error.add_note("Remote traceback:\nTraceback (most recent call last):\n  in the job\n")
+
+    error_output.report(error)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "Traceback (most recent call last):",
+        "  in the job",
+        "error: f raised ValueError [job-failed]",
+    ]
+
+
+def test_ctrl_c_needs_no_words(capsys) -> None:
+    assert error_output.report(KeyboardInterrupt()) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+
+    error_output.block("it failed", code="x", why="because")
+    shown = capsys.readouterr().err
+
+    assert ("\x1b[33m" in shown) is coloured
+    assert "why:  " in shown

@@ -1,0 +1,75 @@
+"""The variables: named in one place, and never read behind its back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kinetic import _config as _settings
+from kinetic._config import variables
+from kinetic._config.variables import VARIABLES, read
+
+ROOM = Path(_settings.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("environ", "value"),
+    [({}, None), ({"KINETIC_ZONE": ""}, None), ({"KINETIC_ZONE": "europe-west4-a"}, "europe-west4-a")],
+    ids=["unset", "empty", "set"],
+)
+def test_a_variable_that_is_set_but_empty_counts_as_unset(environ, value):
+    assert read("KINETIC_ZONE", environ) == value
+
+
+def test_a_variable_that_no_page_describes_cannot_be_read():
+    with pytest.raises(LookupError, match="KINETIC_SURPRISE is read but not described"):
+        read("KINETIC_SURPRISE", {"KINETIC_SURPRISE": "1"})
+
+
+def test_every_variable_is_described_once_in_whole_words():
+    names = [variable.name for variable in VARIABLES]
+
+    assert len(names) == len(set(names))
+    for variable in VARIABLES:
+        assert variable.effect, variable.name
+        assert not variable.effect.endswith("."), variable.name
+        assert variable.default, variable.name
+
+
+def test_a_description_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        VARIABLES[0].default = "something else"
+
+
+def test_every_variable_that_this_room_mentions_is_described():
+    mentioned = {name for file in ROOM.glob("*.py") for name in re.findall(r"\bKINETIC_[A-Z_]*[A-Z]", file.read_text())}
+
+    assert mentioned <= variables._NAMES
+
+
+def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name() -> None:
+    environ = {
+        "KINETIC_PROJEKT": "acme",
+        "KINETIC_QQQQQQQQQQQQQQQQ": "1",
+        "KINETIC_MINE": "1",
+        "KINETIC_HOME": "/h",
+        "KINETIC_KEEPER": "handed on by us",
+        "KINETICS": "not ours",
+    }
+
+    found = variables.unknown(environ, besides=["KINETIC_MINE"])
+
+    assert found == {"KINETIC_PROJEKT": "KINETIC_PROJECT", "KINETIC_QQQQQQQQQQQQQQQQ": ""}
+    assert variables.unknown_in_words(found).startswith(
+        "kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?), KINETIC_QQQQQQQQQQQQQQQQ; "
+    )
+
+
+def test_every_variable_that_our_source_names_is_described_or_ours() -> None:
+    named = set()
+    for file in ROOM.parent.rglob("*.py"):
+        named |= set(re.findall(r'"(KINETIC_[A-Z_]+[A-Z])"', file.read_text()))
+
+    assert variables.unknown(dict.fromkeys(named, "")) == {}

@@ -1,0 +1,196 @@
+"""Where a GKE cluster is, asked of a server that speaks the container API, and held against Google's document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from servers.container import AUTHORITY, ContainerServer
+from servers.discovery import document
+from servers.http11 import Answer
+from servers.scripted import Scripted
+
+from kinetic._google import clusters
+from kinetic._google.http import Patience, Service
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError, KineticError
+
+HERE = ("my-project", "us-central1-a", "kinetic-cluster")
+
+
+class Tokens:
+    """Hands out tokens from a list; the last one again and again."""
+
+    def __init__(self, *tokens: str, project: str = "") -> None:
+        self.quota_project = project
+        self.refused: list[str] = []
+        self._tokens = list(tokens or ["token"])
+
+    def get(self, instead_of: str = "") -> str:
+        if instead_of:
+            self.refused.append(instead_of)
+            self._tokens = self._tokens[1:] or self._tokens
+        return self._tokens[0]
+
+
+@pytest.fixture
+def server() -> Iterator[ContainerServer]:
+    with ContainerServer() as server:
+        yield server
+    assert server.wrong == []
+
+
+def service(server: ContainerServer, tokens: Tokens | None = None, waited: list[float] | None = None) -> Service:
+    environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{server.url}/"}
+    sleep = (waited if waited is not None else []).append
+    return Service(clusters.NAME, tokens or Tokens(), environ=environ, patience=Patience(3, sleep=sleep))
+
+
+def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate(server: ContainerServer) -> None:
+    dns = {"endpoint": "gke-abc.us-central1.gke.goog", "allowExternalTraffic": True}
+    server.add(*HERE, controlPlaneEndpointsConfig={"dnsEndpointConfig": dns})
+
+    found = clusters.read(service(server), *HERE)
+
+    assert (found.server, found.authority) == ("https://gke-abc.us-central1.gke.goog", b"")
+
+
+def test_a_name_that_nobody_answers_is_passed_over_for_the_address_and_its_certificate(server: ContainerServer) -> None:
+    server.add(*HERE)
+
+    found = clusters.read(service(server), *HERE)
+
+    assert (found.server, found.authority) == ("https://203.0.113.7", AUTHORITY)
+
+
+def test_only_what_is_needed_of_a_cluster_is_asked_for(server: ContainerServer) -> None:
+    server.add(*HERE)
+
+    clusters.read(service(server, Tokens(project="billed")), *HERE)
+
+    (asked,) = server.seen
+    assert asked.path == "/v1/projects/my-project/locations/us-central1-a/clusters/kinetic-cluster"
+    assert "masterAuth/clusterCaCertificate" in asked.query["fields"]
+    assert asked.headers["x-goog-user-project"] == "billed"
+
+
+def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(server: ContainerServer) -> None:
+    server.add("my-project", "europe-west4", "big")
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert caught.value.code == "cluster-missing"
+    assert caught.value.why == "clusters there: big in europe-west4"
+    assert caught.value.next == "export KINETIC_CLUSTER=big KINETIC_ZONE=europe-west4"
+
+
+def test_a_project_without_clusters_names_the_command_that_lists_them(server: ContainerServer) -> None:
+    with pytest.raises(BackendUnavailableError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert caught.value.next == "gcloud container clusters list --project my-project"
+
+
+def test_a_missing_permission_is_named(server: ContainerServer) -> None:
+    server.fault = [(403, "IAM_PERMISSION_DENIED", 'Required "container.clusters.get" permission(s) for "…".')]
+
+    with pytest.raises(AccessDeniedError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert "container.clusters.get" in caught.value.why
+    assert "roles/container.developer" in caught.value.next
+
+
+def test_an_api_that_is_not_switched_on_comes_with_the_command_that_does_it(server: ContainerServer) -> None:
+    server.fault = [(403, "SERVICE_DISABLED", "Kubernetes Engine API has not been used in project 1 before")]
+
+    with pytest.raises(AccessDeniedError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert caught.value.next == "gcloud services enable container.googleapis.com --project my-project"
+
+
+def test_a_token_that_ended_is_exchanged_once(server: ContainerServer) -> None:
+    server.add(*HERE)
+    tokens = Tokens("old", "token")
+
+    clusters.read(service(server, tokens), *HERE)
+
+    assert tokens.refused == ["old"]
+
+
+def test_a_token_that_nobody_wants_is_an_error_of_credentials(server: ContainerServer) -> None:
+    with pytest.raises(CredentialsError, match="does not know who we are"):
+        clusters.read(service(server, Tokens("stolen")), *HERE)
+
+    assert len(server.seen) == 2
+
+
+def test_a_busy_service_is_asked_again(server: ContainerServer) -> None:
+    server.add(*HERE)
+    server.fault = [(503, "", "try later"), (429, "RATE_LIMIT_EXCEEDED", "slower")]
+    waited: list[float] = []
+
+    clusters.read(service(server, waited=waited), *HERE)
+
+    assert len(waited) == 2
+
+
+def test_a_service_that_stays_away_is_said(server: ContainerServer) -> None:
+    server.fault = [(503, "", "try later")] * 3
+
+    with pytest.raises(BackendUnavailableError, match="does not answer"):
+        clusters.read(service(server), *HERE)
+
+
+@pytest.mark.parametrize("status", ["PROVISIONING", "STOPPING", "ERROR"])
+def test_a_cluster_that_does_not_serve_says_so(server: ContainerServer, status: str) -> None:
+    server.add(*HERE, status=status, statusMessage="out of addresses")
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert caught.value.why == f"its status is {status}: out of addresses"
+
+
+def test_a_private_cluster_names_the_switch_for_its_dns_name(server: ContainerServer) -> None:
+    server.add(*HERE, endpoint="")
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        clusters.read(service(server), *HERE)
+
+    assert "--enable-dns-access" in caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "query", "complaint"),
+    [
+        ("GET", "v1/projects/p/locations/l/clusters/c", {"wishes": "name"}, "unknown parameter wishes"),
+        ("GET", "v1/projects/p/locations/l/clusters/c", {"fields": "title"}, "the answer has no field title"),
+        ("GET", "v1/projects/p/locations/-/clusters", {"fields": "clusters(name,loc)"}, "no field clusters/loc"),
+    ],
+)
+def test_the_document_would_notice_a_mistake(verb: str, path: str, query: dict[str, str], complaint: str) -> None:
+    (found,) = document("container.v1").complaints(verb, path, query)
+
+    assert complaint in found
+
+
+def test_the_document_would_notice_a_wrong_answer() -> None:
+    found = document("container.v1").misfits("Cluster", {"status": "WALKING", "endpoint": 7, "nme": "x"})
+
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_carries_our_token_nowhere(status: int) -> None:
+    with (
+        Scripted(Answer(200, b"{}")) as elsewhere,
+        Scripted(Answer(status, b"", {"location": f"{elsewhere.url}/steal"})) as here,
+    ):
+        environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": here.url}
+        asked = Service(clusters.NAME, Tokens(), environ=environ, patience=Patience(1, sleep=lambda _: None))
+        with pytest.raises(KineticError):
+            clusters.read(asked, *HERE)
+
+        assert elsewhere.asked == []

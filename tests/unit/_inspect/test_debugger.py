@@ -1,0 +1,250 @@
+"""What debug=True asks before anything is submitted."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import socket
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._backends.clock import SYSTEM
+from kinetic._backends.protocol import DebugAddress
+from kinetic._inspect import debugger, port_forward
+from kinetic._jobs import locate, submit_context, wait
+from kinetic._jobs.options import Options
+from kinetic._jobs.status import Snapshot
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import inspection, keys
+from kinetic._wire.inspection import DebugPage
+from kinetic._wire.order import Artifact, Order
+from kinetic.errors import (
+    BackendUnavailableError,
+    DebugError,
+    IntegrityError,
+    OptionError,
+    StoreUnreachableError,
+)
+from kinetic.job_status import JobStatus
+
+DEBUG = Options(accelerator="cpu", debug=True)
+NOTHING = Artifact.within(b"")
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [(None, 600.0), ("", 600.0), ("5", 5.0), ("0", 0.0), ("1.5", 1.5)])
+def test_a_debug_job_waits_as_long_as_the_variable_says(setting, seconds) -> None:
+    environ = {} if setting is None else {"KINETIC_DEBUG_WAIT_TIMEOUT": setting}
+
+    assert submit_context.seconds(DEBUG, environ) == seconds
+
+
+def test_another_job_waits_for_nobody() -> None:
+    assert submit_context.seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
+
+
+@pytest.mark.parametrize("setting", ["soon", "-1", "inf", "nan"])
+def test_a_time_that_is_none_is_refused(setting) -> None:
+    with pytest.raises(OptionError, match=r"KINETIC_DEBUG_WAIT_TIMEOUT=.* is not a number of seconds"):
+        submit_context.seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
+
+
+def context(*, here: bool) -> SimpleNamespace:
+    return SimpleNamespace(backend=SimpleNamespace(is_here=here, environ={}))
+
+
+def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
+        submit_context.check(DEBUG, context(here=True), "")
+
+    assert raised.value.next == 'pip install "kinetic-jobs[debug]"'
+
+
+def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    submit_context.check(DEBUG, context(here=False), "")
+    submit_context.check(DEBUG, context(here=True), "/some/python")
+
+
+def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
+    submit_context.check(DEBUG._replace(deadline=5.0), context(here=False), "")
+
+    assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
+
+
+def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    with pytest.raises(RuntimeError, match="needs a terminal; nothing was submitted") as raised:
+        submit_context.check_terminal({"KINETIC_NO_TTY_DEBUG": "yes"})
+    submit_context.check_terminal({"KINETIC_NO_TTY_DEBUG": "1"})
+
+    assert "KINETIC_NO_TTY_DEBUG=1" in raised.value.next
+
+
+def test_a_terminal_is_enough(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+
+    submit_context.check_terminal({})
+
+
+def test_a_batch_is_not_debugged_as_a_whole() -> None:
+    with pytest.raises(OptionError, match="a batch cannot be submitted with debug=True"):
+        submit_context.refuse_batches(DEBUG)
+
+
+def test_an_order_of_an_older_version_asks_for_no_debugger() -> None:
+    page = json.loads(Order("cpu-f-1", "f", NOTHING, NOTHING).to_bytes())
+    del page["debug"]
+    data = json.dumps(page).encode()
+
+    from kinetic._wire import digests
+
+    assert Order.from_bytes(data, sha256=digests.of_bytes(data)).debug is None
+
+
+def test_the_page_of_a_server_comes_back_and_half_of_it_is_none() -> None:
+    page = DebugPage(5678, "attached", 12.5, 99, (("/here", "/there"),))
+
+    assert DebugPage.from_bytes(page.to_bytes()) == page
+    with pytest.raises(IntegrityError):
+        DebugPage.from_bytes(page.to_bytes()[:20])
+
+
+@pytest.mark.parametrize("sealed_with", ["the job's token", "another token", "nothing", "the token, for another host"])
+def test_where_a_debug_server_is_says_only_a_page_that_the_job_sealed(sealed_with, monkeypatch) -> None:
+    store, job_key = MemoryStore("memory://debug"), b"k" * 32
+    job = SimpleNamespace(job_id="gpu-f-1")
+    found = {0: DebugAddress(0, machine="p")}
+    monkeypatch.setattr(locate, "backend_of", lambda _: SimpleNamespace(debug_addresses=lambda *_, **__: found))
+    monkeypatch.setattr(locate, "store_of", lambda _: store)
+    monkeypatch.setattr(locate, "key_to_read", lambda _: job_key)
+    page, at = DebugPage(4444, "waiting", pod="p"), keys.debug("gpu-f-1", 0, 0)
+    key = inspection.page_key(inspection.token(b"x" * 32 if sealed_with == "another token" else job_key))
+    sealed_for = keys.debug("gpu-f-1", 0, 1) if sealed_with == "the token, for another host" else at
+    store.put(at, page.to_bytes() if sealed_with == "nothing" else page.sealed(sealed_for, key))
+
+    addresses = port_forward.debug_addresses(job, [0])
+
+    assert addresses == ({0: found[0]._replace(port=4444, state="waiting")} if sealed_with == "the job's token" else {})
+
+
+@pytest.mark.parametrize(
+    ("machine", "pod", "is_older"),
+    [
+        ("kinetic-train-abcde", "kinetic-train-abcde", False),
+        ("kinetic-train-abcde", "kinetic-train-fghij", True),
+        ("kinetic-slice-1", "kinetic-slice-1-abcde", False),  # a host of a slice
+        ("some-machine.example", "kinetic-train-abcde", False),  # whose network the pod shares
+        ("", "kinetic-train-abcde", False),  # of an older runner
+    ],
+)
+def test_the_page_of_a_pod_that_was_replaced_does_not_count(machine, pod, is_older) -> None:
+    assert DebugPage(5678, pod=machine).is_of_an_older_pod(pod) is is_older
+
+
+def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one_is_taken(monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(inspection, "PORT", taken)
+
+        port = debugger._a_port()
+
+    assert port != taken
+    port_forward.check_port(port)
+
+
+class Place:
+    """A place in which a job begins to run, and its debug server comes, after so many looks each; looks may fail."""
+
+    is_here, look_seconds, clock = False, 0.0, SYSTEM
+
+    def __init__(self, *seen: object) -> None:
+        self.seen = list(seen)
+
+    def look(self, _: object) -> Snapshot:
+        first = self.seen.pop(0)
+        if isinstance(first, Exception):
+            raise first
+        return Snapshot(first)
+
+    def watch(self, _: str, *, seconds: float) -> bool:
+        """Tell at once."""
+        return True
+
+    def forget_watch(self, _: str) -> None:
+        """Be told that nobody watches any more."""
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """Return a function that waits for a server in a place."""
+
+    def run(place: Place, found: list[object], timeout: float | None = None) -> DebugAddress:
+        def addresses(_: object, hosts: object) -> dict[int, DebugAddress]:
+            first = found.pop(0)
+            if isinstance(first, Exception):
+                raise first
+            return {0: first} if first else {}
+
+        monkeypatch.setattr(debugger, "observe", place.look)
+        monkeypatch.setattr(wait, "observe", place.look)
+        monkeypatch.setattr(locate, "backend_of", lambda _: place)
+        monkeypatch.setattr(port_forward, "debug_addresses", addresses)
+        monkeypatch.setattr(debugger, "_check_place", lambda *_: None)
+        for module, name in ((debugger, "_LOOK_FAR_SECONDS"), (wait, "_AGAIN_SECONDS")):
+            monkeypatch.setattr(module, name, 0.001)
+        return debugger.wait_for_server(SimpleNamespace(job_id="job", debug=True), timeout=timeout)
+
+    return run
+
+
+def test_a_store_and_a_cluster_that_do_not_answer_for_a_while_keep_nobody_from_attaching(waited) -> None:
+    place = Place(
+        JobStatus.PENDING,
+        StoreUnreachableError("the store"),
+        BackendUnavailableError("the cluster"),
+        *[JobStatus.RUNNING] * 4,
+    )
+    address = DebugAddress(5678, state="waiting")
+
+    found = waited(place, [None, StoreUnreachableError("the store"), None, address])
+
+    assert found is address
+
+
+def test_a_store_that_does_not_answer_at_first_is_told_at_once(waited) -> None:
+    with pytest.raises(StoreUnreachableError):
+        waited(Place(StoreUnreachableError("the store")), [])
+
+
+def test_a_server_that_does_not_come_in_time_is_a_time_out_and_the_job_goes_on(waited) -> None:
+    with pytest.raises(TimeoutError, match="was not there within"):
+        waited(Place(*[JobStatus.RUNNING] * 10_000), [None] * 10_000, timeout=0.05)
+
+
+def test_a_job_that_ends_before_its_server_is_there_cannot_be_attached_to(waited) -> None:
+    with pytest.raises(DebugError, match="has ended") as raised:
+        waited(Place(JobStatus.PENDING, JobStatus.RUNNING, JobStatus.FAILED), [None])
+
+    assert raised.value.code == "debug-over"
+
+
+def test_the_launch_json_maps_what_exists_here_and_leaves_the_rest_to_the_editor(tmp_path) -> None:
+    roots = ((str(tmp_path), "/job/work"), ("/not/on/this/machine", "/job/more"))
+
+    (found,) = json.loads(debugger.launch_json(roots, local_port=5680))["configurations"]
+    (elsewhere,) = json.loads(debugger.launch_json(roots[1:], working_dir="/checkout"))["configurations"]
+
+    assert (found["name"], found["type"], found["request"]) == ("Kinetic Debug", "debugpy", "attach")
+    assert found["connect"] == {"host": "localhost", "port": 5680}
+    assert found["pathMappings"] == [
+        {"localRoot": str(tmp_path), "remoteRoot": "/job/work"},
+        {"localRoot": "${workspaceFolder}", "remoteRoot": "/job/more"},
+    ]
+    assert elsewhere["pathMappings"] == [{"localRoot": "/checkout", "remoteRoot": "/job/more"}]

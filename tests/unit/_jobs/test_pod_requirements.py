@@ -1,0 +1,520 @@
+"""What a job asks of a cluster besides hardware: an image, what is installed into it, and how much of a machine."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from kinetic import _output as output
+from kinetic._config import profiles
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._hardware import place
+from kinetic._jobs import options as job_options
+from kinetic._jobs import pod_requirements
+from kinetic._jobs.options import Options
+from kinetic._project.root import Plan
+from kinetic._stores.files import FileStore
+from kinetic._version import __version__
+from kinetic._wire import digests, distribution, keys
+from kinetic._wire.order import INLINE_BYTES, Artifact
+from kinetic.errors import ImageBuildError, OptionError, SettingsError
+
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+
+
+class Project:
+    """A project with a home, a store, and a cluster that it goes to."""
+
+    def __init__(self, folder):
+        self.home = folder / "home"
+        self.root = folder / "home" / "project"
+        self.root.mkdir(parents=True)
+        self.store = FileStore(folder / "store")
+        self.environ = {
+            "HOME": str(self.home),
+            "KINETIC_HOME": str(folder / "kinetic"),
+            "KINETIC_STORE": self.store.url,  # what a profile for a kubeconfig context cannot do without
+        }
+
+    def write(self, name, text):
+        path = self.root / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def wishes(self, accelerator="cpu", *, function=print, settings=None, **options):
+        profile = profiles.choose(self.environ).profile
+        given = Options.checked(accelerator=accelerator, spot=False, **options)
+        return pod_requirements.requirements_of(
+            function,
+            Plan(self.root, "", None, ("",)),
+            job_options.applied(given, self.root, profile, self.environ),
+            place(accelerator),
+            store=self.store,
+            settings=settings or ClusterSettings(),
+            profile=profile,
+            environ=self.environ,
+        )
+
+    def lines(self, wishes):
+        """Read what would be installed, as the pod does."""
+        if wishes.requirements is None:
+            return None
+        artifact = Artifact(**wishes.requirements)
+        if artifact.inline:
+            return artifact.unwrap("it").decode().splitlines()
+        data = self.store.get(artifact.key)
+        artifact.verify(digests.of_bytes(data), "it")
+        return data.decode().splitlines()
+
+    def function(self, text, monkeypatch):
+        """Make a module with a function, and return the function."""
+        file = self.write("pod_script.py", text)
+        spec = importlib.util.spec_from_file_location("pod_script", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "pod_script", module)
+        spec.loader.exec_module(module)
+        return module.train
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    """Collect what the user is told; each test begins as a new process would."""
+    lines = []
+    monkeypatch.setattr(output, "once", lines.append)
+    monkeypatch.setattr(output, "warn", lambda text: lines.append(f"warning: {text}"))
+    pod_requirements._warn_once.cache_clear()
+    return lines
+
+
+# The image.
+
+
+def test_without_a_word_a_job_starts_from_the_clients_python_and_installs_what_the_project_names(project, told):
+    file = project.write("requirements.txt", "numpy==2.0\nrich\n")
+
+    wishes = project.wishes()
+
+    assert (wishes.image, wishes.python) == (f"python:{PYTHON}-slim", PYTHON)
+    assert project.lines(wishes) == ["numpy==2.0", "rich", "jax", "keras"]
+    assert len(told) == 1
+    assert f"python:{PYTHON}-slim" in told[0]
+    assert f"dependencies come from {file}" in told[0]
+    assert told[0].endswith("; base packages: jax, keras")
+
+
+def test_what_came_out_can_be_kept_as_json(project):
+    project.write("requirements.txt", "rich\n")
+    (project.root / "pyproject.toml").write_text("[tool.kinetic]\nresources = { cpu = 4 }\n")
+    wishes = project.wishes(settings=ClusterSettings(queue="gold"))
+
+    assert PodRequirements.from_json(wishes.to_json()) == wishes
+    assert wishes.settings.queue == "gold"
+
+
+@pytest.mark.parametrize(("accelerator", "jax"), [("cpu", "jax"), ("gpu-l4", "jax[cuda12]"), ("tpu-v5e-1", "jax[tpu]")])
+def test_a_project_that_names_nothing_finds_jax_for_its_hardware_and_keras(project, told, accelerator, jax):
+    assert project.lines(project.wishes(accelerator)) == [jax, "keras"]
+    assert len(told) == 1
+    assert "only base packages will be installed" in told[0]
+    assert told[0].endswith(f"; base packages: {jax}, keras")
+
+
+@pytest.mark.parametrize("where", ["project", "profile", "variable"])
+def test_a_project_that_wants_no_base_packages_gets_exactly_what_it_names(project, told, where):
+    file = project.write("requirements.txt", "jax==0.4\nrich\n")
+    if where == "project":
+        project.write("pyproject.toml", "[tool.kinetic]\nbase_packages = false\n")
+    elif where == "profile":
+        home = project.root.parents[1] / "kinetic"
+        home.mkdir()
+        (home / "profiles.json").write_text(
+            '{"current": "c", "profiles": {"c": {"context": "c", "options": {"base_packages": false}}}}'
+        )
+    else:
+        project.environ["KINETIC_BASE_PACKAGES"] = "0"
+
+    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax==0.4", "rich"]
+    assert told[0].endswith("; base packages: none, as base_packages = false says")
+    assert len(told) == 1
+    assert str(file) in told[0]
+
+
+def test_a_project_that_names_nothing_and_wants_no_base_packages_installs_nothing(project, told):
+    project.environ["KINETIC_BASE_PACKAGES"] = "no"
+
+    assert project.wishes("tpu-v5e-1").requirements is None
+    assert "nothing will be installed" in told[0]
+
+
+def test_keras_that_a_project_pins_is_the_one_that_is_installed(project, told):
+    project.write("requirements.txt", "Keras==3.11\n")
+
+    assert project.lines(project.wishes()) == ["Keras==3.11", "jax"]
+    assert told[0].endswith("; base packages: jax")
+
+
+def test_a_custom_image_gets_nothing_and_one_line_says_what_it_must_hold(project, told):
+    file = project.write("requirements.txt", "jax\nrich\n")
+
+    wishes = project.wishes(container_image="ghcr.io/team/train:1")
+
+    assert (wishes.image, wishes.requirements) == ("ghcr.io/team/train:1", None)
+    assert told == [
+        f"nothing is installed into the image ghcr.io/team/train:1: it must hold the dependencies in {file}"
+    ]
+
+
+def test_a_custom_image_with_a_project_that_needs_nothing_is_not_worth_a_line(project, told):
+    project.wishes(container_image="ghcr.io/team/train:1")
+
+    assert told == []
+
+
+def test_what_could_not_be_installed_stops_nobody_who_brings_an_image(project, told):
+    project.write("requirements.txt", "-e ./library\n")
+
+    wishes = project.wishes(container_image="ghcr.io/team/train:1")
+
+    assert wishes.requirements is None
+    assert "it must hold the project's dependencies" in told[0]
+
+
+def test_prebuilt_images_lie_where_the_argument_or_the_variable_says(project):
+    project.environ["KINETIC_BASE_IMAGE_REPO"] = "ghcr.io/all"
+
+    assert project.wishes(container_image="prebuilt").image == f"ghcr.io/all/base-cpu:{__version__}"
+    mine = project.wishes("gpu-l4", container_image="prebuilt", base_image_repo="ghcr.io/mine")
+    assert mine.image == f"ghcr.io/mine/base-gpu:{__version__}"
+
+
+def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
+    project.write("requirements.txt", "-e ./library\n")
+
+    with pytest.raises(OptionError, match="looks like 'prebuilt'"):
+        project.wishes(container_image="prebuild")
+
+
+# JAX.
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "native"), [("cpu", "jax"), ("gpu-l4", "jax[cuda12]"), ("tpu-v5e-1", "jax[tpu]")]
+)
+def test_the_projects_jax_becomes_that_of_the_hardware(project, accelerator, native):
+    project.write("requirements.txt", "jax[cpu]==0.4\nrich\njaxlib\n")
+
+    assert project.lines(project.wishes(accelerator)) == ["rich", native, "keras"]
+
+
+def test_a_prebuilt_image_has_its_own_jax(project):
+    project.write("requirements.txt", "jax\nrich\n")
+
+    assert project.lines(project.wishes("tpu-v5e-1", container_image="prebuilt")) == ["rich"]
+
+
+def test_a_project_that_needs_only_jax_needs_nothing_more_in_a_prebuilt_image(project):
+    project.write("requirements.txt", "jax\n")
+
+    assert project.wishes("tpu-v5e-1", container_image="prebuilt").requirements is None
+    assert project.lines(project.wishes("tpu-v5e-1")) == ["jax[tpu]", "keras"]
+
+
+def test_jax_that_is_kept_stays_as_it_is(project):
+    project.write("requirements.txt", "jax==0.4.30  # kn:keep\n")
+
+    assert project.lines(project.wishes("gpu-l4")) == ["jax==0.4.30", "keras"]
+
+
+# Lines.
+
+
+def test_a_requirement_over_several_lines_arrives_whole(project):
+    project.write(
+        "requirements.txt",
+        """\
+        --index-url https://packages.example.com/simple
+        rich==13.0 ; python_version >= "3.8" \\
+            --hash=sha256:aa \\
+            --hash=sha256:bb
+        httpx[http2] @ https://example.com/httpx.whl
+        """,
+    )
+
+    assert project.lines(project.wishes()) == [
+        "--index-url https://packages.example.com/simple",
+        'rich==13.0 ; python_version >= "3.8" --hash=sha256:aa --hash=sha256:bb',
+        "httpx[http2] @ https://example.com/httpx.whl",
+        "jax",
+        "keras",
+    ]
+
+
+def test_a_short_list_travels_with_the_job_and_a_long_one_lies_in_the_store_once(project):
+    project.write("requirements.txt", "rich\n")
+    short = project.wishes()
+    project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
+    before = {entry.key for entry in project.store.entries("")}
+
+    long, again = project.wishes(), project.wishes()
+
+    assert base64.b64decode(short.requirements["inline"]) == b"rich\njax\nkeras\n"
+    assert before == set()
+    assert long == again
+    assert long.requirements["size"] > INLINE_BYTES
+    assert long.requirements["key"] == keys.requirements(long.requirements["sha256"])
+    assert [entry.key for entry in project.store.entries("")] == [long.requirements["key"]]
+    assert project.lines(long)[-3:] == ["package-with-a-long-name-599==1.0", "jax", "keras"]
+
+
+def test_the_place_of_a_long_list_is_taken_for_no_job(project):
+    assert keys.requirements("ab").partition("/")[0] in keys.RESERVED
+
+
+def test_a_long_list_that_is_there_already_is_made_young_again(project):
+    project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
+    key = project.wishes().requirements["key"]
+    os.utime(project.store.root / key, (1, 1))
+
+    project.wishes()
+
+    assert project.store.entry(key).modified > 1
+
+
+def test_a_long_list_that_a_bucket_deletes_at_the_wrong_moment_is_written_again(project, monkeypatch):
+    project.write("requirements.txt", "".join(f"package-with-a-long-name-{number}==1.0\n" for number in range(600)))
+    key = project.wishes().requirements["key"]
+    touch = project.store.touch
+
+    def deleted(key):
+        project.store.delete(key)
+        return touch(key)
+
+    monkeypatch.setattr(project.store, "touch", deleted)
+
+    project.wishes()
+
+    assert project.store.size(key)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("line", ["-e .", "./library", "library @ file:///opt/library", "-r other.txt"])
+def test_what_only_this_machine_has_is_refused(project, line):
+    file = project.write("requirements.txt", f"rich\n{line}\n")
+
+    with pytest.raises(OptionError) as caught:
+        project.wishes()
+
+    assert caught.value.code == "dependency"
+    assert f"{file}, line 2" in caught.value.what
+
+
+def test_a_project_that_wants_another_python_is_refused(project):
+    project.write("pyproject.toml", '[project]\nname = "x"\nrequires-python = "<3"\ndependencies = ["rich"]\n')
+
+    with pytest.raises(OptionError, match="wants Python <3"):
+        project.wishes()
+
+
+# Where it is found.
+
+
+def test_a_script_says_itself_what_it_needs(project, monkeypatch):
+    project.write("requirements.txt", "rich\n")
+    function = project.function(
+        """\
+        # /// script
+        # dependencies = ["httpx"]
+        # ///
+        def train():
+            pass
+        """,
+        monkeypatch,
+    )
+
+    assert project.lines(project.wishes(function=function)) == ["httpx", "jax", "keras"]
+
+
+def test_extras_of_the_project_are_installed_too(project):
+    project.write(
+        "pyproject.toml",
+        """\
+        [project]
+        name = "x"
+        version = "1"
+        dependencies = ["rich"]
+        [project.optional-dependencies]
+        cluster = ["httpx"]
+        [tool.kinetic]
+        extras = ["cluster"]
+        """,
+    )
+
+    assert project.lines(project.wishes()) == ["rich", "httpx", "jax", "keras"]
+
+
+LOCK = """\
+version = 1
+requires-python = ">=3.11"
+
+[[package]]
+name = "x"
+version = "1"
+source = { virtual = "." }
+dependencies = [{ name = "rich" }]
+
+[package.metadata]
+requires-dist = [{ name = "rich" }]
+
+[[package]]
+name = "rich"
+version = "13.7.1"
+source = { registry = "https://example.com/simple" }
+"""
+LOCKED = '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["rich"]\n'
+
+
+@pytest.mark.skipif(shutil.which("uv") is None and importlib.util.find_spec("uv") is None, reason="there is no uv here")
+def test_the_versions_of_a_lock_are_installed(project):
+    project.write("pyproject.toml", LOCKED)
+    project.write("uv.lock", LOCK)
+
+    assert project.lines(project.wishes()) == ["rich==13.7.1", "jax", "keras"]
+
+
+def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, monkeypatch):
+    project.write("pyproject.toml", LOCKED)
+    project.write("uv.lock", LOCK)
+    monkeypatch.setattr(distribution, "find_installer", lambda: None)
+
+    with pytest.raises(ImageBuildError) as caught:
+        project.wishes()
+
+    assert f"{project.root / 'uv.lock'} cannot be read without uv" in caught.value.what
+    assert caught.value.next == "pip install uv"
+
+
+# What the user is told.
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://mia:hunter2@packages.example.com/simple",
+        "--extra-index-url=https://hunter2@packages.example.com/simple",
+        "library @ git+https://mia:hunter2@example.com/library",
+    ],
+)
+def test_a_password_in_an_address_passes_and_is_told_once_and_not_shown(project, told, line):
+    project.write("requirements.txt", f"{line}\nrich\n")
+
+    wishes, _ = project.wishes(), project.wishes()
+
+    assert project.lines(wishes)[0] == line
+    secrets = [text for text in told if "password or token" in text]
+    assert len(secrets) == 1
+    assert secrets[0].startswith("warning: ")
+    assert "hunter2" not in "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://packages.example.com/simple",
+        "--index-url https://mia:${TOKEN}@packages.example.com/simple",
+        "--index-url https://${TOKEN}@packages.example.com/simple",
+        "library @ git+ssh://git@example.com/library",
+    ],
+)
+def test_an_address_without_a_secret_is_not_worth_a_warning(project, told, line):
+    project.write("requirements.txt", f"{line}\nrich\n")
+
+    project.wishes()
+
+    assert not any("password or token" in text for text in told)
+
+
+def test_what_needs_git_is_told_before_the_job_waits_for_its_machine(project, told):
+    project.write("requirements.txt", "library @ git+https://example.com/library\n")
+
+    project.wishes()
+    project.wishes(container_image="prebuilt")
+
+    told_of_git = [text for text in told if "has no git" in text]
+    assert len(told_of_git) == 1
+    assert f"python:{PYTHON}-slim has no git" in told_of_git[0]
+
+
+# How much of a machine.
+
+
+def test_resources_of_the_project_become_needs(project):
+    project.write("pyproject.toml", '[tool.kinetic]\nresources = { cpu = "500m", memory = "16Gi", shm = "8Gi" }\n')
+
+    assert project.wishes().needs == ResourceRequests(cpu=0.5, memory_bytes=16 * 1024**3, shm_bytes=8 * 1024**3)
+
+
+def test_resources_of_the_profile_that_holds_win(project):
+    project.write("pyproject.toml", "[tool.kinetic]\nresources = { cpu = 1 }\n")
+    home = project.root.parents[1] / "kinetic"
+    home.mkdir()
+    (home / "profiles.json").write_text(
+        '{"current": "big", "profiles": {"big": {"context": "c", "options": {"resources": {"cpu": 8}}}}}'
+    )
+
+    assert project.wishes().needs == ResourceRequests(cpu=8)
+
+
+def test_who_asks_for_nothing_gets_what_the_hardware_gets(project):
+    assert project.wishes().needs == ResourceRequests()
+
+
+def test_resources_that_cannot_be_read_are_refused(project):
+    project.write("pyproject.toml", '[tool.kinetic]\nresources = { memory = "plenty" }\n')
+
+    with pytest.raises(SettingsError, match="memory"):
+        project.wishes()
+
+
+# The way into the pod.
+
+
+def test_the_pod_reads_the_lines_that_were_found_here(project, tmp_path):
+    """Let the pod's own code install from the file, with an installer that notes what it was given."""
+    project.write("requirements.txt", "rich==13.0 \\\n  --hash=sha256:aa\n")
+    wishes = project.wishes()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(f'#!/bin/sh\ncp "$6" {tmp_path}/seen\n')
+    (tools / "uv").chmod(0o755)
+    program = f"""
+import pathlib
+from kinetic._runner.pod import install as requiring
+from kinetic._stores.files import FileStore
+requiring.install(FileStore({str(tmp_path / "store")!r}), {wishes.requirements!r}, pathlib.Path({str(tmp_path)!r}))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": f"{tools}:/usr/bin:/bin", "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text() == "rich==13.0 --hash=sha256:aa\njax\nkeras\n"

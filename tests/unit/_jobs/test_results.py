@@ -1,0 +1,154 @@
+"""What is opened or saved of a result is what was verified, whatever happens to the store in between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.gcs import GcsServer
+
+from kinetic._jobs import results
+from kinetic._stores import addresses
+from kinetic._stores.bucket import BucketStore
+from kinetic._stores.files import FileStore
+from kinetic._stores.protocol import Store
+from kinetic._wire import keys
+from kinetic._wire import outcome as outcomes
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import IntegrityError, ResultUnreadableError
+
+JOB = "cpu-train-20261121-120000-abcdef0"
+LARGE = 20 << 20  # more than is read into memory at once
+
+
+class Opened:
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.sign),)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    if request.param == "folder":
+        yield FileStore(tmp_path / "store")
+        return
+    for name in addresses.CREDENTIAL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    server = GcsServer().start()
+    server.bucket("jobs")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    yield BucketStore("gs://jobs/here")
+    server.close()
+
+
+def seal(store: Store, value: object) -> Outcome:
+    body = pickle.dumps(value, protocol=5)
+    outcome = Outcome(JOB, "succeeded", body_length=len(body), body_sha256=hashlib.sha256(body).hexdigest())
+    store.put(keys.result(JOB), body + outcome.footer(bytes(32)))
+    return outcome
+
+
+@pytest.fixture
+def swap(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Outcome], Path]:
+    """Return a function that arms an attacker, who changes the result the moment it was found to be right."""
+
+    def arm(outcome: Outcome) -> Path:
+        sign = tmp_path / "opened"
+        evil = pickle.dumps(Opened(sign)).ljust(outcome.body_length, b"\0")
+        check = outcomes.check_body
+
+        def then_swap(*words: Any) -> None:
+            check(*words)
+            if isinstance(store, FileStore):
+                with open(store.root / keys.result(JOB), "r+b") as file:  # the file itself, as its writer may
+                    file.write(evil)
+            else:
+                store.put(keys.result(JOB), evil)
+
+        monkeypatch.setattr(outcomes, "check_body", then_swap)
+        return sign
+
+    return arm
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_a_value_of_any_size_comes_back(store: Store, size: int) -> None:
+    value = {"bytes": os.urandom(size), "list": list(range(1000))}
+
+    assert results.body_of(store, seal(store, value)) == value
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_a_value_that_is_swapped_after_the_check_runs_nothing(
+    store: Store, swap: Callable[[Outcome], Path], size: int
+) -> None:
+    value = os.urandom(size)
+    outcome = seal(store, value)
+    sign = swap(outcome)
+
+    try:
+        found = results.body_of(store, outcome)
+    except IntegrityError:  # the file itself was changed under our hands
+        found = value
+
+    assert found == value
+    assert not sign.exists(), "what was opened is not what was verified"
+
+
+def test_the_end_of_a_large_value_is_verified_as_well(store: Store) -> None:
+    value = [os.urandom(LARGE), "the end"]
+    outcome = seal(store, value)
+    data = store.get(keys.result(JOB))
+    store.put(keys.result(JOB), data.replace(b"the end", b"the ENd"))
+
+    with pytest.raises(IntegrityError, match="not what the job wrote"):
+        results.body_of(store, outcome)
+
+
+def test_a_file_has_what_was_verified(store: Store, swap: Callable[[Outcome], Path], tmp_path: Path) -> None:
+    value = os.urandom(LARGE)
+    outcome = seal(store, value)
+    swap(outcome)
+
+    results.save(store, outcome, tmp_path / "saved.pkl")
+
+    assert pickle.loads((tmp_path / "saved.pkl").read_bytes()) == value
+
+
+def test_a_result_that_is_not_right_becomes_no_file(store: Store, tmp_path: Path) -> None:
+    outcome = seal(store, os.urandom(LARGE))
+    store.put(keys.result(JOB), bytes(outcome.body_length))
+
+    with pytest.raises(IntegrityError):
+        results.save(store, outcome, tmp_path / "saved.pkl")
+
+    assert [path.name for path in tmp_path.glob("*.pkl*")] + [path.name for path in tmp_path.glob(".saved*")] == []
+
+
+def test_a_link_beside_the_target_is_not_written_through(store: Store, tmp_path: Path) -> None:
+    theirs, outcome = tmp_path / "theirs", seal(store, 3)
+    theirs.write_text("precious")
+    (tmp_path / f".saved.pkl.{os.getpid()}.part").symlink_to(theirs)
+
+    results.save(store, outcome, tmp_path / "saved.pkl")
+
+    assert theirs.read_text() == "precious"
+    assert pickle.loads((tmp_path / "saved.pkl").read_bytes()) == 3
+
+
+def test_a_large_value_that_cannot_be_opened_here_says_so_and_stays(store: Store) -> None:
+    outcome = seal(store, [bytes(LARGE), 1])
+    body = store.get(keys.result(JOB), length=outcome.body_length)
+    broken = body[:-1] + b"\xff"  # no opcode of a pickle
+    again = Outcome(JOB, "succeeded", body_length=len(broken), body_sha256=hashlib.sha256(broken).hexdigest())
+    store.put(keys.result(JOB), broken + again.footer(bytes(32)))
+
+    with pytest.raises(ResultUnreadableError, match="whole, and cannot be opened here"):
+        results.body_of(store, again)

@@ -1,0 +1,111 @@
+"""A claim in the store is a witness: a job whose attempt has begun runs, however late a cluster counts its pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kinetic._backends.protocol import DebugAddress, Sighting
+from kinetic._config import keyring
+from kinetic._jobs import locate, status
+from kinetic._jobs.handle import JobHandle
+from kinetic._wire.attempt import AttemptNote
+from kinetic._wire.records import REQUIRED
+from kinetic.errors import AccessDeniedError
+from kinetic.job_status import JobStatus
+
+JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
+SAYS_PENDING = Sighting(JOB_ID, JobStatus.PENDING, attempt=None, reason="nothing is ready")
+
+
+@dataclass
+class Cluster:
+    """A cluster as far as it is asked here: which pod runs host 0."""
+
+    pod: str = ""
+    is_here: bool = False
+    asked: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    def debug_addresses(self, name: str, *, hosts: list[int]) -> dict[int, DebugAddress]:
+        self.asked.append(name)
+        if self.error:
+            raise self.error
+        return {host: DebugAddress(5678, machine=self.pod) for host in hosts if self.pod}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
+    key_id, _ = keyring.own_key(tmp_path)
+    fields = dict.fromkeys(REQUIRED, "") | {"job_id": JOB_ID, "store": f"file://{tmp_path}/store", "key_id": key_id}
+    return JobHandle.from_dict(fields)
+
+
+def claim(job: JobHandle, attempt: int, pod: str, **details: object) -> None:
+    note = AttemptNote(JOB_ID, attempt, pod, 1_790_000_000.0, details={"pod": pod, "host": 0, **details})
+    locate.store_of(job).put(note.key, note.to_bytes(locate.key_to_seal(job)))
+
+
+def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(job: JobHandle) -> None:
+    claim(job, 0, "train-x-abcde")
+
+    seen = status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING)
+
+    assert (seen.status, seen.reason, seen.started) == (JobStatus.RUNNING, "", 1_790_000_000.0)
+
+
+def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(job: JobHandle) -> None:
+    claim(job, 0, "train-x-s-0-0")
+
+    assert status.with_its_claim(job, Cluster("train-x-s-0-0-fghij"), SAYS_PENDING).status is JobStatus.RUNNING
+
+
+def test_a_job_that_nobody_has_claimed_waits_and_the_cluster_is_not_asked_again(job: JobHandle) -> None:
+    cluster = Cluster("train-x-abcde")
+
+    assert status.with_its_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
+    assert cluster.asked == []
+
+
+def test_an_attempt_that_has_ended_runs_no_more(job: JobHandle) -> None:
+    claim(job, 0, "train-x-abcde", ended=1_790_000_050.0, why="taken away")
+
+    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+
+
+def test_the_claim_of_a_machine_that_lost_its_power_counts_no_more(job: JobHandle) -> None:
+    claim(job, 9, "train-x-abcde")
+    claim(job, 10, "train-x-fghij")
+
+    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+    assert status.with_its_claim(job, Cluster(""), SAYS_PENDING) is SAYS_PENDING
+
+
+def test_who_may_not_see_pods_hears_what_the_cluster_says_of_the_job(job: JobHandle) -> None:
+    claim(job, 0, "train-x-abcde")
+    cluster = Cluster(error=AccessDeniedError("pods are forbidden"))
+
+    assert status.with_its_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
+
+
+@pytest.mark.parametrize("told", [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED])
+def test_only_what_is_called_pending_needs_a_second_witness(job: JobHandle, told: JobStatus) -> None:
+    claim(job, 0, "train-x-abcde")
+    said, cluster = Sighting(JOB_ID, told), Cluster("train-x-abcde")
+
+    assert status.with_its_claim(job, cluster, said) is said
+    assert cluster.asked == []
+
+
+def test_a_claim_that_nobody_of_ours_wrote_says_nothing(job: JobHandle) -> None:
+    forged = AttemptNote(JOB_ID, 0, "train-x-abcde", 1.0, details={"pod": "train-x-abcde"})
+    store = locate.store_of(job)
+    store.put(forged.key, forged.to_bytes(b"k" * 32))
+    for name, page in (("1", b"[" * 200_000), ("2", b"{}"), ("x", b""), ("9" * 40, b"")):
+        store.put(f"{JOB_ID}/attempts/{name}", page)
+
+    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+    assert status.begun(job) == {"attempted": False, "elsewhere": False}

@@ -1,0 +1,167 @@
+"""How a job is waited for: when it is looked at again, and what is told meanwhile, on a clock that takes no time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from servers import user_module
+
+import kinetic
+from kinetic import testing
+from kinetic._backends.clock import FakeClock
+from kinetic._jobs import status, wait
+from kinetic.errors import JobError, JobTimeoutError, StoreUnreachableError
+from kinetic.job_status import JobStatus
+
+
+@pytest.mark.parametrize("was_told", [True, False])
+def test_news_count_whenever_they_come_and_silence_does_not(was_told) -> None:
+    clock = FakeClock()
+
+    def watch(_: str, *, seconds: float) -> bool:
+        clock.sleep(seconds)  # to the very end of the pause
+        return was_told
+
+    place = SimpleNamespace(is_here=False, look_seconds=30.0, watch=watch, clock=clock)
+
+    found = wait.has_news(place, SimpleNamespace(job_id="job"), pause=0.01, looked=clock.monotonic())
+
+    assert found is was_told
+
+
+USER = """
+    import kinetic
+
+    begun = []
+
+    @kinetic.run(accelerator="cpu")
+    def act(number, fails=0):
+        begun.append(number)
+        if len(begun) <= fails:
+            raise ValueError(f"no {number}")
+        print("number", number)
+        return 10 * number
+"""
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with testing.fake_backend(tmp_path, testing.FakeBackend(pending_seconds=60, running_seconds=3600)) as found:
+        yield found
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch, backend):
+    return user_module.imported(tmp_path, USER, monkeypatch)
+
+
+def test_whoever_waits_is_told_of_each_status_once(user) -> None:
+    told: list[JobStatus] = []
+
+    value = user.act.run_async(1).result(on_status_change=told.append)
+
+    assert value == 10
+    assert told == [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.SUCCEEDED]
+
+
+def test_a_timeout_ends_the_waiting_and_not_the_job(user, backend) -> None:
+    job = user.act.run_async(1)
+
+    with pytest.raises(JobTimeoutError, match="has not ended within 1800 s"):
+        job.result(timeout=1800)
+    waited = backend.clock.monotonic()
+
+    assert waited == 1800
+    assert job.status() is JobStatus.RUNNING
+    assert job.result(timeout=3600) == 10
+
+
+def test_a_timeout_of_nothing_looks_once(user) -> None:
+    with pytest.raises(JobTimeoutError, match="it is PENDING"):
+        user.act.run_async(1).result(timeout=0)
+
+
+def test_the_log_is_printed_while_somebody_waits(user, capsys) -> None:
+    user.act.run_async(3).result(stream_logs=True)
+
+    assert capsys.readouterr().out == "number 3\n"
+
+
+def test_a_job_that_failed_is_tried_again_as_often_as_was_asked(user) -> None:
+    assert user.act.with_options(retries=2).run_async(4, fails=2).result() == 40
+    assert len(user.begun) == 3
+
+
+def test_a_job_that_always_fails_raises_after_its_last_try(user) -> None:
+    with pytest.raises(ValueError, match="no 4"):
+        user.act.with_options(retries=1).run_async(4, fails=9).result()
+
+    assert len(user.begun) == 2
+
+
+def test_a_deadline_ends_a_job(user) -> None:
+    with pytest.raises(JobError, match="deadline of 600 s") as raised:
+        user.act.with_options(deadline=600).run_async(1).result()
+
+    assert raised.value.code == "deadline"
+    assert user.begun == []
+
+
+def test_a_job_whose_machine_is_lost_has_failed_and_says_why(user, backend) -> None:
+    job = user.act.run_async(1)
+    backend.lose(job.job_id, "its node was shut down")
+
+    with pytest.raises(JobError, match="its node was shut down"):
+        job.result()
+
+
+def test_a_cancelled_job_is_gone_and_nobody_calls_its_function(user, backend) -> None:
+    job = user.act.run_async(1)
+
+    job.cancel()
+
+    assert job.status() is JobStatus.NOT_FOUND
+    assert (backend.jobs, user.begun) == ([], [])
+
+
+def test_a_store_that_does_not_answer_for_a_while_is_waited_for(user, backend, monkeypatch) -> None:
+    job = user.act.run_async(1)
+    seen = []
+
+    def observe(of):
+        seen.append(backend.clock.monotonic())
+        if 2 <= len(seen) <= 100:
+            raise StoreUnreachableError("the store does not answer")
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+
+    assert job.result() == 10
+    assert len(seen) > 100
+
+
+def test_a_store_that_does_not_answer_for_ten_minutes_ends_the_waiting(user, backend, monkeypatch) -> None:
+    job = user.act.run_async(1)
+    seen = []
+
+    def observe(of):
+        seen.append(backend.clock.monotonic())
+        if len(seen) >= 2:
+            raise StoreUnreachableError("the store does not answer")
+        return status.observe(of)
+
+    monkeypatch.setattr(wait, "observe", observe)
+
+    with pytest.raises(StoreUnreachableError):
+        job.result()
+    assert 600 <= backend.clock.monotonic() - seen[1] < 605
+
+
+def test_a_job_is_attached_to_by_its_id_and_collected(user) -> None:
+    job_id = user.act.run_async(5).job_id
+
+    found = kinetic.attach(job_id)
+
+    assert found.result() == 50
+    assert found.status() is JobStatus.NOT_FOUND  # collected, and history

@@ -1,0 +1,68 @@
+"""Why a job waits, as whoever waits for it is told: what it waits for, and nothing of a job that runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from kinetic._backends.clock import SYSTEM
+from kinetic._backends.kube import diagnosis
+from kinetic._backends.kube.diagnosis import Finding
+from kinetic._jobs import locate, wait
+from kinetic._jobs.status import Snapshot
+from kinetic.job_status import JobStatus
+
+JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
+PENDING = Snapshot(JobStatus.PENDING)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[Finding], tuple[str, str]]:
+    """Return a function that asks why a pending job waits, of a cluster that has a finding; always at once."""
+    now: list[Finding] = []
+    backend = SimpleNamespace(is_here=False, clock=SYSTEM, explain=lambda name: diagnosis.to_diagnosis(now[-1], name))
+    monkeypatch.setattr(locate, "backend_of", lambda _: backend)
+    monkeypatch.setattr(wait, "_REASON_SECONDS", 0.0)
+    reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID))
+
+    def phase(found: Finding) -> tuple[str, str]:
+        now.append(found)
+        return reasons.phase(PENDING)
+
+    return phase
+
+
+def test_a_job_whose_pod_runs_is_nothing_to_warn_of_however_late_the_cluster_counts_it(ask, capsys) -> None:
+    told = [ask(Finding(JobStatus.RUNNING, pod="pod-a")) for _ in range(3)]
+
+    assert told == [("waiting", "")] * 3
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_job_waits_for_is_forgotten_once_its_pod_runs(ask) -> None:
+    ask(Finding(JobStatus.PENDING, what="the machine makes the container"))
+
+    assert ask(Finding(JobStatus.RUNNING, pod="pod-a")) == ("waiting", "")
+
+
+def test_what_waiting_alone_does_not_help_is_told_once_with_what_to_do(ask, capsys) -> None:
+    found = Finding(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True)
+
+    told = [ask(found) for _ in range(3)]
+
+    assert told == [("waiting", "")] * 3  # not once more in other words
+    assert capsys.readouterr().err.splitlines() == [
+        f"kinetic: warning: {JOB_ID}: there is no image x",
+        "why:   404",
+        "next:  look at its name",
+    ]
+
+
+def test_what_a_job_waits_for_after_a_warning_is_told_again(ask, capsys) -> None:
+    ask(Finding(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True))
+
+    told = ask(Finding(JobStatus.PENDING, what="the machine pulls the image x"))
+
+    assert told == ("waiting", "the machine pulls the image x")

@@ -1,0 +1,829 @@
+"""What a project declares: where it is looked for, how it is read, what is taken out and what is refused."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from kinetic import _output as output
+from kinetic._project import dependencies
+from kinetic._project.root import Plan
+from kinetic.errors import OptionError
+
+
+class Tree:
+    """A home folder with a project in it."""
+
+    def __init__(self, home):
+        self.home = home
+        self.root = home / "work" / "project"
+        self.entry = self.root / "app"
+        self.entry.mkdir(parents=True)
+        self.environ = {"HOME": str(home)}
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def find(self, entry="app", **more):
+        plan = Plan(self.root, entry, None, ("",))
+        return dependencies.find(plan, environ=self.environ, **more)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path / "home")
+
+
+def refused(act):
+    with pytest.raises(OptionError) as caught:
+        act()
+    return str(caught.value).splitlines()
+
+
+# ----------------------------------------------------------------------------------------------- where it is looked for
+
+
+def test_the_nearest_level_wins(tree):
+    tree.write("requirements.txt", "far\n")
+    near = tree.write("app/pyproject.toml", '[project]\ndependencies = ["near"]\n')
+
+    found = tree.find()
+
+    assert (found.source, found.kind, found.lines) == (near, "pyproject", ("near",))
+    assert found.notes == (f"dependencies come from {near}",)
+
+
+def test_on_one_level_requirements_win_over_a_pyproject(tree):
+    file = tree.write("app/requirements.txt", "six\n")
+    tree.write("app/pyproject.toml", '[project]\ndependencies = ["near"]\n')
+
+    found = tree.find()
+
+    assert (found.source, found.kind, found.lines) == (file, "requirements", ("six",))
+    assert found.notes == (f"dependencies come from {file}; pyproject.toml beside it is not read",)
+
+
+def test_a_folder_with_the_name_of_a_file_is_passed_over(tree):
+    (tree.entry / "requirements.txt").mkdir()
+    file = tree.write("requirements.txt", "six\n")
+
+    assert tree.find().source == file
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.write_text("gitdir: …")])
+def test_the_climb_ends_with_the_level_that_holds_git(tree, make):
+    tree.write("../requirements.txt", "outside\n")
+    make(tree.root / ".git")
+
+    found = tree.find()
+
+    assert (found.source, found.kind, found.lines) == (None, "none", ())
+    climbed = f"no requirements.txt or pyproject.toml from {tree.entry} up to {tree.root}"
+    assert found.notes == (f"{climbed}: only base packages will be installed",)
+
+
+def test_the_level_that_holds_git_is_looked_at_itself(tree):
+    (tree.root / ".git").mkdir()
+    file = tree.write("requirements.txt", "six\n")
+
+    found = tree.find()
+
+    assert found.source == file
+    assert found.notes == (f"dependencies come from {file}",)
+
+
+def test_the_climb_ends_with_the_home_folder(tree):
+    (tree.home.parent / "requirements.txt").write_text("outside\n")
+
+    assert tree.find().source is None
+
+    (tree.home / "requirements.txt").write_text("six\n")
+
+    assert tree.find().source == tree.home / "requirements.txt"
+
+
+def test_the_climb_ends_at_the_home_folder_through_a_link_too(tree, tmp_path):
+    (tmp_path / "requirements.txt").write_text("outside\n")
+    (tmp_path / "link").symlink_to(tree.home)
+    tree.environ = {"HOME": str(tmp_path / "link")}
+
+    assert tree.find().source is None
+
+
+def test_a_file_may_lie_above_the_folder_that_ships(tree):
+    file = tree.write("../requirements.txt", "six\n")
+
+    found = tree.find()
+
+    assert found.source == file.resolve()
+    assert found.lines == ("six",)
+
+
+def test_a_file_above_the_code_is_told_where_no_git_ties_them_together(tree):
+    file = tree.write("requirements.txt", "six\n")
+
+    assert tree.find().notes[1] == f"{file} lies above {tree.entry}, and no .git shows that the two belong together"
+    assert len(tree.find(entry="").notes) == 1
+
+
+# ----------------------------------------------------------------------------------------------------- requirements.txt
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", ()),
+        ("# nothing\n\n   \n", ()),
+        ("six\nnumpy >= 1\n", ("six", "numpy >= 1")),
+        ("six # why\n  numpy\t>=1  # because\r\n", ("six", "numpy >=1")),
+        ("pkg @ https://a/b#egg=pkg\n", ("pkg @ https://a/b#egg=pkg",)),
+        ("six \\\n  >=1,\\\n  <2\nnext", ("six >=1, <2", "next")),
+        ("six==1 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n", ("six==1 --hash=sha256:aa --hash=sha256:bb",)),
+        ("six==1\n    --hash=sha256:aa\nnext\n", ("six==1 --hash=sha256:aa", "next")),
+        ("six \\   \n>=1\n", ("six >=1",)),
+        ("six \\\n# a comment ends it \\\nnext\n", ("six", "next")),
+        ("six \\", ("six",)),
+        ("--index-url https://host/simple\nsix\n", ("--index-url https://host/simple", "six")),
+        ("--pre\nsix\n", ("--pre", "six")),
+        ("\ufeffsix\n", ("six",)),
+    ],
+)
+def test_the_lines_of_a_requirements_file(tree, text, lines):
+    tree.write("app/requirements.txt", "")
+    (tree.entry / "requirements.txt").write_bytes(text.encode())
+
+    assert tree.find().lines == lines
+
+
+def test_a_file_that_is_not_text_is_told(tree):
+    (tree.entry / "requirements.txt").write_bytes(b"six\n\xff\n")
+
+    what, why, next_ = refused(tree.find)
+
+    assert what == f"the dependencies in {tree.entry / 'requirements.txt'} cannot be read [dependency]"
+    assert why.startswith("why:   UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff")
+    assert next_ == "next:  correct the file: it must be readable, and UTF-8"
+
+
+def test_extras_say_nothing_about_a_requirements_file(tree):
+    file = tree.write("app/requirements.txt", "six\n")
+
+    assert tree.find(extras=["train"]).notes[1] == f"extras have no meaning for {file}: train"
+
+
+# ------------------------------------------------------------------------------------------------------ what is removed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jax",
+        "jaxlib",
+        "libtpu",
+        "libtpu-nightly",
+        "LibTPU_nightly==0.1",
+        "JAX",
+        "jax[cuda12]",
+        "jax [tpu] >= 0.4",
+        "jax==0.4.30",
+        "jax>=0.4,<1",
+        "jax~=0.4",
+        "jax!=1",
+        "jax===0.4",
+        "jax (>=0.4)",
+        "jax; python_version < '3.12'",
+        "jax @ https://host/jax-0.4-py3-none-any.whl",
+        "jax@https://host/jax-0.4-py3-none-any.whl",
+        "jax --hash=sha256:aa",
+        "jax==0.4 # kn: keep",
+        "jax==0.4 # kn:keeper",
+    ],
+)
+def test_jax_is_left_to_the_base(tree, line):
+    file = tree.write("app/requirements.txt", f"six\n{line}\n")
+
+    found = tree.find()
+
+    assert found.lines == ("six",)
+    text = line.partition(" #")[0]
+    assert found.filtered == (text,)
+    told = f"not installed from {file}, because the base environment brings its own JAX: {text}"
+    assert found.notes[1:] == (f"{told} ('# kn:keep' on the line keeps it)",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jax==0.4 # kn:keep",
+        "jax==0.4 #kn:keep",
+        "jax==0.4  #  kn:keep, the pod's one is too old",
+        "jax==0.4 \\\n  --hash=sha256:aa # kn:keep",
+        "jax-cuda12-plugin",
+        "jaxtyping",
+        "flax",
+        "jax_extra",
+        "nvidia-cublas-cu12",
+        "libtpu-nightly-tools",
+        "--find-links https://host/jax",
+        "-e git+https://host/jax#egg=jax",
+    ],
+)
+def test_everything_else_stays(tree, line):
+    tree.write("app/requirements.txt", f"{line}\n")
+
+    found = tree.find()
+
+    assert len(found.lines) == 1
+    assert found.filtered == ()
+    assert len(found.notes) == 1
+
+
+def test_one_line_names_everything_that_was_removed(tree):
+    tree.write("app/requirements.txt", "jax==0.4 \\\n  --hash=sha256:aa\nsix==1 \\\n  --hash=sha256:bb\njaxlib\n")
+
+    found = tree.find()
+
+    assert found.lines == ("six==1 --hash=sha256:bb",)
+    assert found.filtered == ("jax==0.4 --hash=sha256:aa", "jaxlib")
+    assert sum("brings its own JAX: jax==0.4 --hash=sha256:aa, jaxlib (" in note for note in found.notes) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
+
+PATH, FOLDER = "it names a path of this machine", "it installs from a folder of this machine"
+URL, INCLUDE, LOOK = (
+    "it names a file of this machine",
+    "it includes another file",
+    "it looks into a folder of this machine",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("-e .", FOLDER),
+        ("-e ./lib", FOLDER),
+        ("-e./lib", FOLDER),
+        ("-e lib", FOLDER),
+        ("-e '../my lib'", FOLDER),
+        ("--editable ../lib", FOLDER),
+        ("--editable=../lib", FOLDER),
+        ("-e git+/srv/lib", FOLDER),
+        ("-e file:///srv/lib", URL),
+        ("-e git+file:///srv/lib", URL),
+        ("-r other.txt", INCLUDE),
+        ("-rother.txt", INCLUDE),
+        ("--requirement other.txt", INCLUDE),
+        ("--requirement=other.txt", INCLUDE),
+        ("-r https://host/other.txt", INCLUDE),
+        ("-c limits.txt", INCLUDE),
+        ("-climits.txt", INCLUDE),
+        ("--constraint limits.txt", INCLUDE),
+        ("--pre -r other.txt", INCLUDE),
+        ("-f ./wheels", LOOK),
+        ("-f./wheels", LOOK),
+        ("--find-links wheels", LOOK),
+        ("--find-links=/srv/wheels", LOOK),
+        ("--find-links file:///srv/wheels", URL),
+        ("--index-url ./simple", LOOK),
+        ("-i ./simple", LOOK),
+        ("--extra-index-url=./simple", LOOK),
+        ("--index-url https://host/simple --extra-index-url ./more", LOOK),
+        ("file:///srv/x.whl", URL),
+        ("x @ file:///srv/x.whl", URL),
+        ("x@file:x.whl", URL),
+        ("x @ FILE:///srv/x.whl", URL),
+        (".", PATH),
+        ("..", PATH),
+        (".[train]", PATH),
+        ("./lib", PATH),
+        ("../lib", PATH),
+        (".\\lib", PATH),
+        ("..\\lib", PATH),
+        ("/srv/lib", PATH),
+        ("/srv/x.whl", PATH),
+        ("~/x.whl", PATH),
+        ("~", PATH),
+        ("wheels/x.whl", PATH),
+        ("wheels\\x.whl", PATH),
+        ("x.whl", PATH),
+        ("x-1.0.tar.gz; python_version > '3'", PATH),
+        ("C:\\wheels\\x", PATH),
+        ("C:/wheels/x", PATH),
+        ("x @ ./x", PATH),
+        ("x@./x", PATH),
+        ("x @ /srv/x", PATH),
+        ("x[y]@../x", PATH),
+        ("x @ x.whl", PATH),
+        ("x @ ${PROJECT_ROOT}/x", PATH),
+        ("${PROJECT_ROOT}/x", PATH),
+    ],
+)
+def test_what_only_this_machine_has_is_refused_with_file_and_line(tree, line, reason):
+    file = tree.write("app/requirements.txt", f"six\n\n{line} # here\n")
+
+    what, why, next_ = refused(tree.find)
+
+    assert what == f"{file}, line 3 cannot be carried out in a job: {line} [dependency]"
+    assert why == f"why:   {reason}; an environment is built from this one file, here as on a cluster"
+    assert next_.startswith("next:  ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "six",
+        "six.moves",
+        "six==1.16.0; sys_platform == 'linux'",
+        "x @ https://host/x.whl",
+        "x @ git+https://host/x@main",
+        "x @ git+ssh://git@host/x",
+        "https://host/x.whl",
+        "git+https://host/x.git",
+        "-e git+https://host/x.git#egg=x",
+        "-e https://host/x.zip",
+        "-e hg+https://host/x",
+        "-e git+git@host:x.git",
+        "--find-links https://host/wheels/index.html",
+        "--index-url https://${TOKEN}@host/simple",
+        "--extra-index-url ${INDEX}",
+        "-i https://host/simple",
+        "--no-binary x",
+        "six # see ./notes.txt and file:///srv",
+    ],
+)
+def test_what_any_machine_can_reach_is_not_refused(tree, line):
+    tree.write("app/requirements.txt", f"{line}\n")
+
+    assert len(tree.find().lines) == 1
+
+
+def test_a_line_begins_where_its_first_part_stands(tree):
+    file = tree.write("app/requirements.txt", "six \\\n  >=1\nx \\\n  @ ./x\n")
+
+    assert refused(tree.find)[0] == f"{file}, line 3 cannot be carried out in a job: x @ ./x [dependency]"
+
+
+# ------------------------------------------------------------------------------------------------------- pyproject.toml
+
+
+def test_a_pyproject_gives_its_main_dependencies(tree):
+    file = tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        requires-python = ">=3.11"
+        dependencies = ["six==1.16.0", 'numpy>=1; python_version < "4"', "jax[cuda12]"]
+        [project.optional-dependencies]
+        train = ["idna"]
+        [dependency-groups]
+        dev = ["pytest"]
+        """,
+    )
+
+    found = tree.find()
+
+    assert found.source == file
+    assert found.lines == ("six==1.16.0", 'numpy>=1; python_version < "4"')
+    assert found.filtered == ("jax[cuda12]",)
+    assert found.requires_python == ">=3.11"
+    assert len(found.notes) == 2  # the other tables are passed over in silence, since the main one is there
+
+
+@pytest.mark.parametrize("comment", ["# kn:keep", "#kn:keep"])
+def test_a_comment_beside_a_string_of_toml_keeps_it(tree, comment):
+    tree.write("app/pyproject.toml", f"[project]\ndependencies = [\n  'jax==0.4', {comment}\n  'jaxlib',\n]\n")
+
+    found = tree.find()
+
+    assert (found.lines, found.filtered) == (("jax==0.4",), ("jaxlib",))
+
+
+def test_a_comment_inside_a_string_of_toml_keeps_it_too(tree):
+    tree.write("app/pyproject.toml", '[project]\ndependencies = ["jax==0.4 # kn:keep"]\n')
+
+    assert tree.find().lines == ("jax==0.4",)
+
+
+UNREAD = {
+    "[tool.poetry.dependencies]": '[tool.poetry.dependencies]\nsix = "*"\n',
+    "[dependency-groups]": '[dependency-groups]\ndev = ["six"]\n',
+    "[project.optional-dependencies]": '[project.optional-dependencies]\ntrain = ["six"]\n',
+    'dynamic = ["dependencies"]': '[project]\ndynamic = ["version", "dependencies"]\n',
+}
+
+
+@pytest.mark.parametrize(("name", "text"), UNREAD.items(), ids=list(UNREAD))
+def test_tables_that_are_not_read_are_named_as_they_stand_in_the_file(tree, name, text, capsys, monkeypatch):
+    monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
+    file = tree.write("app/pyproject.toml", text)
+
+    note = tree.find().notes[1]
+    output.warn(note)
+
+    told = f"{file} has no dependencies in [project]: only base packages will be installed; not read: {name}"
+    assert note == told
+    assert capsys.readouterr().err == f"kinetic: warning: {told}\n"
+
+
+def test_all_tables_that_are_not_read_stand_in_one_note(tree):
+    tree.write("app/pyproject.toml", UNREAD['dynamic = ["dependencies"]'] + "".join([*UNREAD.values()][:3]))
+
+    assert tree.find().notes[1].endswith(f"not read: {', '.join(UNREAD)}")
+
+
+@pytest.mark.parametrize("text", ["", "[tool.ruff]\n", '[project]\nname = "x"\n', "[project]\ndependencies = []\n"])
+def test_a_pyproject_without_dependencies_ends_the_search(tree, text):
+    tree.write("requirements.txt", "far\n")
+    file = tree.write("app/pyproject.toml", text)
+
+    found = tree.find()
+
+    assert (found.source, found.lines) == (file, ())
+    assert found.notes[1] == f"{file} has no dependencies in [project]: only base packages will be installed"
+
+
+EXTRAS = """
+[project]
+name = "The.Project"
+dependencies = ["six"]
+[project.optional-dependencies]
+Deep_Learning = ["torch"]
+data = ["polars", "six"]
+all = ["the-project[deep-learning, data]", "the_project[all]"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("extras", "lines"),
+    [
+        ([], ("six",)),
+        (["deep-learning"], ("six", "torch")),
+        (["data", "DEEP.learning", "data"], ("six", "polars", "torch")),
+        (["all"], ("six", "polars", "torch")),
+    ],
+)
+def test_extras_that_the_project_wants_are_installed(tree, extras, lines):
+    tree.write("app/pyproject.toml", EXTRAS)
+
+    assert tree.find(extras=extras).lines == lines
+
+
+def test_an_extra_that_there_is_not_is_refused(tree):
+    file = tree.write("app/pyproject.toml", EXTRAS)
+
+    assert refused(lambda: tree.find(extras=["train"])) == [
+        f"{file} has no extra 'train' [dependency]",
+        ("why:   'extras' of [tool.kinetic] wants it; [project.optional-dependencies] has Deep_Learning, data, all"),
+        "next:  correct 'extras', or add the extra",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[project", "it is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+        ("project = 1", "[project] is not a table"),
+        ("[project]\ndependencies = 'six'", "'dependencies' of [project] is not a list of strings"),
+        ("[project]\ndependencies = [1]", "'dependencies' of [project] is not a list of strings"),
+        ("[project]\nrequires-python = 3", "'requires-python' is not a string"),
+        ("[project]\noptional-dependencies = 1", "[project.optional-dependencies] is not a table"),
+    ],
+)
+def test_a_malformed_pyproject_is_told(tree, text, why):
+    (tree.entry / "pyproject.toml").write_text(text)
+
+    assert refused(tree.find) == [
+        f"the dependencies in {tree.entry / 'pyproject.toml'} cannot be read [dependency]",
+        f"why:   {why}",
+        "next:  correct the file",
+    ]
+
+
+def test_an_option_among_requirements_is_refused_with_its_line(tree):
+    file = tree.write("app/pyproject.toml", '[project]\ndependencies = [\n  "--pre",\n]\n')
+
+    what, why, _ = refused(tree.find)
+
+    assert what == f"the dependencies in {file}, line 3, cannot be read [dependency]"
+    assert why == "why:   '--pre' is an option of pip and not a requirement"
+
+
+def test_a_path_in_a_pyproject_is_refused_with_its_line(tree):
+    file = tree.write("app/pyproject.toml", '[project]\ndependencies = [\n  "x @ file:///srv/x",\n]\n')
+
+    what, _, next_ = refused(tree.find)
+
+    assert what == f"{file}, line 3 cannot be carried out in a job: x @ file:///srv/x [dependency]"
+    assert "publish it" in next_
+
+
+def test_a_package_that_uv_takes_from_elsewhere_is_never_taken_from_the_index(tree):
+    file = tree.write(
+        "app/pyproject.toml",
+        """
+        [project]
+        dependencies = ["My_Lib"]
+        [tool.uv.sources]
+        my-lib = { path = "../lib" }
+        other = { path = "x" }
+        """,
+    )
+
+    assert refused(tree.find) == [
+        f"{file} takes my-lib from a place of its own [dependency]",
+        "why:   [tool.uv.sources] names it, and the index may hold another package called my-lib",
+        "next:  run uv lock beside a pyproject.toml; or write the address itself: name @ git+https://…",
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- uv.lock
+
+
+def lock(tree, *lines, declared='"six", "jax"'):
+    """Write a project with a lock, and return what stands in for uv and the calls that it got."""
+    tree.write(
+        "app/pyproject.toml", f"[project]\ndependencies = [{declared}]\n[project.optional-dependencies]\nx = []\n"
+    )
+    tree.write("app/uv.lock", "version = 1\n")
+    calls = []
+
+    def export(folder, extras):
+        calls.append((folder, list(extras)))
+        return lines
+
+    return export, calls
+
+
+def test_a_lock_beside_a_pyproject_decides_the_versions(tree):
+    export, calls = lock(tree, "six==1.16.0", "jax==0.10.2 ; python_version < '3.12'", "jaxlib==0.10.2")
+
+    found = tree.find(extras=["x"], export=export)
+
+    assert calls == [(tree.entry, ["x"])]
+    assert (found.source, found.kind) == (tree.entry / "uv.lock", "lock")
+    assert found.lines == ("six==1.16.0",)
+    assert found.filtered == ("jax==0.10.2 ; python_version < '3.12'", "jaxlib==0.10.2")
+    assert found.notes[0] == f"dependencies come from {tree.entry / 'uv.lock'}"
+
+
+def test_who_keeps_jax_keeps_all_of_the_locked_jax(tree):
+    export, _ = lock(tree, "jax==0.10.2", "jaxlib==0.10.2", declared='"jax # kn:keep"')
+
+    found = tree.find(export=export)
+
+    assert (found.lines, found.filtered) == (("jax==0.10.2", "jaxlib==0.10.2"), ())
+
+
+def test_a_lock_that_lacks_a_dependency_is_told(tree):
+    export, _ = lock(tree, "jax==0.10.2")
+
+    assert (
+        f"{tree.entry / 'uv.lock'} does not hold six: bring it up to date with uv lock"
+        in tree.find(export=export).notes
+    )
+
+
+def test_a_path_in_a_lock_is_refused(tree):
+    export, _ = lock(tree, "-e ./lib")
+
+    what, *_ = refused(lambda: tree.find(export=export))
+
+    assert what == f"{tree.entry / 'uv.lock'} cannot be carried out in a job: -e ./lib [dependency]"
+
+
+def test_a_lock_knows_where_a_package_of_ones_own_comes_from(tree):
+    export, _ = lock(tree, "six @ git+https://host/six@abc")
+    with (tree.entry / "pyproject.toml").open("a") as file:
+        file.write('[tool.uv.sources]\nsix = { git = "https://host/six" }\n')
+
+    assert tree.find(export=export).lines == ("six @ git+https://host/six@abc",)
+
+
+def test_a_lock_that_nobody_can_read_is_passed_over_with_a_note(tree):
+    lock(tree)
+
+    found = tree.find()
+
+    assert (found.kind, found.lines) == ("pyproject", ("six",))
+    assert f"{tree.entry / 'uv.lock'} is not read here" in found.notes
+
+
+def test_requirements_win_over_a_lock_too(tree):
+    export, calls = lock(tree, "six==1")
+    tree.write("app/requirements.txt", "idna\n")
+
+    assert tree.find(export=export).lines == ("idna",)
+    assert calls == []
+
+
+# ------------------------------------------------------------------------------------------ metadata on top of a script
+
+SCRIPT = """
+#!/usr/bin/env python
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "six==1.16.0",
+#
+#   "jax==0.4",  # kn:keep
+#   "jaxlib",
+# ]
+# ///
+import six
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_metadata_of_a_script_wins_over_every_file(tree, newline):
+    tree.write("app/requirements.txt", "idna\n")
+    script = tree.entry / "main.py"
+    script.write_bytes(SCRIPT.replace("\n", newline).encode())
+
+    found = tree.find(script=str(script))
+
+    assert (found.source, found.kind) == (script, "script")
+    assert (found.lines, found.filtered) == (("six==1.16.0", "jax==0.4"), ("jaxlib",))
+    assert found.requires_python == ">=3.11"
+    assert found.notes[0] == f"dependencies come from the metadata of {script}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import six\n", "# /// script\n", "# /// pyproject\n# dependencies = ['x']\n# ///\n", "'# /// script'\n", ""],
+)
+def test_a_script_without_metadata_leaves_it_to_the_files(tree, text):
+    file = tree.write("app/requirements.txt", "idna\n")
+    script = tree.write("app/main.py", text)
+
+    assert tree.find(script=str(script)).source == file
+
+
+def test_a_script_with_metadata_and_no_dependencies_needs_none(tree):
+    tree.write("app/requirements.txt", "idna\n")
+    script = tree.write("app/main.py", '# /// script\n# requires-python = ">=3.11"\n# ///')
+
+    assert tree.find(script=str(script)).lines == ()
+
+
+def test_a_script_in_another_encoding_is_read(tree):
+    script = tree.entry / "main.py"
+    script.write_bytes(b"# coding: latin-1\n# /// script\n# dependencies = ['six']\n# ///\nname = '\xe9'\n")
+
+    assert tree.find(script=str(script)).lines == ("six",)
+
+
+def test_the_metadata_of_an_installed_module_is_not_the_users(tree, tmp_path):
+    installed = tmp_path / "site-packages" / "theirs.py"
+    installed.parent.mkdir()
+    installed.write_text(SCRIPT)
+
+    assert tree.find(script=str(installed)).kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (SCRIPT + SCRIPT, "it has more than one block '# /// script'"),
+        ("# /// script\n# dependencies = 'six'\n# ///\n", "'dependencies' is no list of strings"),
+        ("# /// script\n# dependencies = [\n# ///\n", "it is not TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_malformed_metadata_is_told(tree, text, why):
+    script = tree.write("app/main.py", text)
+
+    what, second, _ = refused(lambda: tree.find(script=str(script)))
+
+    assert what == f"the dependencies in {script} cannot be read [dependency]"
+    assert second == f"why:   {why}"
+
+
+def test_a_path_in_the_metadata_is_refused_with_the_line_of_the_script(tree):
+    script = tree.write("app/main.py", "# /// script\n# dependencies = [\n#   'x @ ./x',\n# ]\n# ///\n")
+
+    assert refused(lambda: tree.find(script=str(script)))[0].startswith(f"{script}, line 3 cannot be carried out")
+
+
+def test_a_function_without_a_file_leaves_it_to_the_files(tree):
+    tree.write("app/requirements.txt", "idna\n")
+
+    assert tree.find(script=None).lines == ("idna",)
+
+
+# ----------------------------------------------------------------------------------------------------------- the result
+
+
+def test_the_digest_follows_what_is_installed_and_nothing_else(tree):
+    def digest(text):
+        tree.write("app/requirements.txt", text)
+        return tree.find().digest
+
+    plain = digest("six\nidna\n")
+
+    assert digest("# a comment\nsix   # why\n\nidna\n") == plain
+    assert digest("six\nidna==3\n") != plain
+    assert digest("six\nidna\njax\n") != plain
+    assert digest("six\nidna\njax==1\n") == digest("six\nidna\njaxlib\n")  # either way the base brings its own
+
+
+def test_every_note_is_given_once(tree):
+    tree.write("app/requirements.txt", "jax\njax\n")
+
+    notes = tree.find().notes
+
+    assert len(notes) == len(set(notes)) == 2
+
+
+def test_a_refusal_can_be_caught_as_the_documents_say(tree):
+    tree.write("app/requirements.txt", "-e .\n")
+
+    with pytest.raises(ValueError, match=r"line 1 cannot be carried out"):
+        tree.find()
+
+
+# ------------------------------------------------------------------------------------------------- our own distribution
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kinetic",
+        "kinetic-jobs==0.1",
+        "Kinetic_Jobs[gke]>=0.1 ; python_version > '3'",
+        "kinetic.jobs",
+        "kinetic [gke]",
+        "kinetic==1 --hash=sha256:ab",
+        "kinetic @ https://host/x.whl",
+        "kinetic-jobs @ file:///home/me/kinetic",  # as pip freeze writes what came from a clone
+        "-e git+https://host/fork.git@1#egg=kinetic_jobs",
+        "--editable=git+ssh://git@host/kinetic.git",
+        "git+https://host/me/kinetic",
+        "git+https://host/me/Kinetic.git@v1",
+        "https://host/kinetic_jobs-0.1.0-py3-none-any.whl",
+        "https://host/kinetic-0.1.0.tar.gz#sha256=ab",
+        "https://host/me/kinetic/archive/main.zip",
+        "/home/me/dist/kinetic_jobs-0.1.0-py3-none-any.whl",
+    ],
+)
+def test_our_own_name_is_never_installed(tree, line):
+    file = tree.write("requirements.txt", f"six\n{line}\n")
+
+    found = tree.find()
+
+    assert found.lines == ("six",)
+    assert found.notes[-1] == f"not installed from {file}, because every job brings its own kinetic: {line}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kinetic-utils",
+        "kineticjobs",
+        "my-kinetic==1",
+        "git+https://host/kinetic/other.git",
+        "https://host/kinetic_utils-1-py3-none-any.whl",
+        "https://host/kinetic-utils-1.tar.gz",
+        "other @ git+https://host/me/kinetic",
+    ],
+)
+def test_a_name_that_only_resembles_ours_stays(tree, line):
+    tree.write("requirements.txt", f"{line}\n")
+
+    assert tree.find().lines == (line,)
+
+
+def test_what_our_extras_bring_for_jobs_is_installed_without_us(tree):
+    tree.write("requirements.txt", "kinetic-jobs[gke, HF]>=0.1 ; python_version > '3'\n")
+
+    assert tree.find().lines == ('datasets>=3 ; python_version > "3"',)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "p"\nversion = "1"\ndependencies = ["kinetic[gke]", "six"]\n'),
+        ("script.py", '# /// script\n# dependencies = ["kinetic[gke]", "six"]\n# ///\n'),
+    ],
+)
+def test_our_own_name_is_taken_off_every_kind_of_list(tree, name, text):
+    file = tree.write(name, text)
+
+    found = tree.find(script=str(file) if name == "script.py" else None)
+
+    assert found.lines == ("six",)
+    assert f"not installed from {file}, because every job brings its own kinetic: kinetic[gke]" in found.notes
+
+
+def test_our_own_name_is_taken_off_a_lock(tree):
+    tree.write("pyproject.toml", '[project]\ndependencies = ["kinetic-jobs", "six"]\n')
+    tree.write("uv.lock", "")
+
+    found = tree.find(
+        export=lambda *_: ["kinetic-jobs==0.1 \\", "    --hash=sha256:ab", "six==1 \\", "    --hash=sha256:cd"]
+    )
+
+    assert found.lines == ("six==1 --hash=sha256:cd",)

@@ -1,0 +1,298 @@
+"""How imported modules reach the job, and which of them were edited since."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import types
+
+import pytest
+
+import kinetic
+from kinetic._project import modules
+from kinetic._project.modules import classify, stale_modules
+from kinetic._project.root import find_root
+
+SOURCE = '''
+"""A module."""
+import functools
+
+RATE = 0.1
+LATER = RATE * 2
+
+def train(x=1):
+    return x + 1
+
+def decorate(function):
+    @functools.wraps(function)
+    def inner(*args):
+        return function(*args)
+    return inner
+
+@decorate
+def wrapped():
+    return "wrapped"
+
+@functools.lru_cache
+def cached():
+    return "cached"
+
+class Model:
+    def fit(self):
+        return [number for number in range(3)]
+
+    @property
+    def name(self):
+        return "name"
+
+    @classmethod
+    def make(cls):
+        return cls()
+
+    class Inner:
+        def deep(self):
+            return lambda: 7
+'''
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project below an own home folder, on sys.path; its modules are forgotten afterwards."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KINETIC_PACKAGE_ROOT", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "pyproject.toml").touch()
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder, path, source=SOURCE):
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(source)
+    importlib.invalidate_caches()
+
+
+def load(name, path):
+    """Import a file under a name that no importer would find it by."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def plan_of(project):
+    write(project, "kn_entry.py")
+    return find_root(importlib.import_module("kn_entry").train)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("kn_one.py", "kn_one"),
+        ("kn_pkg/__init__.py", "kn_pkg"),
+        ("kn_pkg/sub.py", "kn_pkg.sub"),
+        ("kn_ns/sub.py", "kn_ns.sub"),
+    ],
+)
+def test_a_module_of_the_project_ships(project, path, name):
+    write(project, path)
+    if path == "kn_pkg/sub.py":
+        write(project, "kn_pkg/__init__.py", "")
+
+    assert classify(importlib.import_module(name), plan_of(project)).kind == "ships"
+
+
+def test_a_namespace_package_of_the_project_ships(project):
+    write(project, "kn_space/sub.py")
+    importlib.import_module("kn_space.sub")
+
+    assert classify(sys.modules["kn_space"], plan_of(project)).kind == "ships"
+
+
+def test_a_module_that_is_reached_through_a_folder_on_the_path_ships(project, monkeypatch):
+    write(project, "src/kn_two.py")
+    monkeypatch.syspath_prepend(str(project / "src"))
+
+    assert classify(importlib.import_module("kn_two"), plan_of(project)).kind == "ships"
+
+
+@pytest.mark.parametrize("name", ["json", "sys", "os", "zipimport", "_json", "collections.abc", "importlib.machinery"])
+def test_the_standard_library_is_installed(project, name):
+    assert classify(importlib.import_module(name), plan_of(project)).kind == "installed"
+
+
+def test_an_installed_package_is_installed(project):
+    assert classify(pytest, plan_of(project)).kind == "installed"
+
+
+def test_kinetic_is_installed_wherever_it_lies(project):
+    assert classify(kinetic, plan_of(project)).kind == "installed"
+    assert classify(modules, plan_of(project)).kind == "installed"
+
+
+@pytest.mark.parametrize("environment", [".venv", "odd-name"])
+def test_a_package_in_an_environment_below_the_root_is_never_first_party(project, monkeypatch, environment):
+    packages = project / environment / "lib" / "python3.11" / "site-packages"
+    write(packages, "kn_numpy/__init__.py")
+    (project / environment / "pyvenv.cfg").touch()
+    monkeypatch.syspath_prepend(str(packages))
+
+    assert classify(importlib.import_module("kn_numpy"), plan_of(project)).kind == "installed"
+
+
+def test_a_folder_that_packages_were_installed_into_is_installed(project, tmp_path, monkeypatch):
+    write(tmp_path / "target", "kn_tool.py")
+    (tmp_path / "target" / "kn_tool-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "target"))
+
+    assert classify(importlib.import_module("kn_tool"), plan_of(project)).kind == "installed"
+
+
+def test_a_module_outside_the_project_goes_by_value_with_the_reason(project, tmp_path, monkeypatch):
+    write(tmp_path / "elsewhere", "kn_far.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+
+    standing = classify(importlib.import_module("kn_far"), plan_of(project))
+
+    assert standing.kind == "by-value"
+    assert "outside the project" in standing.reason
+
+
+def test_a_module_that_the_ignore_file_leaves_out_goes_by_value_with_the_line(project):
+    write(project, "private/__init__.py", "")
+    write(project, "private/kn_hidden.py")
+    plan = plan_of(project)
+    module = importlib.import_module("private.kn_hidden")
+    assert classify(module, plan).kind == "ships"
+
+    (project / ".kineticignore").write_text("# mine\nprivate/\n")
+
+    assert classify(module, plan).kind == "by-value"
+    assert ".kineticignore line 2: private/" in classify(module, plan).reason
+
+
+def test_a_module_that_the_job_would_find_under_another_name_goes_by_value(project):
+    write(project, "deep/kn_odd.py")
+    module = load("kn_other_name", project / "deep" / "kn_odd.py")
+
+    standing = classify(module, plan_of(project))
+
+    assert standing.kind == "by-value"
+    assert "kn_other_name" in standing.reason
+
+
+def test_a_module_that_another_file_hides_in_the_job_goes_by_value(project, monkeypatch):
+    write(project, "late/kn_twice.py")
+    module = load("kn_twice", project / "late" / "kn_twice.py")
+    write(project, "kn_twice.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(project / "late")])
+
+    standing = classify(module, plan_of(project))
+
+    assert standing.kind == "by-value"
+    assert "another file" in standing.reason
+
+
+def test_modules_without_a_file_and_the_script_go_by_value(project):
+    plan = plan_of(project)
+
+    assert classify(types.ModuleType("kn_made_up"), plan).kind == "by-value"
+    assert classify(types.ModuleType("__main__"), plan).kind == "by-value"
+
+
+def test_a_module_whose_attributes_misbehave_is_still_classified(project):
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            if name == "__path__":
+                raise RuntimeError("not yet")
+            return super().__getattribute__(name)
+
+    assert classify(Lazy("kn_lazy"), plan_of(project)).kind == "by-value"
+
+
+def test_an_unchanged_project_has_no_stale_modules(project):
+    write(project, "kn_still.py")
+    importlib.import_module("kn_still")
+
+    assert stale_modules(plan_of(project), since=0) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return x + 1", "return x + 2"),
+        ("return x + 1", "return x - 1"),
+        ('"wrapped"', '"changed"'),
+        ('"cached"', '"changed"'),
+        ("range(3)", "range(4)"),
+        ('"name"', '"changed"'),
+        ("return cls()", "return cls"),
+        ("lambda: 7", "lambda: 8"),
+        ("RATE = 0.1", "RATE = 0.2"),
+        ("def train(x=1):\n    return x + 1", ""),
+        ("def train(x=1):", "def train(x=1:"),
+        ("def fit(self):", "def fit(self, more):"),
+    ],
+)
+def test_an_edit_that_a_job_would_feel_is_seen(project, old, new):
+    write(project, "kn_edited.py")
+    importlib.import_module("kn_edited")
+    plan = plan_of(project)
+    assert old in SOURCE
+    write(project, "kn_edited.py", SOURCE.replace(old, new))
+
+    assert stale_modules(plan, since=0) == ["kn_edited"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("import functools", "# a comment\n\n\nimport functools"),
+        ("return x + 1", "return (\n        x + 1\n    )  # more"),
+        ("def train", "def added():\n    return 1\n\ndef train"),
+        ('"""A module."""', '"""Another docstring."""'),
+    ],
+)
+def test_an_edit_that_no_job_would_feel_is_none(project, old, new):
+    write(project, "kn_tidied.py")
+    importlib.import_module("kn_tidied")
+    plan = plan_of(project)
+    assert old in SOURCE
+    write(project, "kn_tidied.py", SOURCE.replace(old, new))
+
+    assert stale_modules(plan, since=0) == []
+
+
+def test_a_deleted_source_is_stale(project):
+    write(project, "kn_gone.py")
+    importlib.import_module("kn_gone")
+    plan = plan_of(project)
+    (project / "kn_gone.py").unlink()
+    (project / "kn_gone.py").touch()
+
+    assert stale_modules(plan, since=0) == ["kn_gone"]
+
+
+def test_files_older_than_the_process_are_not_looked_at(project):
+    write(project, "kn_old.py")
+    module = importlib.import_module("kn_old")
+    plan = plan_of(project)
+    write(project, "kn_old.py", SOURCE.replace("x + 1", "x + 2"))
+    changed = (project / "kn_old.py").stat().st_mtime
+
+    assert stale_modules(plan, since=changed + 1) == []
+    assert stale_modules(plan) == [module.__name__]
+
+
+def test_the_start_of_this_process_lies_between_boot_and_now():
+    import time
+
+    assert 0 < time.time() - modules.started() < 3600 * 24
+    assert json  # keeps the import that the parametrized names rely on

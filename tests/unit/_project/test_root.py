@@ -1,0 +1,315 @@
+"""From a function to the folder that ships."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kinetic
+from kinetic._project.root import Plan, find_root, innermost
+from kinetic.errors import ProjectRootError
+
+SOURCE = """
+import functools
+
+def train(x=1):
+    return x
+
+def decorate(function):
+    @functools.wraps(function)
+    def inner(*args):
+        return function(*args)
+    return inner
+
+class Model:
+    def fit(self): ...
+    @classmethod
+    def make(cls): ...
+    @staticmethod
+    def help(): ...
+    def __call__(self): ...
+
+small = lambda x: x
+cached = functools.lru_cache(train)
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home folder of its own, so that climbing ends in it."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("KINETIC_PACKAGE_ROOT", raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a file under a name."""
+
+    def loaded(path: Path, name="loaded_by_test_root", source=SOURCE):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return loaded
+
+
+@pytest.mark.parametrize("marker", ["pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git"])
+def test_the_first_folder_with_a_marker_is_the_root(home, load, marker):
+    project = home / "code" / "project"
+    module = load(project / "src" / "deep" / "train.py")
+    (project / marker).touch()
+    (home / "code" / "pyproject.toml").touch()
+
+    plan = find_root(module.train)
+
+    assert plan.root == project
+    assert plan.entry_rel == "src/deep"
+
+
+def test_a_repository_folder_is_a_marker_as_well(home, load):
+    module = load(home / "project" / "train.py")
+    (home / "project" / ".git").mkdir()
+
+    assert find_root(module.train).root == home / "project"
+
+
+def test_without_a_marker_the_script_s_own_folder_ships(home, load):
+    module = load(home / "scratch" / "train.py")
+
+    assert find_root(module.train).root == home / "scratch"
+
+
+def test_a_package_ships_whole(home, load):
+    module = load(home / "code" / "pkg" / "sub" / "train.py")
+    (home / "code" / "pkg" / "__init__.py").touch()
+    (home / "code" / "pkg" / "sub" / "__init__.py").touch()
+
+    plan = find_root(module.train)
+
+    assert plan.root == home / "code"
+    assert plan.entry_rel == "pkg/sub"
+
+
+def test_a_marker_in_the_home_folder_does_not_count(home, load):
+    module = load(home / "code" / "train.py")
+    (home / ".git").mkdir()
+
+    assert find_root(module.train).root == home / "code"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda module: module.train,
+        lambda module: functools.partial(module.train, 1),
+        lambda module: functools.partial(functools.partial(module.train, 1)),
+        lambda module: functools.partialmethod(module.train),
+        lambda module: module.Model().fit,
+        lambda module: module.Model.make,
+        lambda module: module.Model.__dict__["make"],
+        lambda module: module.Model.help,
+        lambda module: module.Model(),
+        lambda module: functools.partial(module.Model()),
+        lambda module: module.small,
+        lambda module: module.cached,
+        lambda module: module.decorate(module.train),
+        lambda module: functools.lru_cache(functools.partial(module.train)),
+    ],
+)
+def test_whatever_is_wrapped_around_a_function_its_own_project_ships(home, load, wrap):
+    module = load(home / "project" / "train.py")
+
+    plan = find_root(wrap(module))
+
+    assert plan.root == home / "project"
+    assert plan.notes == ()
+
+
+def test_an_object_that_invents_attributes_does_not_hold_us_for_ever():
+    class Inventive:
+        @property
+        def __wrapped__(self):
+            return Inventive()
+
+    assert isinstance(innermost(Inventive()), Inventive)
+
+
+def test_a_function_of_an_installed_package_ships_the_current_directory_and_says_so(home, load, monkeypatch):
+    module = load(home / "venv" / "lib" / "python3.11" / "site-packages" / "tool" / "train.py")
+    (home / "work").mkdir()
+    monkeypatch.chdir(home / "work")
+
+    plan = find_root(module.train)
+
+    assert plan.root == home / "work"
+    assert plan.entry_rel == ""
+    assert "installed package" in plan.notes[0]
+
+
+def test_a_function_of_the_standard_library_ships_the_current_directory(home, monkeypatch):
+    (home / "work").mkdir()
+    monkeypatch.chdir(home / "work")
+
+    assert find_root(json.dumps).root == home / "work"
+    assert find_root(functools.partial(json.dumps)).root == home / "work"
+    assert find_root(len).root == home / "work"
+
+
+def test_a_notebook_or_prompt_ships_the_project_around_the_current_directory(home):
+    (home / "project" / "notebooks").mkdir(parents=True)
+    (home / "project" / "pyproject.toml").touch()
+    code = """
+import json, sys
+def train(): ...
+from kinetic._project.root import find_root
+print(json.dumps(find_root(train).to_json()))
+"""
+
+    environ = {**os.environ, "PYTHONPATH": str(Path(kinetic.__file__).parents[1])}
+    where = home / "project" / "notebooks"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=where, env=environ, capture_output=True, check=True)
+
+    page = json.loads(shown.stdout)
+    assert page["root"] == str(home / "project")
+    assert page["entry_rel"] == page["cwd_rel"] == "notebooks"
+    assert page["sys_path_rel"][0] == "notebooks"
+
+
+def test_the_variable_overrules_detection(home, load):
+    module = load(home / "code" / "project" / "train.py")
+    (home / "code" / "project" / "pyproject.toml").touch()
+
+    plan = find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": "~/code", "HOME": str(home)})
+
+    assert plan.root == home / "code"
+    assert plan.entry_rel == "project"
+
+
+def test_the_variable_must_name_a_folder(home, load):
+    module = load(home / "code" / "train.py")
+
+    with pytest.raises(ProjectRootError, match="not a folder"):
+        find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": str(home / "missing")})
+
+
+def test_the_variable_must_name_a_folder_that_contains_the_function(home, load):
+    module = load(home / "code" / "train.py")
+    (home / "other").mkdir()
+
+    with pytest.raises(ProjectRootError, match="does not contain the function"):
+        find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": str(home / "other")})
+
+
+def test_the_variable_may_name_the_project_through_a_link(home, load):
+    module = load(home / "code" / "sub" / "train.py")
+    (home / "link").symlink_to(home / "code")
+
+    plan = find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": str(home / "link")})
+
+    assert plan.entry_rel == "sub"
+
+
+def test_a_script_that_lies_directly_in_the_home_folder_is_refused_with_advice(home, load):
+    module = load(home / "train.py")
+
+    with pytest.raises(ProjectRootError, match="the home folder would ship") as caught:
+        find_root(module.train)
+
+    assert "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT" in str(caught.value)
+
+
+@pytest.mark.parametrize("root", ["~", "~/..", "/"])
+def test_the_home_folder_and_everything_above_it_are_refused_even_when_asked_for(home, load, root):
+    module = load(home / "code" / "train.py")
+
+    with pytest.raises(ProjectRootError, match="would ship"):
+        find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": root, "HOME": str(home)})
+
+
+def test_a_prompt_in_the_root_of_the_disk_is_refused(home):
+    with pytest.raises(ProjectRootError, match="the whole disk would ship"):
+        find_root(len, cwd=Path("/"))
+
+
+def test_a_home_folder_that_is_reached_through_a_link_is_the_home_folder(tmp_path, home, load):
+    (tmp_path / "alias").symlink_to(home)
+    module = load(tmp_path / "alias" / "train.py")
+
+    with pytest.raises(ProjectRootError, match="the home folder would ship"):
+        find_root(module.train)
+
+
+def test_the_order_of_the_search_path_is_kept(home, load, monkeypatch):
+    project = home / "project"
+    module = load(project / "app" / "train.py")
+    (project / "pyproject.toml").touch()
+    for name in ("zebra", "alpha", "middle"):
+        (project / name).mkdir()
+    path = ["zebra", "/usr/lib/python3", "alpha", "", "middle", "missing"]
+    monkeypatch.setattr(sys, "path", [os.path.join(project, entry) for entry in path])
+
+    plan = find_root(module.train)
+
+    assert plan.sys_path_rel == ("zebra", "alpha", "", "middle")
+
+
+def test_the_root_comes_last_in_the_search_path_when_the_client_had_not_got_it(home, load, monkeypatch):
+    module = load(home / "project" / "src" / "train.py")
+    (home / "project" / "pyproject.toml").touch()
+    monkeypatch.setattr(sys, "path", [f"{home}/project/src"])
+
+    assert find_root(module.train).sys_path_rel == ("src", "")
+
+
+def test_environments_below_the_root_never_enter_the_search_path(home, load, monkeypatch):
+    project = home / "project"
+    module = load(project / "train.py")
+    for folder in ("odd-name/lib/python3.11/site-packages", "odd-name/lib/extra", "vendor/dist-packages", "libs"):
+        (project / folder).mkdir(parents=True)
+    (project / "odd-name" / "pyvenv.cfg").touch()
+    folders = ("odd-name/lib/python3.11/site-packages", "odd-name/lib/extra", "vendor/dist-packages", "libs")
+    monkeypatch.setattr(sys, "path", [f"{project}/{folder}" for folder in folders])
+
+    assert find_root(module.train).sys_path_rel == ("libs", "")
+
+
+def test_the_empty_entry_of_the_search_path_is_the_current_directory(home, load, monkeypatch):
+    module = load(home / "project" / "train.py")
+    (home / "project" / "sub").mkdir()
+    (home / "project" / "pyproject.toml").touch()
+    monkeypatch.chdir(home / "project" / "sub")
+    monkeypatch.setattr(sys, "path", ["", 3, "..", "/nowhere"])
+
+    plan = find_root(module.train)
+
+    assert plan.sys_path_rel == ("sub", "")
+    assert plan.cwd_rel == "sub"
+
+
+def test_a_current_directory_elsewhere_is_not_recorded(home, load):
+    module = load(home / "project" / "train.py")
+
+    assert find_root(module.train).cwd_rel is None
+
+
+def test_a_plan_travels_as_plain_data(home):
+    plan = Plan(home / "project", "src", None, ("src", ""))
+
+    again = Plan.from_json({**json.loads(json.dumps(plan.to_json())), "added_later": 1})
+
+    assert again == plan

@@ -1,0 +1,133 @@
+"""The runner as one file: the same bytes each time, small, and what it lists is complete and no more."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kinetic._project import runner_bundle
+from kinetic.errors import PackingError
+
+BUILD = "import hashlib; from kinetic._project import runner_bundle as runner_zip; print(runner_zip.build().sha256)"
+SOURCE = Path(runner_bundle.__file__).parents[2]
+QUARTER = 250_000  # bytes of the 1 MiB that a ConfigMap holds
+
+pytestmark = pytest.mark.timeout(120)  # it is compiled once for each content
+
+
+def built_in(folder: Path, *, before: str = "", **environ: str) -> str:
+    """Build in a process that finds nothing built before, and return the digest."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KINETIC_", "PYTHON"))}
+    own = {"KINETIC_HOME": f"{folder}/home", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONPATH": str(SOURCE)}
+    words = [sys.executable, "-c", before + BUILD]
+    return subprocess.run(words, env={**clean, **own, **environ}, stdout=-1, text=True, check=True).stdout
+
+
+def test_two_builds_are_the_same_bytes_whatever_was_imported_before(tmp_path: Path) -> None:
+    first = built_in(tmp_path / "a", TZ="UTC", PYTHONHASHSEED="1")
+    other = built_in(tmp_path / "b", TZ="Asia/Tokyo", PYTHONHASHSEED="2", before="import kinetic.jobs, email.message; ")
+
+    assert first == other
+    assert first.strip() == runner_bundle.build().sha256
+
+
+def test_what_was_built_is_kept_and_a_damaged_one_is_built_again(tmp_path: Path) -> None:
+    first = built_in(tmp_path)
+    (kept,) = tmp_path.rglob("runner.*.zip")
+    data = kept.read_bytes()
+    kept.write_bytes(data[: len(data) // 2])
+
+    assert built_in(tmp_path) == first
+    assert kept.read_bytes() == data
+
+
+def test_where_the_installation_cannot_be_written_it_is_kept_in_the_home(tmp_path: Path) -> None:
+    (tmp_path / "bytecode").write_text("in the way of the folder")
+
+    built_in(tmp_path)
+
+    assert [path.parent for path in tmp_path.rglob("runner.*.zip")] == [tmp_path / "home" / "cache" / "runner"]
+
+
+def test_its_name_is_its_digest(tmp_path: Path) -> None:
+    path = runner_bundle.write(tmp_path)
+
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == runner_bundle.build().sha256
+    assert runner_bundle.build().sha256[:24] in path.name
+
+
+def test_it_takes_at_most_a_quarter_of_a_config_map() -> None:
+    assert len(runner_bundle.build().data) <= QUARTER
+
+
+def test_it_holds_the_runner_the_pickler_and_no_faces() -> None:
+    names = zipfile.ZipFile(io.BytesIO(runner_bundle.build().data)).namelist()
+    travels = runner_bundle.pod_contents()
+
+    assert names == ["__main__.py", "files.xz", "unpack.py"]
+    assert {"kinetic/__init__.py", "kinetic/_runner/pod/entrypoint.py", "cloudpickle/cloudpickle.py"} <= set(travels)
+    stays = ("kinetic/_cli", "kinetic/_backends/kube", "kinetic/_backends/local", "kinetic/_batches")
+    assert not [name for name in travels if name.startswith(stays)]
+
+
+@pytest.mark.parametrize("module", [*runner_bundle.ROOMS, *runner_bundle.MODULES, *runner_bundle.SELDOM])
+def test_what_is_listed_is_there(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
+    assert runner_bundle.is_listed(module)
+
+
+# A door to the client's side names what a job finds stand-ins for.
+DOORS = {"kinetic.collections", "kinetic.jobs", "kinetic.testing"}
+
+
+@pytest.mark.parametrize("name", sorted(runner_bundle.pod_contents()))
+def test_a_listed_module_imports_only_listed_ones(name: str) -> None:
+    module = runner_bundle.module_of(name)
+    tree = ast.parse(runner_bundle.pod_contents()[name].read_bytes())
+    missing = {each for each in imported(tree) if each in LEFT_OUT}
+
+    assert module in DOORS or not missing, f"runner_zip.py does not list {sorted(missing)}, which {module} imports"
+
+
+LEFT_OUT = set(runner_bundle.left_out())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Return the modules that an import of this one imports as well: not those in functions, and for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_one_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_bundle, "_built", [])
+    monkeypatch.setattr(runner_bundle, "MOST_BYTES", 1000)
+
+    with pytest.raises(PackingError, match="too large"):
+        runner_bundle.build()
+
+
+def test_a_python_that_cannot_compile_it_is_an_error_of_three_parts(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner_bundle, "_built", [])
+    monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "bytecode"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+
+    with pytest.raises(PackingError, match="could not be compiled") as caught:
+        runner_bundle.build()
+
+    assert "no-python" in str(caught.value.why)
+    assert caught.value.next

@@ -1,0 +1,105 @@
+"""Sealing a verdict again after a store that was out of reach in the middle of it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from kinetic._runner.supervisor import seal_outcome
+from kinetic._stores.files import FileStore
+from kinetic._stores.memory import MemoryStore
+from kinetic._wire import keys, outcome
+from kinetic._wire import seal as wire_seal
+from kinetic._wire.outcome import Outcome
+from kinetic.errors import StoreUnreachableError
+
+KEY, BODY, MARK = bytes(32), b"a pickled value", "groups/grp-00000001/marks/0.0"
+VERDICT = Outcome("cpu-f-1", "succeeded", body_length=len(BODY), body_sha256=hashlib.sha256(BODY).hexdigest())
+RESULT = keys.result(VERDICT.job_id)
+
+
+class Failing:
+    """What a store of any kind does, except that some calls fail once: named by method and the end of their key."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.failures: list[tuple[str, str]] = []
+
+    def _meet(self, method: str, key: str) -> None:
+        for failure in self.failures:
+            if failure[0] == method and key.endswith(failure[1]):
+                self.failures.remove(failure)
+                raise StoreUnreachableError(f"no answer to {method} {key}")
+
+    def put(self, key, source, *, if_absent=False):
+        self._meet("put", key)
+        return super().put(key, source, if_absent=if_absent)
+
+    def size(self, key):
+        self._meet("size", key)
+        return super().size(key)
+
+
+class Bucket(Failing, MemoryStore):
+    """A store that copies files."""
+
+
+class Folder(Failing, FileStore):
+    """A store that takes files over."""
+
+
+@pytest.fixture(params=[Bucket, Folder])
+def store(request, tmp_path: Path):
+    return request.param("a" if request.param is Bucket else tmp_path / "store")
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    path = tmp_path / "body"
+    path.write_bytes(BODY)
+    return path
+
+
+def seal(store, body: Path) -> bool:
+    return seal_outcome.seal(store, VERDICT, KEY, body=body, mark=MARK)
+
+
+def found(store) -> Outcome:
+    size = store.size(RESULT)
+    return outcome.read(size, lambda start, length: store.get(RESULT, start=start, length=length), KEY)
+
+
+def test_a_mark_that_could_not_be_written_is_written_by_the_next_try(store, body: Path) -> None:
+    mark = wire_seal.mark(MARK, "succeeded", KEY)
+    store.failures = [("put", mark)]
+    with pytest.raises(StoreUnreachableError):
+        seal(store, body)
+
+    again = seal(store, body)
+
+    assert again
+    assert found(store) == VERDICT
+    assert store.size(mark) == 0
+
+
+def test_a_verdict_of_somebody_else_is_seen_as_such_by_the_next_try_too(store, body: Path) -> None:
+    seal_outcome.seal(store, Outcome(VERDICT.job_id, "cancelled"), KEY)
+    store.failures = [("size", RESULT)]
+    with pytest.raises(StoreUnreachableError):
+        seal(store, body)
+
+    again = seal(store, body)
+
+    assert not again
+    assert found(store).status == "cancelled"
+
+
+def test_a_value_that_got_lost_is_not_taken_for_delivered(store, body: Path) -> None:
+    body.unlink()
+
+    with pytest.raises(FileNotFoundError):
+        seal(store, body)
+
+    assert store.size(RESULT) is None

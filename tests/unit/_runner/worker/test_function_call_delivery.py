@@ -1,0 +1,172 @@
+"""A value or an exception becomes the body of an Outcome, or a failure that says why it cannot."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+
+from kinetic._runner.worker import delivery
+from kinetic._runner.worker.function_call import Failure, Value, call_function
+from kinetic._wire import digests
+
+
+class FillsTheDisk:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self):
+        raise OSError(self.number, "No space left on device")
+
+
+class HoldsALockError(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class OpensBadlyError(Exception):
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> delivery.Body:
+    return delivery.Body(tmp_path / "body")
+
+
+def failure(error: BaseException) -> Failure:
+    def function():
+        raise error
+
+    return call_function(function, (), {})
+
+
+@pytest.mark.parametrize("value", [None, 3, {"loss": [0.1]}, b"x" * 300_000, "ünï"])
+def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: delivery.Body, value: object) -> None:
+    word = delivery.deliver(Value(value), body)
+
+    data = body.path.read_bytes()
+    assert pickle.loads(data) == value
+    assert (word["status"], word["cause"], word["error"]) == ("succeeded", "value", {})
+    assert (word["body_length"], word["body_sha256"]) == (len(data), digests.of_bytes(data))
+
+
+def test_the_type_of_a_value_is_told_in_full(body: delivery.Body) -> None:
+    assert delivery.deliver(Value([1]), body)["value_type"] == "builtins.list"
+    assert delivery.deliver(Value(digests.HashingWriter), body)["value_type"] == "builtins.type"
+
+
+def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: delivery.Body) -> None:
+    word = delivery.deliver(Value({"lock": threading.Lock()}), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "serialization")
+    assert word["error"]["repr"].startswith("{'lock': <unlocked _thread.lock object")
+    assert word["error"]["value_type"] == "builtins.dict"
+    assert "cannot pickle" in word["error"]["message"]
+    assert body.path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_said_to_be_full(body: delivery.Body, number: int) -> None:
+    word = delivery.deliver(Value([bytes(1 << 20), FillsTheDisk(number)]), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "disk-full")
+    assert "does not fit on the disk" in word["error"]["message"]
+    assert body.path.stat().st_size == 0, "what was half written would only keep the disk full"
+
+
+def test_another_error_of_the_system_is_not_called_a_full_disk(body: delivery.Body) -> None:
+    assert delivery.deliver(Value(FillsTheDisk(errno.EACCES)), body)["cause"] == "serialization"
+
+
+def test_an_exception_becomes_a_pickle_and_words(body: delivery.Body) -> None:
+    word = delivery.deliver(failure(KeyError("rate")), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "exception")
+    assert pickle.loads(body.path.read_bytes()).args == ("rate",)
+    assert word["body_length"] == body.path.stat().st_size
+    assert word["error"]["type"] == "KeyError"
+
+
+@pytest.mark.parametrize("error", [HoldsALockError("held"), OpensBadlyError("opens badly")])
+def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
+    body: delivery.Body, error: Exception
+) -> None:
+    word = delivery.deliver(failure(error), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "exception")
+    assert "body_length" not in word
+    assert word["error"]["type"] == type(error).__name__
+    assert word["error"]["not_delivered"]
+    assert body.path.stat().st_size == 0
+
+
+def test_an_exit_keeps_its_cause(body: delivery.Body) -> None:
+    def leave():
+        raise SystemExit(3)
+
+    word = delivery.deliver(call_function(leave, (), {}), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "exit")
+
+
+class Evil:
+    def __init__(self, sign: Path) -> None:
+        self.sign = sign
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.sign),)
+
+
+def test_an_exception_is_opened_from_what_was_written_and_not_by_name(body: delivery.Body, tmp_path: Path) -> None:
+    body.write(KeyError("rate"))
+    (tmp_path / "evil").write_bytes(pickle.dumps(Evil(tmp_path / "opened")))
+    os.replace(tmp_path / "evil", body.path)
+
+    body.try_to_open()
+
+    assert not (tmp_path / "opened").exists()
+
+
+def test_a_body_whose_descriptor_is_another_file_by_now_is_written_by_its_name(
+    body: delivery.Body, tmp_path: Path
+) -> None:
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+    os.dup2(theirs, body.descriptor())
+    os.close(theirs)
+
+    word = delivery.deliver(Value([1, 2]), body)
+
+    assert pickle.loads(body.path.read_bytes()) == [1, 2]
+    assert word["status"] == "succeeded"
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_whatever_pickling_raises_is_told(body: delivery.Body, error: BaseException) -> None:
+    class Raises:
+        def __reduce__(self):
+            raise error
+
+    word = delivery.deliver(Value({"a": [Raises()]}), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "serialization")
+    assert word["error"]["type"] == type(error).__name__
+    assert word["error"]["path"] == "the value → ['a'][0]"
+
+
+def test_a_write_that_fails_is_not_called_a_value_that_cannot_be_pickled(tmp_path: Path) -> None:
+    body = delivery.Body(tmp_path / "body")
+    os.close(body.descriptor())
+    (tmp_path / "body").unlink()
+    (tmp_path / "body").mkdir()
+
+    word = delivery.deliver(Value(3), body)
+
+    assert (word["status"], word["cause"]) == ("failed", "not-written")
+    assert "could not be written to the disk" in word["error"]["message"]

@@ -1,0 +1,164 @@
+"""What leaves a job goes by reference wherever the other side finds it, and by value only where it has no name."""
+
+from __future__ import annotations
+
+import enum
+import io
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kinetic._runner.worker import pickling
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Model:
+    shared: list = []  # noqa: RUF012 - what a pickle by value would reset
+
+    class Inner:
+        pass
+
+
+class KeywordOnlyError(Exception):
+    def __init__(self, *, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class OfTheSystemError(OSError):
+    def __init__(self, path):
+        super().__init__(2, "gone", path)
+        self.path = path
+
+
+class CarriesError(Exception):
+    def __init__(self, name):
+        super().__init__(f"no {name}")
+
+    def __reduce__(self):
+        return CarriesError, ("itself",)
+
+
+class MissesError(ImportError):
+    def __init__(self, what):
+        super().__init__(f"no {what}", name=what)
+
+
+def helper(number):
+    return number + 1
+
+
+def dumped(value: object) -> bytes:
+    file = io.BytesIO()
+    pickling.dump(value, file)
+    return file.getvalue()
+
+
+def returned(value: object):
+    return pickle.loads(dumped(value))
+
+
+@pytest.mark.parametrize("thing", [helper, Model, Model.Inner, Color, Path, sorted, pickle.Pickler])
+def test_what_has_a_name_goes_by_it(thing) -> None:
+    assert returned(thing) is thing
+
+
+def test_an_enumeration_member_is_the_same_one() -> None:
+    assert returned(Color.RED) is Color.RED
+
+
+def test_an_instance_of_a_named_class_leaves_the_class_alone() -> None:
+    Model.shared.append(1)
+
+    assert type(returned(Model())) is Model
+    assert Model.shared == [1]
+    assert b"shared" not in dumped(Model())
+
+
+def test_what_has_no_name_goes_by_value() -> None:
+    offset = 3
+
+    class Local:
+        number = 4
+
+    assert returned(lambda number: number + offset)(1) == 4
+    assert returned(Local).number == 4
+    assert returned(Local()).number == 4
+
+
+def test_a_class_of_the_script_goes_by_its_name_in_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("class Point:\n    kept = []", main.__dict__)
+
+    data = dumped(main.Point())
+
+    assert b"__main__" in data
+    assert b"kept" not in data
+    assert type(pickle.loads(data)) is main.Point
+
+
+def test_what_came_by_value_from_a_module_that_did_not_ship_goes_back_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("left_on_the_client")
+    exec("class Point:\n    kept = []\ndef twice(n): return 2 * n", module.__dict__)
+
+    data = dumped([module.Point, module.twice])  # as in a job: the module is not there
+
+    monkeypatch.setitem(sys.modules, "left_on_the_client", module)
+    assert pickle.loads(data) == [module.Point, module.twice]
+
+
+@pytest.mark.parametrize(
+    "error", [KeywordOnlyError(code=3), OfTheSystemError("/x"), MissesError("jax"), ValueError(1, 2), CarriesError("y")]
+)
+def test_an_exception_arrives_whatever_its_constructor_takes(error: Exception) -> None:
+    error.add_note("a note")
+
+    arrived = returned(error)
+
+    assert type(arrived) is type(error)
+    if not isinstance(error, CarriesError):
+        assert arrived.args == error.args
+        assert str(arrived) == str(error)
+        assert vars(arrived) == vars(error)
+
+
+def test_the_fields_of_built_in_exceptions_arrive_in_those_that_inherit_them() -> None:
+    gone, missing, stopped = returned(OfTheSystemError("/x")), returned(MissesError("jax")), returned(StopIteration(3))
+
+    assert (gone.errno, gone.filename) == (2, "/x")
+    assert missing.name == "jax"
+    assert stopped.value == 3
+
+
+def test_an_exception_that_reduces_itself_is_left_to_do_so() -> None:
+    assert str(returned(CarriesError("y"))) == "no itself"
+
+
+def test_an_exception_group_brings_its_members() -> None:
+    group = returned(ExceptionGroup("two", [ValueError(1), KeywordOnlyError(code=3)]))
+
+    assert [type(error) for error in group.exceptions] == [ValueError, KeywordOnlyError]
+    assert group.exceptions[1].code == 3
+
+
+def test_a_large_buffer_is_handed_over_without_a_copy() -> None:
+    class Sink:
+        def __init__(self):
+            self.largest = 0
+
+        def write(self, data):
+            self.largest = max(self.largest, memoryview(data).nbytes)
+
+    sink = Sink()
+    pickling.dump([bytes(8 << 20)], sink)
+
+    assert sink.largest == 8 << 20

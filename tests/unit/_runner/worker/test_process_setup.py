@@ -1,0 +1,121 @@
+"""What a job prints: both streams in one file, in true order, soon, and with every byte that was written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kinetic
+
+SOURCE = Path(kinetic.__file__).parents[1]
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Callable[[str], bytes]:
+    """Return a function that runs a text behind redirected streams, and returns the bytes of its log."""
+
+    def run(text: str) -> bytes:
+        log = tmp_path / "log"
+        program = textwrap.dedent(text)
+        head = f"import os, sys, time\nfrom pathlib import Path\nfrom kinetic._runner.worker import process_setup as output\nLOG = Path('{log}')\n"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{head}output.redirect(LOG)\n{program}"],
+            env={"PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            check=False,
+        )
+        assert done.stdout == b""
+        assert done.stderr == b""
+        return log.read_bytes()
+
+    return run
+
+
+def test_both_streams_go_into_one_file_in_the_order_in_which_they_were_written(printed) -> None:
+    log = printed(
+        """
+        for number in range(3):
+            print("out", number)
+            print("err", number, file=sys.stderr)
+        output.flush()
+        """
+    )
+
+    assert log.decode().splitlines() == ["out 0", "err 0", "out 1", "err 1", "out 2", "err 2"]
+
+
+def test_what_a_child_prints_is_there_as_well(printed) -> None:
+    log = printed('print("first")\noutput.flush()\nos.system("echo second; echo third >&2")\nprint("fourth")')
+
+    assert log.decode().splitlines() == ["first", "second", "third", "fourth"]
+
+
+def test_stdout_gathers_a_block_and_does_not_write_line_by_line(printed) -> None:
+    log = printed(
+        'print("a line")\nassert LOG.read_bytes() == b""\nprint("x" * 70_000)\nassert LOG.stat().st_size > 60_000'
+    )
+
+    assert log.startswith(b"a line\n")
+
+
+def test_a_flusher_brings_it_to_the_file_within_moments(printed) -> None:
+    log = printed(
+        """
+        output.keep_flushing()
+        print("soon")
+        limit = time.monotonic() + 5
+        while not LOG.read_bytes() and time.monotonic() < limit:
+            time.sleep(0.01)
+        os._exit(0)
+        """
+    )
+
+    assert log == b"soon\n"
+
+
+def test_an_error_is_written_at_once(printed) -> None:
+    assert printed('print("told", file=sys.stderr)\nos._exit(0)') == b"told\n"
+
+
+def test_any_text_and_any_byte_can_be_written(printed) -> None:
+    log = printed(
+        r"""
+        print("ünïcödé ✓", "[/tmp/x]", "\udcff")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(b"\xff\xfe\n")
+        print("\udcff", file=sys.stderr)
+        """
+    )
+
+    assert log == "ünïcödé ✓ [/tmp/x] ".encode() + b"\xff\n\xff\xfe\n\\udcff\n"
+
+
+def test_there_is_nothing_to_read(printed) -> None:
+    assert printed("print(repr(sys.stdin.read()), os.read(0, 1))") == b"'' b''\n"
+
+
+def test_a_log_is_for_its_owner_only_and_grows(printed, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("from before\n")
+
+    assert printed('print("more")') == b"from before\nmore\n"
+
+    (tmp_path / "log").unlink()
+    printed('print("new")')
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_flushing_survives_whatever_the_user_did_to_the_streams(printed) -> None:
+    log = printed('print("last")\nsys.stdout.flush()\nsys.stdout.close()\nsys.stderr = None\noutput.flush()')
+
+    assert log == b"last\n"
+
+
+def test_the_streams_that_python_keeps_are_ours_as_well(printed) -> None:
+    assert printed(
+        "assert sys.stdout is sys.__stdout__\nassert sys.stderr is sys.__stderr__\nprint(sys.stdout.encoding)"
+    ) == (b"utf-8\n")

@@ -1,0 +1,35 @@
+"""What is kept of obstore's words: what was asked, and what the answer was."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinetic._stores import store_errors
+
+NOT_WELL = "Server returned non-2xx status code:"
+SAID = {
+    "PUT http://127.0.0.1:1/team-jobs/a/b: 404 Not Found: NoSuchBucket": (
+        "Object at location a/b not found: Error performing PUT http://127.0.0.1:1/team%2Djobs/a%2Fb in 982.067µs - "
+        f"{NOT_WELL} 404 Not Found: <?xml version='1.0' encoding='UTF-8'?><Error><Code>NoSuchBucket</Code>"
+        "<Message>The specified bucket does not exist.</Message></Error>\n\nDebug source:\nNotFound {"
+    ),
+    "HEAD http://127.0.0.1:9/b/k, after 7 retries: HTTP error: error sending request": (
+        "Generic GCS error: Error performing HEAD http://127.0.0.1:9/b/k in 3.972448028s, after 7 retries, "
+        "max_retries: 7, retry_timeout: 120s  - HTTP error: error sending request\n\nDebug source:\nGeneric {"
+    ),
+    "PUT http://169.254.169.254/latest/api/token: 403 Forbidden: denied destination": (
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2ms - "
+        f"{NOT_WELL} 403 Forbidden: denied destination"
+    ),
+    "GET https://127.0.0.1:1/b/x, after 7 retries: the server's certificate is not trusted": (
+        "Generic S3 error: Error performing GET https://127.0.0.1:1/b/x in 4.3s, after 7 retries, max_retries: 7, "
+        "retry_timeout: 120s  - HTTP error: error sending request\n\nDebug source:\nGeneric {\n error: "
+        "InvalidCertificate(\n UnknownIssuer,\n)"
+    ),
+    "no token: HTTP 401: invalid": "no token: HTTP 401: invalid\nand more",
+}
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_of_an_error_stays_what_was_asked_and_what_was_answered(words):
+    assert store_errors.brief(SAID[words]) == words

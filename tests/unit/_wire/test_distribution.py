@@ -1,0 +1,92 @@
+"""What jobs fetch by themselves: pinned to the files that were tried, and found without running what lies around."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kinetic import _output as output
+from kinetic._jobs import submit
+from kinetic._wire import distribution
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize("name", ["uv", "debugpy"])
+def test_what_is_fetched_is_what_the_suite_was_run_with(name):
+    tested = [line for line in PROJECT["dependency-groups"]["test"] if str(line).startswith(f"{name}==")]
+
+    assert tested == [f"{name}=={distribution.INSTALLER_VERSIONS[name]}"]
+    assert re.fullmatch(rf"{name}==\S+(?: --hash=sha256:[0-9a-f]{{64}}){{10,}}\n", distribution.pinned(name))
+
+
+def test_our_names_and_extras_are_those_of_the_project():
+    extras = PROJECT["project"]["optional-dependencies"]
+
+    assert PROJECT["project"]["name"] == distribution.NAME
+    assert {name: extras[name][0] for name in distribution.EXTRAS_OF_JOBS} == distribution.EXTRAS_OF_JOBS
+
+
+def test_uv_is_found_beside_this_python_and_never_in_the_folder_that_we_are_in(tmp_path, monkeypatch):
+    (tmp_path / "uv.py").write_text("raise SystemExit('the project was run')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert distribution.find_installer() == os.path.join(os.path.dirname(sys.executable), "uv")
+
+
+def test_where_there_is_no_uv_none_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(distribution, "_candidates", lambda: iter([str(tmp_path / "uv")]))
+
+    assert distribution.find_installer() is None
+
+
+# ----------------------------------------------------------------------------------------------------- another kinetic
+
+
+def installed(folder, name, entry_points=None):
+    (folder / name).mkdir(parents=True)
+    (folder / name / "METADATA").write_text("")
+    if entry_points is not None:
+        (folder / name / "entry_points.txt").write_text(entry_points)
+
+
+@pytest.mark.parametrize("name", ["kinetic-9.1.dist-info", "Kinetic-9.1.dist-info", "kinetic-9.1-py3.11.egg-info"])
+def test_another_package_of_our_import_name_is_named(tmp_path, name):
+    installed(tmp_path / "site", name, "[console_scripts]\nkinetic = kinetic.shell:main\n")
+
+    assert (
+        distribution.stranger([str(tmp_path / "none"), str(tmp_path / "site")]) == f"kinetic 9.1 in {tmp_path / 'site'}"
+    )
+
+
+def test_we_are_no_stranger_under_our_new_name_nor_under_our_old_one(tmp_path):
+    installed(tmp_path, "kinetic_jobs-1.0.dist-info")
+    installed(tmp_path, "kinetic_utils-1.0.dist-info")
+    installed(tmp_path, "kinetic-0.1.0.dist-info", "[console_scripts]\nkinetic = kinetic._cli.main:main\n")
+
+    assert distribution.stranger([str(tmp_path)]) == ""
+
+
+def test_whoever_submits_from_an_environment_with_a_stranger_is_warned_once(tmp_path, monkeypatch):
+    told = []
+    installed(tmp_path / "site-packages", "kinetic-9.1.dist-info")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    monkeypatch.setattr(output, "warn", told.append)
+    submit._warn_of_a_stranger.cache_clear()
+
+    submit._warn_of_a_stranger()
+    submit._warn_of_a_stranger()
+    submit._warn_of_a_stranger.cache_clear()
+
+    assert len(told) == 1
+    assert f"kinetic 9.1 in {tmp_path / 'site-packages'}" in told[0]
+    assert told[0].endswith("pip uninstall kinetic; pip install --force-reinstall kinetic-jobs")

@@ -1,0 +1,120 @@
+"""Where outputs and checkpoints lie, by one rule."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kinetic._wire import output_paths
+from kinetic._wire.order import Artifact, Order
+from kinetic.errors import OptionError
+
+NOTHING = Artifact.within(b"")
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("/data/out/", "/data/out"),
+        ("file:///data/out/", "/data/out"),
+        ("gs://bucket/out/", "gs://bucket/out"),
+        ("s3://bucket", "s3://bucket"),
+        ("/data/../out", "/out"),
+    ],
+)
+def test_an_output_directory_is_written_in_one_way(written, address):
+    assert output_paths.address(written) == address
+
+
+def test_a_relative_path_begins_at_the_current_folder_and_a_tilde_at_the_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+
+    assert output_paths.address("runs/a") == f"{tmp_path}/runs/a"
+    assert output_paths.address("~/runs") == "/home/me/runs"
+
+
+def test_an_address_that_went_through_a_path_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(OptionError) as caught:
+        output_paths.address(os.fspath(Path("gs://bucket/out")))
+
+    assert caught.value.next == 'output_dir="gs://bucket/out"'
+
+
+@pytest.mark.parametrize(
+    ("argument", "environ", "chosen"),
+    [
+        ("/a", {"KINETIC_OUTPUT_DIR": "/b"}, "/a"),
+        (None, {"KINETIC_OUTPUT_DIR": "/b"}, "/b"),
+        (None, {"KINETIC_OUTPUT_DIR": ""}, ""),
+        (None, {}, ""),
+    ],
+)
+def test_the_argument_wins_over_the_variable(argument, environ, chosen):
+    assert output_paths.chosen(argument, environ) == chosen
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "group", "index", "found"),
+    [
+        ("/out", "", None, "/out/checkpoints"),
+        ("/out/", "", None, "/out/checkpoints"),
+        ("gs://b/out", "", None, "gs://b/out/checkpoints"),
+        ("gs://b/out", "grp-1", 7, "gs://b/out/grp-1/7/checkpoints"),
+        ("/out/grp-1/7", "grp-1", 7, "/out/grp-1/7/checkpoints"),
+        ("/out/grp-1/17", "grp-1", 7, "/out/grp-1/17/grp-1/7/checkpoints"),
+        ("/out", "grp-1", None, "/out/checkpoints"),
+        ("", "", None, ""),
+    ],
+)
+def test_each_child_of_a_batch_has_checkpoints_of_its_own(output_dir, group, index, found):
+    assert output_paths.checkpoint_dir(output_dir, group, index) == found
+
+
+def test_the_checkpoints_of_an_order_do_not_depend_on_its_attempt():
+    orders = [
+        Order("grp-1-7", "f", NOTHING, NOTHING, output_dir="/out", group="grp-1", index=7, group_attempt=n)
+        for n in (0, 1)
+    ]
+
+    assert {output_paths.checkpoints_of(order) for order in orders} == {"/out/grp-1/7/checkpoints"}
+
+
+def test_a_folder_is_made_and_an_address_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert output_paths.make(f"{tmp_path}/a/b") == f"{tmp_path}/a/b"
+    assert output_paths.make("gs://bucket/out") == "gs://bucket/out"
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_what_jobs_wrote_into_the_project_does_not_ship_with_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    output_paths.make_here()
+
+    assert output_paths.not_shipped(f"{tmp_path}/runs/a", [f"{tmp_path}/src"]) == [
+        tmp_path / "runs" / "a",
+        tmp_path / "outputs",
+    ]
+
+
+def test_a_folder_named_outputs_that_is_the_users_own_ships(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / ".gitignore").write_text("*.bin\n")
+
+    output_paths.make_here()
+
+    assert output_paths.not_shipped("", [str(tmp_path)]) == []
+    assert (tmp_path / "outputs" / ".gitignore").read_text() == "*.bin\n"
+
+
+@pytest.mark.parametrize("needed", ["", "/src", "/src/deep"])
+def test_a_folder_that_holds_the_code_ships_though_outputs_go_there(tmp_path, monkeypatch, needed):
+    monkeypatch.chdir("/")
+
+    assert output_paths.not_shipped(f"{tmp_path}{needed}", [f"{tmp_path}/src/deep"]) == []
