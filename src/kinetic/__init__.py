@@ -53,9 +53,9 @@ _HOME = {
     "__version__": "_version",
     "attach": "jobs",
     "attach_batch": "collections",
-    "checkpoint_dir": "_remote.outputs",
+    "checkpoint_dir": "_remote.output_dirs",
     "list_jobs": "jobs",
-    "output_dir": "_remote.outputs",
+    "output_dir": "_remote.output_dirs",
     "run": "_remote.decorator",
 }
 _DOORS = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})

@@ -24,14 +24,14 @@ def text_of(*pages: Path) -> str:
 
 def codes() -> set[str]:
     found = {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
-    ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "endings.py").read_text())))
+    ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "pod_endings.py").read_text())))
     return found | {status._CODES.get(code, code) for code in ends}
 
 
 def ends_in(tree: ast.AST) -> Iterator[str]:
     """Yield the codes of how pods end: a job that leaves no verdict is told with them."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Meaning":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Explanation":
             yield from constants(node.args[0])
 
 

@@ -15,18 +15,18 @@ ROOT = Path(__file__).parents[2]
 # Where a forbidden line is planted, the line, and the contract that must notice it.
 TRESPASSES = {
     "a word that knows a job": ("_wire", "from kinetic import _jobs", "Imports point down the floors"),
-    "a maker that knows its neighbour": ("_packing", "from kinetic import _data", "Imports point down the floors"),
+    "a maker that knows its neighbour": ("_project", "from kinetic import _data", "Imports point down the floors"),
     "a runner that reads settings": (
         "_runner",
-        "from kinetic import _config as _settings",
+        "from kinetic import _config",
         "The runner may import only",
     ),
     "a runner that opens the front door": ("_runner", "import kinetic", "Only the terminal comes in by"),
     "a word that needs a library": ("_wire", "import numpy", "The words that both sides share"),
-    "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _packing and _runner import cloudpickle"),
+    "a second owner of cloudpickle": ("_jobs", "import cloudpickle", "Only _project and _runner import cloudpickle"),
     "a second owner of click": ("_output", "import click", "Only _cli imports click"),
-    "a second owner of google-auth": ("_backends", "import google.auth", "Only _gcp imports google-auth"),
-    "a second owner of clusters": ("_gcp", "import httpx2", "Only _backends.kube speaks to clusters"),
+    "a second owner of google-auth": ("_backends", "import google.auth", "Only _google imports google-auth"),
+    "a second owner of clusters": ("_google", "import httpx2", "Only _backends.kube speaks to clusters"),
     "a room without a floor": ("_utils", "", "Imports point down the floors"),
 }
 

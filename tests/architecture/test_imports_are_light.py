@@ -67,7 +67,7 @@ def test_every_public_name_can_be_touched_without_a_third_party(loaded_by: Loade
 CLUSTERS = """
 import importlib, pathlib, kinetic
 root = pathlib.Path(kinetic.__file__).parent
-for room in ("_gcp", "_backends/kube"):
+for room in ("_google", "_backends/kube"):
     for path in sorted((root / room).glob("*.py")):
         importlib.import_module("kinetic." + str((path.relative_to(root).with_suffix(""))).replace("/", "."))
 """

@@ -47,30 +47,30 @@ sys.path.insert(0, "/kinetic/runner.zip")
 import unpack
 unpack.install()
 from pathlib import Path
-from kinetic._runner.pod import log_pump as printing, log_pump as segments, log_pump as spool, container_output as telling
+from kinetic._runner.pod import container_output, log_pump
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import pod_log_format as podlog
 
-telling.say("job JOB")
+container_output.say("job JOB")
 link = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
 link.sendall(os.environ["HOSTNAME"].encode() + b"\\n")
 lines = link.makefile("rb")
 claim = podlog.Claim(*json.loads(next(lines)))
-telling.say(podlog.claimed(claim, 2))
+container_output.say(podlog.claimed(claim, 2))
 log = Path("/scratch/log")
-spool = spool.Spool(log)
-own = printing.Printing(spool, segments.Segments(MemoryStore("log"), lambda start: str(start), spool))
+spool = log_pump.Spool(log)
+own = log_pump.Printing(spool, log_pump.Segments(MemoryStore("log"), lambda start: str(start), spool))
 own.start()
-telling.through(own)
+container_output.through(own)
 with log.open("ab", buffering=0) as file:
     for line in lines:
         told = json.loads(line)
         if "print" in told:
             file.write(told["print"].encode("latin-1"))
         else:
-            telling.say(told["say"])
+            container_output.say(told["say"])
 own.finish(5)
-telling.say(podlog.VERDICT)
+container_output.say(podlog.VERDICT)
 own.drain(5)
 """
 

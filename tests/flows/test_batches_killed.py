@@ -1,7 +1,8 @@
 """kill -9 of a batch's driver at any step: another process takes over, and every input is delivered, and run, once.
 
-The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in the
-name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes each step once, `make nightly`
+The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in
+the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes each step once, `make
+nightly`
 adds delays.
 """
 

@@ -1,7 +1,7 @@
 """kill -9 of client, canceller, keeper, worker or observer at any step: a right status, and a result() that ends.
 
-The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in the
-name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes 20, `make nightly` 200.
+The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in
+the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes 20, `make nightly` 200.
 """
 
 from __future__ import annotations

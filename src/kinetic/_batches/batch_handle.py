@@ -186,7 +186,6 @@ class BatchHandle(Batch[R]):
 
     def _repr_html_(self) -> str:
         """Return a grid of statuses for notebooks."""
-
         return display.html_of(self)
 
 

@@ -225,7 +225,8 @@ class View:
         name = f" {plain(self._batch.name)}" if self._batch.name else ""
         left = self._seconds_left(tracker, counts, now)
         about = f", about {duration_text(left)} left" if left is not None else ""
-        head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended(counts)}, {duration_text(now - self._since)}{about}"
+        since = duration_text(now - self._since)
+        head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended(counts)}, {since}{about}"
         states = [state for state in batch_state.STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         bars = {state: "#" * max(1, round(counts[state] * _BAR / total)) for state in states}

@@ -114,7 +114,8 @@ def look_up(field: str, profile: Profile | None, environ: Mapping[str, str]) -> 
     if profile is None or not text:
         return Found(None, "default")
     source = f"profile {profile.name}"
-    way = f"give {variable} a value that can be used, or correct it in {source}, for example to {cluster_values.example(field)}"
+    example = cluster_values.example(field)
+    way = f"give {variable} a value that can be used, or correct it in {source}, for example to {example}"
     return Found(cluster_values.checked(field, text, f"{field}={text!r} in {source}", way), source)
 
 

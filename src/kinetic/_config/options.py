@@ -6,7 +6,6 @@ The decorator and ``with_options``, profiles, ``[tool.kinetic]``, variables, the
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -107,6 +106,8 @@ BY_NAME = {option.name: option for option in JOB_OPTIONS}
 
 def documented(function: F) -> F:
     """Show the defaults of the table in the signature of a function whose arguments default to UNSET."""
+    import inspect  # 8 ms; only where a decorator is made
+
     signature = inspect.signature(function)
     shown = [
         one.replace(default=BY_NAME[one.name].default) if one.default is UNSET else one

@@ -107,10 +107,10 @@ def _promise(tree: Tree, store: Store, cache: Path) -> str:
 
 def _found_or_sent(tree: Tree, store: Store, known: SentManifest | None) -> tuple[str, bytes]:
     broken = {}
-    for sha256, manifest, gone in upload_data.agreeing_manifests(tree, store):
+    for sha256, candidate, gone in upload_data.agreeing_manifests(tree, store):
         if not gone:
-            return sha256, manifest.to_bytes()
-        broken[sha256] = manifest
+            return sha256, candidate.to_bytes()
+        broken[sha256] = candidate
     before = next(iter(broken.values()), None)
     if before is None and known:
         before = upload_data.read_manifest(store, known.hash, known.manifest)

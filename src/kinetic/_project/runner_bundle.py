@@ -75,11 +75,11 @@ def contents() -> list[tuple[str, Path]]:
 
 def _package(name: str, root: Path) -> list[tuple[str, Path]]:
     found = []
-    for folder_, folders, files in os.walk(root):
-        folders[:] = [item for item in folders if item not in _FACES]
-        inside = os.path.relpath(folder_, root)
+    for folder, inner, files in os.walk(root):
+        inner[:] = [item for item in inner if item not in _FACES]
+        inside = os.path.relpath(folder, root)
         prefix = name if inside == "." else f"{name}/{inside}"
-        found += [(f"{prefix}/{file}", Path(folder_) / file) for file in files if file.endswith((".py", ".typed"))]
+        found += [(f"{prefix}/{file}", Path(folder) / file) for file in files if file.endswith((".py", ".typed"))]
     return found
 
 
@@ -165,20 +165,19 @@ MODULES = (
     "kinetic",
     "kinetic._backends",
     "kinetic._backends.registry",
-    "kinetic._jobs",
-    "kinetic._jobs.options",
-    "kinetic._jobs.options",
-    "kinetic._jobs.data_refs",
-    "kinetic._config.resources",
-    "kinetic._project",
-    "kinetic._project.environment",
     "kinetic._config",
     "kinetic._config.cluster",
     "kinetic._config.home",
     "kinetic._config.options",
     "kinetic._config.profiles",
+    "kinetic._config.resources",
     "kinetic._config.target",
     "kinetic._config.variables",
+    "kinetic._jobs",
+    "kinetic._jobs.data_refs",
+    "kinetic._jobs.options",
+    "kinetic._project",
+    "kinetic._project.environment",
     "kinetic._version",
     "kinetic.collections",
     "kinetic.debug",
@@ -192,13 +191,10 @@ SELDOM = (
     "kinetic._blobs.scan",
     "kinetic._data",
     "kinetic._jobs.data_refs",
-    "kinetic._runner.worker.stack_dump",
     "kinetic._runner.data",
     "kinetic._runner.worker.debug_server",
-    "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",
-    "kinetic._runner.worker.mount_namespace",
-    "kinetic._runner.worker.debug_server",
+    "kinetic._runner.worker.stack_dump",
     "kinetic._stores.memory",
     "kinetic.collections",
     "kinetic.debug",

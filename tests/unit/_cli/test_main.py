@@ -47,8 +47,6 @@ def test_help_loads_click_and_nothing_of_kinetic_but_the_terminal(tmp_path: Path
         "kinetic._cli.error_output",
         "kinetic._cli.command_tree",
         "kinetic._cli.main",
-        "kinetic._cli.error_output",
-        "kinetic._cli.command_tree",
         "kinetic._version",
     }
     assert not {"rich", "cloudpickle", "obstore", "sqlite3", "logging", "pathlib"} & loaded

@@ -505,7 +505,8 @@ def test_the_pod_reads_the_lines_that_were_found_here(project, tmp_path):
 import pathlib
 from kinetic._runner.pod import install as requiring
 from kinetic._stores.files import FileStore
-requiring.install(FileStore({str(tmp_path / "store")!r}), {wishes.requirements!r}, pathlib.Path({str(tmp_path)!r}))
+store = FileStore({str(tmp_path / "store")!r})
+requiring.install_requirements(store, {wishes.requirements!r}, pathlib.Path({str(tmp_path)!r}))
 """
 
     done = subprocess.run(

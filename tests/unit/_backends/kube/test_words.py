@@ -114,16 +114,20 @@ WORDS = {
         event_patterns.CREATION, "admission",
     ),
     "an image's name": Words(
-        f"{KUBELET}/images/types.go", reason("ErrInvalidImageName"), "{}: x", event_patterns.WAITING, "image-name",
+        f"{KUBELET}/images/types.go", reason("ErrInvalidImageName"), "{}: x", event_patterns.WAITING,
+        "image-name",
     ),
     "an image that is not pulled": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImagePull"), "{}: x: not found", event_patterns.WAITING, "image-missing",
+        f"{KUBELET}/images/types.go", reason("ErrImagePull"), "{}: x: not found", event_patterns.WAITING,
+        "image-missing",
     ),
     "an image that is pulled again": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImagePullBackOff"), "{}: x", event_patterns.WAITING, "image",
+        f"{KUBELET}/images/types.go", reason("ErrImagePullBackOff"), "{}: x", event_patterns.WAITING,
+        "image",
     ),
     "an image that must be there": Words(
-        f"{KUBELET}/images/types.go", reason("ErrImageNeverPull"), "{}: x", event_patterns.WAITING, "image",
+        f"{KUBELET}/images/types.go", reason("ErrImageNeverPull"), "{}: x", event_patterns.WAITING,
+        "image",
     ),
     "a registry": Words(
         "cri-api/pkg/errors/errors.go", reason("ErrRegistryUnavailable"), "{}: x", event_patterns.WAITING, "image",
@@ -137,7 +141,8 @@ WORDS = {
         event_patterns.WAITING, "configuration",
     ),
     "a container that ends": Words(
-        f"{KUBELET}/container/sync_result.go", reason("ErrCrashLoopBackOff"), "{}: x", event_patterns.WAITING, "restarts",
+        f"{KUBELET}/container/sync_result.go", reason("ErrCrashLoopBackOff"), "{}: x", event_patterns.WAITING,
+        "restarts",
     ),
     "a mount": Words(
         f"{KUBELET}/events/event.go", reason("FailedMountVolume"), "{}: x", event_patterns.STARTING, "volume",

@@ -169,7 +169,7 @@ def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
 import os
 from pathlib import Path
 from kinetic._backends.local import completion_pipe as pulse
-waiting = pulse.Pulse(Path({str(pipe)!r}))
+waiting = pulse.CompletionReader(Path({str(pipe)!r}))
 waiting.itself = waiting
 {code}
 """

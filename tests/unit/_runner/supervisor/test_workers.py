@@ -29,7 +29,10 @@ def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were(tmp_path: Pa
 
 
 def test_a_fork_will_do_until_something_with_threads_is_loaded():
-    code = "from kinetic._runner.supervisor import workers; print(workers.needs_own_interpreter()); import obstore; print(workers.needs_own_interpreter())"
+    code = (
+        "from kinetic._runner.supervisor import workers; "
+        "print(workers.needs_own_interpreter()); import obstore; print(workers.needs_own_interpreter())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == ["False", "True"]

@@ -42,7 +42,7 @@ with socket.create_server(("127.0.0.1", 0)) as other:
 
 
 def test_a_port_that_is_taken_in_the_pod_is_replaced_by_a_free_one() -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(debug_server.__file__).parents[2])}
+    environ = {**os.environ, "PYTHONPATH": str(Path(debug_server.__file__).parents[3])}
 
     done = subprocess.run(
         [sys.executable, "-c", TAKEN], env=environ, capture_output=True, text=True, check=False, timeout=60

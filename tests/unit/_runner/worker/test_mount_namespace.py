@@ -25,7 +25,7 @@ SHOW = """
 def show(source, target, read_only=False):
     staging = top / "staging"
     staging.mkdir(exist_ok=True)
-    refused = mounts.show([mounts.Showing(str(source), str(target), read_only)], str(staging))
+    refused = mounts.mount_privately([mounts.Mount(str(source), str(target), read_only)], str(staging))
     assert not refused, refused
 def shell(command):
     import subprocess
@@ -290,7 +290,7 @@ before = spaces()
 (top / "mine").mkdir()
 (top / "staging").mkdir()
 {spoil}
-refused = mounts.show([mounts.Showing(str(top / "source"), str(top / "mine/missing"))], str(top / "staging"))
+refused = mounts.mount_privately([mounts.Mount(str(top / "source"), str(top / "mine/missing"))], str(top / "staging"))
 say([refused, before == spaces(), os.listdir(top / "mine"), os.listdir(top / "staging")])
 """
 

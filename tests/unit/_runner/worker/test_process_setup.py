@@ -22,7 +22,11 @@ def printed(tmp_path: Path) -> Callable[[str], bytes]:
     def run(text: str) -> bytes:
         log = tmp_path / "log"
         program = textwrap.dedent(text)
-        head = f"import os, sys, time\nfrom pathlib import Path\nfrom kinetic._runner.worker import process_setup as output\nLOG = Path('{log}')\n"
+        head = (
+            "import os, sys, time\nfrom pathlib import Path\n"
+            "from kinetic._runner.worker import process_setup as output\n"
+            f"LOG = Path('{log}')\n"
+        )
         done = subprocess.run(
             [sys.executable, "-c", f"{head}output.redirect(LOG)\n{program}"],
             env={"PYTHONPATH": str(SOURCE)},
