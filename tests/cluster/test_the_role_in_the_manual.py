@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from cluster.access import RefusedError
-from cluster.test_checking import RBAC, allowed, bind, connect_as
+from cluster.test_preflight import RBAC, allowed, bind, connect_as
 
 from kinetic._backends.kube import client, job_manifests, job_request
 from kinetic._backends.kube.client import Client

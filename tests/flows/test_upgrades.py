@@ -57,23 +57,23 @@ JOBS = """
 # What a small upgrade changes: (file, what is there, what comes instead). A text that is gone fails the test's set-up.
 SMALL = [
     ("_runner/__init__.py", "", "GENERATION = 2\n"),
-    ("_jobs/submitting.py", '"python": fingerprint.python(),\n', '"python": fingerprint.python(), "mood": "good",\n'),
+    ("_jobs/submit.py", '"machine": os.uname().nodename,\n', '"machine": os.uname().nodename, "mood": "good",\n'),
     (
         "_wire/order.py",
         "    deadline: float | None = None\n",
         "    deadline: float | None = None\n    mood: str = 'good'\n",
     ),
     ("_wire/outcome.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
-    ("_wire/note.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
-    ("_backends/local/launching.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
+    ("_wire/attempt.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
+    ("_wire/task.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
     (
-        "_jobs/handle.py",
+        "_wire/records.py",
         "    output_dir: str | None = None\n",
         '    output_dir: str | None = None\n    mood: str = "good"\n',
     ),
-    ("_jobs/tombstones.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
+    ("_jobs/history.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
 ]
-LARGE = [*SMALL, ("_wire/pages.py", f"\nSCHEMA = {documents.SCHEMA} ", f"\nSCHEMA = {documents.SCHEMA + 1} ")]
+LARGE = [*SMALL, ("_wire/documents.py", f"\nSCHEMA = {documents.SCHEMA} ", f"\nSCHEMA = {documents.SCHEMA + 1} ")]
 
 
 class Installed:

@@ -6,19 +6,11 @@ from typing import Any
 
 import pytest
 from cluster.plane import wait_for
-from flows.test_batches import (
-    test_a_failure_raises_with_everything_that_worked_in_its_place,
-    test_exceptions_can_take_the_places_of_results,
-    test_statuses_follow_the_life_of_each_job_and_the_counts_are_theirs,
-)
+from flows.test_batches import test_statuses_follow_the_life_of_each_job_and_the_counts_are_theirs
 
 pytestmark = pytest.mark.usefixtures("machine")
 
-__all__ = [
-    "test_a_failure_raises_with_everything_that_worked_in_its_place",
-    "test_exceptions_can_take_the_places_of_results",
-    "test_statuses_follow_the_life_of_each_job_and_the_counts_are_theirs",
-]
+__all__ = ["test_statuses_follow_the_life_of_each_job_and_the_counts_are_theirs"]
 
 TAKE_OVER = """
     batch = kinetic.attach_batch(words[0], resume=True)
@@ -34,6 +26,44 @@ def test_twenty_results_come_in_the_order_of_their_inputs_and_nothing_stays(batc
     assert site.jobs() == []
     assert site.api.get(f"{site.core}/secrets")["items"] == []
     assert not [key for key in site.bucket.names() if key.startswith("cpu-")]
+
+
+def test_a_failure_raises_with_everything_that_worked_in_its_place(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=9), plan(2), plan(3, fails=9)], max_concurrent=None)
+        try:
+            batch.results()
+        except kinetic.BatchError as error:
+            caught = [error.group_id == batch.group_id, [job.group_index for job in error.failures],
+                      error.partial_results, message(error), repr(error.__cause__)]
+        tell([caught, [job.group_index for job in batch.failures()],
+              ["number 1" in job.tail(n=20) for job in batch.failures()], batch.failures()[0].status().value])
+        """
+    )
+
+    (same, failures, partial, text, cause), cached, logs, status = found
+    assert same
+    assert failures == cached == [1, 3]
+    assert partial == [0, None, 20, None]
+    assert "2 of 4 jobs failed" in text
+    assert "ValueError: number 1 at its attempt 1" in text
+    assert "kinetic jobs logs cpu-act-" in text
+    assert "number 1" in cause
+    assert logs == [True, False]
+    assert status == "FAILED"  # what failed is kept, so that it can be looked into
+
+
+def test_exceptions_can_take_the_places_of_results(batches: Any) -> None:
+    found = batches.run(
+        """
+        batch = run([plan(0), plan(1, fails=9), plan(2)])
+        found = batch.results(return_exceptions=True)
+        tell([[value if isinstance(value, int) else repr(value) for value in found], len(batch.failures())])
+        """
+    )
+
+    assert found == [[0, "ValueError('number 1 at its attempt 1')", 20], 1]
 
 
 def test_what_fails_is_tried_again(batches: Any) -> None:
