@@ -239,7 +239,7 @@ def test_a_job_whose_machine_state_is_gone_while_it_ran_has_failed_and_says_so_a
 
     assert status == "FAILED"
     assert error == "ResultMissingError"
-    assert "nothing of it is left" in message
+    assert "its process ended without a result" in message
     assert time.monotonic() - begun < 10
 
 

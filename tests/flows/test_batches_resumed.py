@@ -184,9 +184,9 @@ def test_launching_twice_runs_nothing_twice(batches: Any) -> None:
         Launcher.launch = twice
         batch = run([plan(n, fails=n % 2) for n in range(6)], max_concurrent=2, retries=1)
         values = batch.results(cleanup=False)
-        board = batch._board
+        state = batch._tracker
         from kinetic._batches import resume
-        whole(resume.launcher_of(board.group, board), [(n, 0) for n in range(6)])  # and long after their ends
+        whole(resume.launcher_of(state.group, state), [(n, 0) for n in range(6)])  # and long after their ends
         batch.wait()
         tell([values, batch.results()])
         """

@@ -266,7 +266,7 @@ def test_each_mistake_has_its_answer(write, kinetic, tmp_path):
     nobody = kinetic("outputs", "ls", "cpu-nobody")
 
     assert (listed.code, listed.out) == (0, "")
-    assert "has written nothing into" in listed.err
+    assert "has not written any files to" in listed.err
     assert (nothing.code, path.code, out.code, there.code, nobody.code) == (1, 1, 2, 2, 1)  # 2: as it was typed
     assert "[data-missing]" in nothing.err
     assert "nearest: model.bin" in path.err

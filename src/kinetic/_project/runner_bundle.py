@@ -194,7 +194,6 @@ SELDOM = (
     "kinetic._runner.data",
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",
-    "kinetic._runner.worker.stack_dump",
     "kinetic._stores.memory",
     "kinetic.collections",
     "kinetic.debug",

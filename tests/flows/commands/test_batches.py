@@ -95,7 +95,7 @@ def test_a_batch_is_listed_shown_collected_and_removed(submit, kinetic, tmp_path
 
     again = kinetic("batch", "results", group_id)
     assert (again.code, again.out) == (125, "")
-    assert "[0] input 'a': its result was collected before; its log is kept" in again.err
+    assert "[0] input 'a': its result was already collected; its log is kept" in again.err
     assert "collected" in kinetic("batch", "status", group_id).out
 
     assert kinetic("batch", "cleanup", group_id).code == 2
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_a_resumed_batch_to_be_resumed_again(submit, kinetic, star
     _, err = resuming.communicate(timeout=30)
 
     assert resuming.returncode == 130, err
-    assert f"let go of {group_id}" in err.decode()
+    assert f"detached from {group_id}" in err.decode()
     assert f"kinetic batch resume {group_id}" in err.decode()
     page = json.loads(kinetic("batch", "list", "--json").out)["batches"][0]
     assert (page["driver"], page["is_left"]) == (None, True)
@@ -184,7 +184,7 @@ def test_a_batch_is_cancelled_with_what_waits(submit, kinetic, project) -> None:
     cancelled = kinetic("batch", "cancel", group_id)
 
     assert cancelled.code == 0
-    assert f"{group_id} is cancelled: 3 jobs were ended by it" in cancelled.err
+    assert f"{group_id} is cancelled: 3 jobs cancelled" in cancelled.err
     shown = kinetic("batch", "status", group_id, "--watch")
     assert (shown.code, shown.out.splitlines()[0]) == (125, f"{group_id}: 3 cancelled, of 3")
     refused = kinetic("batch", "resume", group_id, "--failed")
@@ -266,5 +266,5 @@ def test_an_input_that_was_named_and_never_launched_is_not_waited_for_and_is_res
     results = kinetic("batch", "results", "@last", "--timeout", "30s")
 
     assert died.returncode == -9, died.stderr
-    assert "2 inputs are still to be submitted" in left.err
+    assert "2 inputs are not submitted" in left.err
     assert (left.code, resumed.code, results.out) == (125, 0, "[0] ['a']\n[1] ['b']\n")

@@ -73,5 +73,5 @@ def test_cleaning_up_a_running_job_ends_it_and_says_so(submit, kinetic) -> None:
     told = kinetic("jobs", "cleanup", job_id)
 
     assert told.code == 0
-    assert "and was ended" in told.err
+    assert "and was stopped" in told.err
     assert kinetic("jobs", "list").out == ""

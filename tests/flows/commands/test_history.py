@@ -142,7 +142,7 @@ def test_cleanup_by_hand_removes_the_log_and_all_but_the_tombstone(collected, ki
     assert [*home.glob("store/history/~logs/*")] == []
     assert kinetic("jobs", "logs", collected).code == 1
     assert "was removed" in kinetic("jobs", "logs", collected).err
-    assert "no newest" in kinetic("jobs", "status", "@last").err
+    assert "so @last is not available" in kinetic("jobs", "status", "@last").err
     (page,) = json.loads(kinetic("jobs", "list", "--all", "--json").out)["jobs"]
     assert (page["job_id"], page["status"], page["collected_at"]) == (collected, "SUCCEEDED", None)
 

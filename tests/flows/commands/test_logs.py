@@ -58,7 +58,7 @@ def test_follow_and_tail_together_are_refused(submit, kinetic) -> None:
     told = kinetic("jobs", "logs", submit("add"), "-f", "-n", "3")
 
     assert (told.code, told.out) == (2, "")
-    assert "do not go together" in told.err
+    assert "cannot be used together" in told.err
 
 
 def test_the_log_of_a_chosen_attempt_is_printed_and_one_that_was_not_is_refused(submit, kinetic) -> None:

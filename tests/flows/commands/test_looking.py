@@ -67,7 +67,7 @@ def test_the_beginning_of_an_id_and_the_newest_mean_the_same_job(submit, kinetic
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("explain", "what:  it was cancelled; its log stays\n"),
+        ("explain", "what:  it was cancelled; its log is kept\n"),
         ("logs", "started\n"),
         ("show", "reason            it was cancelled\n"),
         ("status", ": NOT_FOUND\n"),

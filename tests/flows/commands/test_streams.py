@@ -43,5 +43,5 @@ def test_a_full_disk_behind_standard_output_is_said_to_be_full(submit, command, 
         )
 
     assert done.returncode == 1
-    assert done.stderr.startswith("error: a disk is full, and what was asked for is not complete [disk-full]\nwhy: ")
+    assert done.stderr.startswith("error: a disk is full, and the output is incomplete [disk-full]\nwhy: ")
     assert "ignored" not in done.stderr
