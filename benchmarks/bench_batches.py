@@ -65,14 +65,14 @@ def end_all(count):
     from kinetic._wire import keys, seal
     batch = noop.run_async_map(range(count), max_concurrent=1)
     batch.cancel()
-    board = batch._board
-    seals = places.group_key(board.group)
+    state = batch._tracker
+    seals = places.group_key(state.group)
     tasks = []
     for index in range(count):
         tasks.append((seal.mark(keys.child(batch.group_id, index, 0), "", seals), b""))
-        own = places.key_for(board.group.child_id(index, 0), board.group.key_id, board.store.url)
+        own = places.key_for(state.group.child_id(index, 0), state.group.key_id, state.store.url)
         tasks.append((seal.mark(keys.mark(batch.group_id, index, 0), "succeeded", own), b""))
-    transfer.put_many(board.store, tasks)
+    transfer.put_many(state.store, tasks)
     batches.append(kinetic.attach_batch(batch.group_id))
     return True
 
