@@ -7,15 +7,14 @@ import threading
 import pytest
 
 from kinetic._batches.control_log import CANCELLED, FAIL_FAST, ControlLog
-from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
 GROUP, KEY = "grp-00000001", b"k" * 32
 
 
 @pytest.fixture
-def store(tmp_path):
-    return FileStore(tmp_path)
+def store(folder_or_bucket):
+    return folder_or_bucket
 
 
 def read(store):

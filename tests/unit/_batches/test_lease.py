@@ -156,7 +156,8 @@ def test_a_batch_that_was_removed_is_driven_by_nobody(store):
         b'{"schema":1,"epoch":null,"mac":"\xc3\xa9"}',
     ],
 )
-def test_what_is_no_lease_of_ours_neither_ends_a_driver_nor_keeps_one_from_driving(store, page):
+def test_what_is_no_lease_of_ours_neither_ends_a_driver_nor_keeps_one_from_driving(folder_or_bucket, page):
+    store = folder_or_bucket
     store.put(keys.lease(GROUP, 0), page)
     store.put(f"{keys.leases(GROUP)}nonsense", page)
 
@@ -168,7 +169,8 @@ def test_what_is_no_lease_of_ours_neither_ends_a_driver_nor_keeps_one_from_drivi
     assert lease.holder(store, GROUP, KEY).epoch == 1
 
 
-def test_a_lease_of_another_batch_or_epoch_is_none_of_this_one(store):
+def test_a_lease_of_another_batch_or_epoch_is_none_of_this_one(folder_or_bucket):
+    store = folder_or_bucket
     first = lease.take(store, GROUP, KEY)
     copied = store.get(keys.lease(GROUP, 0))
     store.put(keys.lease(GROUP, 5), copied)

@@ -19,6 +19,7 @@ from kinetic._config import keyring
 from kinetic._jobs import locate, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
+from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys, names, records, seal
 from kinetic._wire.order import Artifact
 from kinetic._wire.outcome import Outcome
@@ -26,6 +27,7 @@ from kinetic._wire.records import Group, Input, Settings, Table
 
 Kinetic = Callable[..., Result]
 DAY = 24 * 3600.0
+_buckets = itertools.count()
 
 
 @pytest.fixture
@@ -49,7 +51,13 @@ def kinetic(home: Path) -> Kinetic:
 
 
 @pytest.fixture
-def made_job(home: Path) -> Callable[..., str]:
+def store(home: Path) -> Store:
+    """Return the store of this caller's jobs; modules that attack a store say ``folder_or_bucket`` instead."""
+    return FileStore(home / "store")
+
+
+@pytest.fixture
+def made_job(home: Path, store: Store) -> Callable[..., str]:
     """Return a function that puts a job into the store as it lies there once it has ended; it returns the id.
 
     ``status`` is "succeeded", "failed", "cancelled", or "" for a job without a verdict; ``days`` how long ago it ended.
@@ -69,7 +77,7 @@ def made_job(home: Path) -> Callable[..., str]:
         when = time.time() - days * DAY
         job_id = names.new_job_id("cpu", f"{function}-{next(number)}", now=when)
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
-        key, store = seal.job_key(own, job_id, f"file://{home / 'store'}"), FileStore(home / "store")
+        key = seal.job_key(own, job_id, store.url)
         handle = JobHandle(
             job_id=job_id,
             backend="local",
@@ -77,7 +85,7 @@ def made_job(home: Path) -> Callable[..., str]:
             cluster_name="local",
             zone="local",
             namespace="default",
-            bucket_name=str(home / "store"),
+            bucket_name=store.url,
             k8s_name=f"kinetic-{job_id}",
             image_uri="",
             accelerator=accelerator,
@@ -112,7 +120,7 @@ def made_job(home: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def made_batch(home: Path) -> Callable[..., str]:
+def made_batch(home: Path, store: Store) -> Callable[..., str]:
     """Return a function that puts a batch into the store as it lies there once its jobs have ended; it returns the id.
 
     ``states`` has a word for each input: "succeeded", "failed", "cancelled", or "" for one that was not submitted.
@@ -124,7 +132,6 @@ def made_batch(home: Path) -> Callable[..., str]:
         when = time.time() if created is None else created
         group_id = names.new_group_id()
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
-        store = FileStore(home / "store")
         table = Table(tuple(Input(f"x={index}", Artifact.within(b"")) for index in range(len(states))))
         group = Group(
             group_id=group_id,
@@ -140,7 +147,7 @@ def made_batch(home: Path) -> Callable[..., str]:
                 "cluster_name": "local",
                 "zone": "local",
                 "namespace": "default",
-                "bucket_name": str(home / "store"),
+                "bucket_name": store.url,
                 "image_uri": "",
                 "accelerator": "cpu",
                 "func_name": "train",

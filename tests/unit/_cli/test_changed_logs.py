@@ -8,7 +8,6 @@ import pytest
 
 from kinetic._config import keyring
 from kinetic._jobs import find, locate, logs, wait
-from kinetic._stores.files import FileStore
 from kinetic._wire import attempt, digests, keys, seal
 from kinetic._wire.attempt import AttemptNote
 
@@ -29,8 +28,10 @@ COMMANDS = {
 
 
 @pytest.fixture
-def store(home) -> FileStore:
-    return FileStore(home / "store")
+def store(folder_or_bucket, home, monkeypatch):
+    """Return the store that this caller's jobs lie in, and in which others write."""
+    monkeypatch.setenv("KINETIC_STORE", folder_or_bucket.url)
+    return folder_or_bucket
 
 
 def changed(job_id: str) -> str:

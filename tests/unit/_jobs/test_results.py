@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.gcs import GcsServer
 
 from kinetic._jobs import results
-from kinetic._stores import addresses
-from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
 from kinetic._wire import keys
@@ -34,18 +31,9 @@ class Opened:
         return os.mkdir, (str(self.sign),)
 
 
-@pytest.fixture(params=["folder", "bucket"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    if request.param == "folder":
-        yield FileStore(tmp_path / "store")
-        return
-    for name in addresses.CREDENTIAL_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    server = GcsServer().start()
-    server.bucket("jobs")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-    yield BucketStore("gs://jobs/here")
-    server.close()
+@pytest.fixture
+def store(folder_or_bucket: Store) -> Store:
+    return folder_or_bucket
 
 
 def seal(store: Store, value: object) -> Outcome:
