@@ -62,16 +62,16 @@ def end_all(count):
     # Ends the jobs of a batch of this size as their keepers would, without running them.
     from kinetic._stores import parallel as transfer
     from kinetic._jobs import locate as places
-    from kinetic._wire import keys, seal
+    from kinetic._wire import keys, documents as seal
     batch = noop.run_async_map(range(count), max_concurrent=1)
     batch.cancel()
     state = batch._tracker
     seals = places.group_key(state.group)
     tasks = []
     for index in range(count):
-        tasks.append((seal.mark(keys.child(batch.group_id, index, 0), "", seals), b""))
+        tasks.append((seal.sealed_name(keys.child(batch.group_id, index, 0), "", seals), b""))
         own = places.key_for(state.group.child_id(index, 0), state.group.key_id, state.store.url)
-        tasks.append((seal.mark(keys.mark(batch.group_id, index, 0), "succeeded", own), b""))
+        tasks.append((seal.sealed_name(keys.mark(batch.group_id, index, 0), "succeeded", own), b""))
     transfer.put_many(state.store, tasks)
     batches.append(kinetic.attach_batch(batch.group_id))
     return True
@@ -155,7 +155,7 @@ def _pool(ground: Ground) -> float:
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
-    with ThreadPoolExecutor(scheduler.limits(os.environ).slots) as pool:
+    with ThreadPoolExecutor(scheduler.read_limits(os.environ).slots) as pool:
         list(pool.map(lambda _: ground.seconds_of(*words), range(POOL)))
     return (time.perf_counter() - begun) * 1e3 / POOL
 

@@ -13,9 +13,8 @@ TYPE_CHECKING = False  # what type checkers take for True; importing typing woul
 if TYPE_CHECKING:
     from kinetic import collections, debug, errors, job_status, jobs, testing
     from kinetic._data.data import Data
-    from kinetic._remote.callable import RemoteCallable
-    from kinetic._remote.decorator import run
-    from kinetic._remote.output_dirs import checkpoint_dir, output_dir
+    from kinetic._remote.callable import RemoteCallable, run
+    from kinetic._remote.function_paths import checkpoint_dir, output_dir
     from kinetic._version import __version__
     from kinetic.collections import BatchHandle, attach_batch
     from kinetic.errors import BatchError
@@ -53,10 +52,10 @@ _HOME = {
     "__version__": "_version",
     "attach": "jobs",
     "attach_batch": "collections",
-    "checkpoint_dir": "_remote.output_dirs",
+    "checkpoint_dir": "_remote.function_paths",
     "list_jobs": "jobs",
-    "output_dir": "_remote.output_dirs",
-    "run": "_remote.decorator",
+    "output_dir": "_remote.function_paths",
+    "run": "_remote.callable",
 }
 _DOORS = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
 

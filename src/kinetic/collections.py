@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
-from kinetic._batches.attach import attach_batch
-from kinetic._batches.batch_handle import BatchHandle
+from kinetic._batches.batch_handle import BatchHandle, attach_batch
 from kinetic._jobs.handle import JobHandle
 from kinetic._remote.callable import RemoteCallable
 from kinetic.errors import BatchError
@@ -38,11 +37,11 @@ def map(function: Callable[..., Any], inputs: Iterable[Any], **options: Any) -> 
     found = getattr(function, "__self__", function)  # of train.run_async: train
     if isinstance(found, RemoteCallable):
         return found.run_async_map(inputs, **options)
-    from kinetic._batches import request
-    from kinetic._remote import recording
+    from kinetic._batches import submission
+    from kinetic._remote import callable as remote_callable
 
     mode = options.pop("input_mode", "auto")
-    request.check_mode(mode)
-    remote, calls = recording.record(function, request.listed(inputs), mode)
+    submission.check_mode(mode)
+    remote, calls = remote_callable.record_inputs(function, submission.input_list(inputs), mode)
     batch: BatchHandle[Any] = remote.run_async_map(calls, **options)
     return batch

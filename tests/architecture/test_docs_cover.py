@@ -24,7 +24,7 @@ def text_of(*pages: Path) -> str:
 
 def codes() -> set[str]:
     found = {code for file in SOURCE.rglob("*.py") for code in codes_in(ast.parse(file.read_text()))}
-    ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "pod_endings.py").read_text())))
+    ends = set(ends_in(ast.parse((SOURCE / "_backends" / "kube" / "object_status.py").read_text())))
     return found | {status._CODES.get(code, code) for code in ends}
 
 
@@ -46,7 +46,7 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
             for keyword in node.keywords:
                 if keyword.arg == "code":
                     yield from constants(keyword.value)
-            told = getattr(node.func, "id", "") == "_failed" and len(node.args) > 1  # _runner/judging.py
+            told = getattr(node.func, "id", "") in {"_failed", "_failed_delivery"} and len(node.args) > 1
             if told or getattr(node.func, "attr", "") == "_give_up":  # _runner/pod/source.py
                 yield from constants(node.args[0])
         elif isinstance(node, ast.Dict):

@@ -14,9 +14,8 @@ import yaml
 
 from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import JOB, JOB_SET, Kind
-from kinetic._backends.kube.job_manifests import resources
-from kinetic._backends.kube.job_request import JobRequest
-from kinetic._google.pools import Pools
+from kinetic._backends.kube.job_manifests import JobRequest, resources
+from kinetic._google.clusters import NodePools
 from kinetic._hardware import GPUS, TPUS, place
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -99,7 +98,11 @@ def test_what_can_be_pasted_can_be_read(page: Path):
 def test_kinetics_own_commands_exist(page: Path):
     from kinetic._cli import command_tree
 
-    known = set(command_tree.below()), set(command_tree.below("jobs")), set(command_tree.below("batch"))
+    known = (
+        set(command_tree.commands_of()),
+        set(command_tree.commands_of("jobs")),
+        set(command_tree.commands_of("batch")),
+    )
     lines = [line for text in blocks(page, "sh") for line in text.splitlines() if line.startswith("kinetic ")]
 
     for _, word, *rest in (line.split() for line in lines):
@@ -155,12 +158,12 @@ def test_every_label_and_every_taint_is_on_the_page():
 
 
 def test_the_node_pools_are_those_that_kinetic_proposes():
-    pools = Pools("acme", "us-central1-a", "main", ("us-central1-a",), autopilot=False, limits=None, pools=())
+    pools = NodePools("acme", "us-central1-a", "main", ("us-central1-a",), autopilot=False, limits=None, pools=())
     told = dict(text.removeprefix("# for ").split("\n", 1) for text in blocks(HARDWARE, "sh") if "# for " in text)
 
     assert len(told) > 3
     for name, command in told.items():
-        proposed = pools.can_give(place(name)).next
+        proposed = pools.capacity_for(place(name)).next
         assert " ".join(command.replace("\\\n", " ").split()) == proposed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cluster.accounts import account_token, bind
 
-from kinetic._runner.pod import slice_removal
+from kinetic._runner.pod import rendezvous
 
 SETS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{}/leaderworkersets"
 TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "python:3.11"}]}}
@@ -39,15 +39,15 @@ def pod(plane, namespace: str, tmp_path: Path):
 def test_the_set_is_gone_afterwards_and_a_second_try_is_success(plane, made: str, pod) -> None:
     environ, folder = pod("cluster-admin")
 
-    assert slice_removal.remove_own_slice(made, environ, folder) == ""
-    assert slice_removal.remove_own_slice(made, environ, folder) == ""
+    assert rendezvous.remove_own_slice(made, environ, folder) == ""
+    assert rendezvous.remove_own_slice(made, environ, folder) == ""
 
 
 def test_who_may_not_delete_it_is_told(made: str, pod) -> None:
     environ, folder = pod("view")
 
-    assert "403" in slice_removal.remove_own_slice(made, environ, folder)
+    assert "403" in rendezvous.remove_own_slice(made, environ, folder)
 
 
 def test_a_pod_without_a_token_says_so(made: str, tmp_path: Path) -> None:
-    assert "FileNotFoundError" in slice_removal.remove_own_slice(made, {}, tmp_path)
+    assert "FileNotFoundError" in rendezvous.remove_own_slice(made, {}, tmp_path)

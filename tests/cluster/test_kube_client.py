@@ -15,17 +15,17 @@ from cluster.plane import wait_for
 from servers.container import ContainerServer
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import diagnosis, job_manifests, job_request, pod_exec, pod_logs
+from kinetic._backends.kube import diagnosis, job_manifests, pod_exec, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import of_context, of_gke
+from kinetic._backends.kube.credentials import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
-from kinetic._backends.kube.job_request import BucketVolume, JobRequest
+from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
 from kinetic._config.resources import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._google import clusters
-from kinetic._google.http import Service
+from kinetic._google.api import Service
 from kinetic._hardware import GPUS, TPUS, place
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic._wire import task
 from kinetic.errors import BackendError, CredentialsError, LaunchError
 from kinetic.job_status import JobStatus
@@ -57,7 +57,7 @@ ROWS = [f"gpu-{name}x{max(family.machines)}" for name, family in GPUS.items()] +
 
 @pytest.fixture
 def kube(plane, namespace) -> Iterator[Client]:
-    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
     with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
         yield client
 
@@ -147,7 +147,7 @@ def test_a_storm_of_refusals_is_outlasted(plane, kube, ask) -> None:
 
 
 def test_a_job_waits_suspended_and_its_secret_goes_with_it(kube, ask) -> None:
-    request = ask(secret=job_request.secret_name(JOB_ID))
+    request = ask(secret=job_manifests.secret_name(JOB_ID))
     made = kube.create(kube_client.JOB, job_manifests.job(request))
     kube.create(kube_client.SECRET, job_manifests.secret(request, {"job-key": b"\x00" * 32}, made))
     assert kube.get(kube_client.JOB, made["metadata"]["name"])["spec"]["suspend"] is True
@@ -170,7 +170,7 @@ def test_a_batch_is_removed_with_one_request(plane, kube, ask) -> None:
     kube.create(kube_client.JOB, job_manifests.job(ask(job_id="cpu-other-20261121-143000-1a2b3c4")))
     plane.proxy.seen.clear()
 
-    kube.delete_all(kube_client.JOB, job_request.selector(group="grp-0a1b2c3d"))
+    kube.delete_all(kube_client.JOB, job_manifests.label_selector(group="grp-0a1b2c3d"))
 
     assert len(plane.proxy.calls("DELETE")) == 1
     wait_for("three of four to go", lambda: len(kube.list(kube_client.JOB).objects) == 1)
@@ -199,7 +199,7 @@ def test_a_revoked_token_is_said(plane, kube) -> None:
 
 
 def test_a_namespace_that_is_not_there_is_named(plane, ask) -> None:
-    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
     with contextlib.closing(Client(access, "nowhere", Retry(2, 0.05))) as client, pytest.raises(LaunchError) as caught:
         client.create(kube_client.JOB, job_manifests.job(ask(namespace="nowhere")))
 
@@ -213,7 +213,7 @@ def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -
     class Tokens:
         quota_project = ""
 
-        def get(self, instead_of: str = "") -> str:
+        def get(self, rejected: str = "") -> str:
             return plane.client.token
 
     with ContainerServer() as google:
@@ -221,9 +221,11 @@ def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -
         authority = base64.b64encode(plane.authority.certificate.read_bytes()).decode()
         page = {"endpoint": f"127.0.0.1:{plane.proxy.port}", "masterAuth": {"clusterCaCertificate": authority}}
         google.add("my-project", "us-central1-a", "mine", **page)
-        service = Service(clusters.NAME, Tokens(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url})
+        service = Service(
+            clusters.CONTAINER_API, Tokens(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url}
+        )
 
-        access = of_gke(lambda: clusters.read(service, "my-project", "us-central1-a", "mine"), Tokens().get)
+        access = gke_access(lambda: clusters.read_cluster(service, "my-project", "us-central1-a", "mine"), Tokens().get)
         with contextlib.closing(Client(access, namespace)) as client:
             assert client.may("create", kube_client.JOB).allowed
 
@@ -276,7 +278,7 @@ def test_a_watch_misses_nothing_when(plane, kube, break_it) -> None:
 # ------------------------------------------------------------------------------------ a whole life, and what goes wrong
 
 
-def look(client: Client, job: str, **more: Any) -> diagnosis.Finding:
+def look(client: Client, job: str, **more: Any) -> diagnosis.JobState:
     found = client.get(kube_client.JOB, job)
     assert found is not None
     pods = client.list(kube_client.POD, f"job-id={JOB_ID}").objects
@@ -478,7 +480,7 @@ def start_set(client: Client, request: JobRequest) -> str:
     return str(manifest["metadata"]["name"])
 
 
-def look_at_set(client: Client, name: str) -> tuple[diagnosis.Finding, dict]:
+def look_at_set(client: Client, name: str) -> tuple[diagnosis.JobState, dict]:
     found = client.get(kube_client.JOB_SET, name)
     assert found is not None
     pods = client.list(kube_client.POD, f"job-id={JOB_ID}").objects

@@ -20,17 +20,17 @@ from cluster.plane import wait_for
 from servers.gcs import GcsServer
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import job_manifests, job_request, pod_logs
+from kinetic._backends.kube import job_manifests, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import of_context
-from kinetic._backends.kube.job_request import RUNNER_FILE, RUNNER_PATH, JobRequest
+from kinetic._backends.kube.credentials import context_access
+from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.kube.pod_logs import PodLog
 from kinetic._hardware import place
 from kinetic._jobs import logs
 from kinetic._project import runner_bundle
-from kinetic._stores import addresses
+from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic._wire import digests, distribution, keys
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
@@ -47,37 +47,37 @@ sys.path.insert(0, "/kinetic/runner.zip")
 import unpack
 unpack.install()
 from pathlib import Path
-from kinetic._runner.pod import container_output, log_pump
+from kinetic._runner.pod import log_pump
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import pod_log_format as podlog
 
-container_output.say("job JOB")
+log_pump.say("job JOB")
 link = socket.create_connection(("127.0.0.1", int(os.environ["PORT"])))
 link.sendall(os.environ["HOSTNAME"].encode() + b"\\n")
 lines = link.makefile("rb")
 claim = podlog.Claim(*json.loads(next(lines)))
-container_output.say(podlog.claimed(claim, 2))
+log_pump.say(podlog.claim_line(claim, 2))
 log = Path("/scratch/log")
 spool = log_pump.LogSpool(log)
 own = log_pump.LogPump(spool, log_pump.LogSegments(MemoryStore("log"), lambda start: str(start), spool))
 own.start()
-container_output.through(own)
+log_pump.set_output(own)
 with log.open("ab", buffering=0) as file:
     for line in lines:
         told = json.loads(line)
         if "print" in told:
             file.write(told["print"].encode("latin-1"))
         else:
-            container_output.say(told["say"])
+            log_pump.say(told["say"])
 own.finish(5)
-container_output.say(podlog.VERDICT)
+log_pump.say(podlog.VERDICT)
 own.drain(5)
 """
 
 
 @pytest.fixture
 def kube(plane, namespace) -> Iterator[Client]:
-    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
     with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
         yield client
 
@@ -148,7 +148,7 @@ class Stage:
         return bool(found) and found["status"].get("phase") == "Running"
 
     def pods(self) -> list[dict[str, Any]]:
-        return self.client.list(kube_client.POD, job_request.selector(job_id=JOB_ID)).objects
+        return self.client.list(kube_client.POD, job_manifests.label_selector(job_id=JOB_ID)).objects
 
     def follow(self, *, host: int = 0, attempt: int = 0, told: list[str] | None = None) -> Any:
         """Open a log as whoever asks again and again would."""
@@ -346,7 +346,7 @@ def talk(lines):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketStore]:
-    for name in addresses.CREDENTIAL_VARIABLES:
+    for name in protocol.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     server = GcsServer().start()
     server.bucket("jobs")

@@ -27,22 +27,22 @@ from servers.gcs import GcsServer
 
 from kinetic import _config as settings
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import job_manifests, job_request, object_status
+from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import ClusterAddress
-from kinetic._backends.kube.credentials import FixedCredential, of_context
-from kinetic._backends.kube.job_request import RUNNER_FILE, RUNNER_PATH, JobRequest
+from kinetic._backends.kube.credentials import FixedCredential, context_access
+from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
 from kinetic._config import keyring
 from kinetic._hardware import place
 from kinetic._inspect import port_forward
 from kinetic._jobs.handle import JobHandle
 from kinetic._project import runner_bundle
-from kinetic._stores import addresses
+from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
-from kinetic._stores.retry import Retry
-from kinetic._wire import digests, distribution, inspection, keys, seal
+from kinetic._stores.parallel import Retry
+from kinetic._wire import digests, distribution, documents, inspection, keys
 from kinetic._wire.inspection import DebugPage
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
@@ -78,14 +78,14 @@ def stay(port):
 
 @pytest.fixture
 def kube(plane, namespace) -> Iterator[Client]:
-    access = of_context("", {"KUBECONFIG": str(plane.kubeconfig)})
+    access = context_access("", {"KUBECONFIG": str(plane.kubeconfig)})
     with contextlib.closing(Client(access, namespace, Retry(8, 0.05, 1.0, 60.0))) as client:
         yield client
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[BucketStore]:
-    for name in addresses.CREDENTIAL_VARIABLES:
+    for name in protocol.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "home"))
     server = GcsServer().start()
@@ -140,11 +140,11 @@ class Stage(NamedTuple):
         ).to_bytes()
         self.store.put(keys.order(JOB_ID), written)
         self.store.put(keys.record(JOB_ID), b"{}")
-        pod = PodSettings(look_seconds=1.0)
+        pod = PodSettings(poll_seconds=1.0)
         return Task(JOB_ID, digests.of_bytes(written), self.store.url, "key-1", 0o022, None, {}, hosts=hosts, pod=pod)
 
     def pods(self) -> list[dict[str, Any]]:
-        return self.client.list(kube_client.POD, job_request.selector(job_id=JOB_ID)).objects
+        return self.client.list(kube_client.POD, job_manifests.label_selector(job_id=JOB_ID)).objects
 
     def wait_until_it_stays(self, hosts: int = 1) -> None:
         wait_for(
@@ -399,7 +399,7 @@ def forwarder(plane, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     stage.launch(port=inspection.PORT)
     stage.wait_until_it_stays()
     key_id, own = keyring.own_key(settings.ensure_home(os.environ))  # its token is made of it
-    key = inspection.page_key(inspection.token(seal.job_key(own, JOB_ID, stage.store.url)))
+    key = inspection.page_key(inspection.token(documents.job_key(own, JOB_ID, stage.store.url)))
     handle = JobHandle(
         JOB_ID, "gke", "", "", "", stage.client.namespace, "jobs", "kinetic-x", "", "cpu", "stay", "stay",
         "2026-11-21T14:30:00Z", store=stage.store.url, context="test", key_id=key_id,

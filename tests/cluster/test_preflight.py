@@ -25,9 +25,9 @@ from kinetic._backends.kube.connection import ClusterAddress, connect
 from kinetic._backends.kube.credentials import Access, FixedCredential
 from kinetic._backends.kube.preflight import check, kind_for_slices, service_account
 from kinetic._config.cluster import ClusterSettings
-from kinetic._google.pools import Pool, Pools
+from kinetic._google.clusters import NodePool, NodePools
 from kinetic._hardware import place
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, CapacityError, CredentialsError, KineticError, LaunchError
 
 pytestmark = pytest.mark.timeout(120)
@@ -385,8 +385,8 @@ def test_labels_of_other_clusters_are_looked_for_where_the_settings_name_them(pl
 
 
 def test_what_google_says_of_node_pools_decides_where_no_node_is_up(admin) -> None:
-    bare = Pools("p", "us-west4-a", "c", ("us-west4-a",), autopilot=False, limits=None, pools=())
-    growing = bare._replace(pools=(Pool("b200", "a4-highgpu-8g", (("nvidia-b200", 8),), most=2),))
+    bare = NodePools("p", "us-west4-a", "c", ("us-west4-a",), autopilot=False, limits=None, pools=())
+    growing = bare._replace(pools=(NodePool("b200", "a4-highgpu-8g", (("nvidia-b200", 8),), most=2),))
 
     with pytest.raises(CapacityError) as caught:
         check(admin, place("gpu-b200x8"), PLAIN, pools=bare)

@@ -13,7 +13,7 @@ import yaml
 from cluster.access import RefusedError
 from cluster.test_preflight import RBAC, allowed, bind, connect_as
 
-from kinetic._backends.kube import client, job_manifests, job_request
+from kinetic._backends.kube import client, job_manifests
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.job_launcher import JobLauncher
 
@@ -61,7 +61,7 @@ def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Cl
 
 def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: Client, namespace: str) -> None:
     secret = job_manifests.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
-    name = job_request.group_secret_name("grp-0123abcd")
+    name = job_manifests.group_secret_name("grp-0123abcd")
 
     submitter.create(client.SECRET, secret)
     submitter.create(client.SECRET, secret)  # as if the first answer had been lost

@@ -12,11 +12,11 @@ import os
 
 import pytest
 
-from kinetic._stores import addresses
+from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 
 PAGE_SIZE = 7
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)
@@ -45,7 +45,7 @@ def s3_server():
 @pytest.fixture
 def no_credentials(monkeypatch, tmp_path):
     """Nothing of this machine's accounts is seen."""
-    for name in addresses.CREDENTIAL_VARIABLES:
+    for name in protocol.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
 

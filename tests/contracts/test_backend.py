@@ -126,7 +126,7 @@ def test_a_backend_is_what_the_registry_says_of_it(place):
 
     assert (place.backend.name, place.backend.is_here) == (entry.name, entry.is_here)
     assert place.backend.namespace == job.namespace
-    assert place.backend.look_seconds > 0
+    assert place.backend.poll_seconds > 0
     assert place.backend.clock.monotonic() <= place.backend.clock.monotonic()
 
 
@@ -170,8 +170,8 @@ def test_a_watch_ends_with_its_time_when_nothing_happens(place):
     begun = clock.monotonic()
     place.backend.watch(job.job_id, seconds=0.3)
     took = clock.monotonic() - begun
-    place.backend.forget_watch(job.job_id)
-    place.backend.forget_watch(job.job_id)
+    place.backend.stop_watching(job.job_id)
+    place.backend.stop_watching(job.job_id)
     place.release(job)
 
     assert took < 10

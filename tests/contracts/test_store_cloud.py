@@ -19,7 +19,7 @@ from servers.faults import Fault, FaultyProxy
 import kinetic
 from kinetic._stores import obstore_client, opening, parallel, protocol
 from kinetic._stores.bucket import BucketStore
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import CredentialsError, OptionError, StoreError, StoreUnreachableError
 
 QUICK = Retry(attempts=3, first_seconds=0.01, most_seconds=0.02, total_seconds=5)

@@ -14,7 +14,7 @@ import pytest
 from servers.faults import Fault
 
 from kinetic._stores import parallel
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import KeyMissingError, StoreUnreachableError
 
 QUICK = Retry(attempts=4, first_seconds=0.01, most_seconds=0.02, total_seconds=5)

@@ -150,9 +150,9 @@ def test_data_of_the_function_and_volumes_and_data_of_inputs_keep_their_places(b
 def test_a_batch_takes_no_id_that_another_one_has(batches: Any) -> None:
     found = batches.run(
         """
-        from kinetic._wire import names
+        from kinetic._wire import keys
         drawn = iter(["grp-00000001", "grp-00000001", "grp-00000001", "grp-00000002"])
-        names.new_group_id = lambda: next(drawn)
+        keys.new_group_id = lambda: next(drawn)
         first, second = run([plan(1)]), run([plan(2)])
         tell([first.group_id, second.group_id, first.results(), second.results()])
         """
@@ -578,7 +578,7 @@ CRASH = """
 
 @pytest.mark.parametrize(
     ("module", "owner"),
-    [("kinetic._batches.launcher", "Launcher"), ("kinetic._backends.local.backend", "LocalBackend")],
+    [("kinetic._batches.driver", "Launcher"), ("kinetic._backends.local.backend", "LocalBackend")],
     ids=["before a child is known", "before it is launched"],
 )
 def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on_from(
@@ -634,14 +634,14 @@ def test_cancelling_jobs_that_were_put_together_by_hand_leaves_ended_ones_alone(
 
 def test_a_crash_of_the_driver_is_told_at_once_though_a_job_runs_on(batches: Any) -> None:
     told, notes, values, counts = batches.run("""
-        from kinetic._batches.launcher import Launcher
-        whole, calls = Launcher.launch, []
+        from kinetic._batches.driver import ChildLauncher
+        whole, calls = ChildLauncher.launch, []
         def launch(self, wanted):
             calls.append(time.monotonic())
             if len(calls) == 2:
                 raise RuntimeError("the driver crashed")
             return whole(self, wanted)
-        Launcher.launch = launch
+        ChildLauncher.launch = launch
         batch = run([plan(0), plan(1, until=go), *plans(4)[2:]], max_concurrent=2)
         told, got = [], []
         for way in (batch.wait, lambda: got.extend(batch.as_completed()), batch.results):
@@ -671,12 +671,12 @@ def test_the_interpreter_stays_until_everything_is_submitted(batches: Any) -> No
 def test_a_driver_that_fails_when_nobody_waits_any_more_says_how_to_go_on(batches: Any) -> None:
     _, err = batches.both(
         """
-        from kinetic._batches.launcher import Launcher
+        from kinetic._batches.driver import ChildLauncher
 
         def fail(launcher, wanted):
             threading.main_thread().join()
             raise OSError("the disk is full")
-        Launcher.launch = fail
+        ChildLauncher.launch = fail
         tell(run(plans(3), max_concurrent=1).group_id)
         """
     )
@@ -831,10 +831,10 @@ def test_a_handle_put_together_by_hand_does_what_the_others_do(batches: Any) -> 
 def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_starts(batches: Any) -> None:
     found = batches.run(
         """
-        from kinetic._batches.launcher import Launcher
+        from kinetic._batches.driver import ChildLauncher
         from kinetic._stores.files import FileStore
         written, first = collections.Counter(), []
-        put, adopt, whole = FileStore.put, FileStore.adopt, Launcher.launch
+        put, adopt, whole = FileStore.put, FileStore.adopt, ChildLauncher.launch
         def counted(before):
             def write(self, key, *words, **more):
                 written[key] += 1
@@ -843,7 +843,7 @@ def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_star
         def launch(self, wanted):
             first.append(dict(written))
             return whole(self, wanted)
-        FileStore.put, FileStore.adopt, Launcher.launch = counted(put), counted(adopt), launch
+        FileStore.put, FileStore.adopt, ChildLauncher.launch = counted(put), counted(adopt), launch
         batch = double.run_async_map(range(2500), max_concurrent=8)
         while not first:
             time.sleep(0.01)

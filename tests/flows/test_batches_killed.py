@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import garbage_collection
+from kinetic._backends.local import recovery
 from kinetic._backends.local.queue import Queue
-from kinetic._backends.local.runtime_paths import Paths
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import history
 from kinetic._wire import failpoints, keys
 
@@ -198,12 +198,8 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     paths = Paths(site.home / "run" / "here")
     with closing(Queue(paths.queue)) as queue:
         wait_until(lambda: not queue.look("state != 'ended'"), "the end of every row")
-        now = (
-            max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")])
-            + garbage_collection.MONTH
-            + garbage_collection.HOUR
-        )
-        garbage_collection.sweep(paths, queue, site.store / ".tmp", history.read_page, now=now)
+        now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + recovery.MONTH + recovery.HOUR
+        recovery.sweep(paths, queue, site.store / ".tmp", history.read_page, now=now)
         known = {row.job_id for row in queue.look()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())

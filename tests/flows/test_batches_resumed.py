@@ -176,17 +176,17 @@ def test_retries_go_on_where_the_killed_driver_left_them(batches: Any, left: Lef
 def test_launching_twice_runs_nothing_twice(batches: Any) -> None:
     found = batches.run(
         """
-        from kinetic._batches.launcher import Launcher
-        whole = Launcher.launch
+        from kinetic._batches.driver import ChildLauncher
+        whole = ChildLauncher.launch
         def twice(self, wanted):
             whole(self, wanted)
             return whole(self, wanted)
-        Launcher.launch = twice
+        ChildLauncher.launch = twice
         batch = run([plan(n, fails=n % 2) for n in range(6)], max_concurrent=2, retries=1)
         values = batch.results(cleanup=False)
         state = batch._tracker
-        from kinetic._batches import resume
-        whole(resume.launcher_of(state.group, state), [(n, 0) for n in range(6)])  # and long after their ends
+        from kinetic._batches import driver
+        whole(driver.launcher_of(state.group, state), [(n, 0) for n in range(6)])  # and long after their ends
         batch.wait()
         tell([values, batch.results()])
         """

@@ -128,7 +128,7 @@ SHORT = """
     import resource
     import sys
     from pathlib import Path
-    from kinetic._backends.local import task_file as launching
+    from kinetic._backends.local import runtime_files as launching
     from kinetic._stores.files import FileStore
     from kinetic._wire import folders
 

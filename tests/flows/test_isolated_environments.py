@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._images import isolated_environment, uv
+from kinetic._images import isolated_environment
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
 from kinetic._wire import distribution
@@ -197,12 +197,12 @@ def test_a_lock_keeps_its_hashes_and_a_file_that_is_another_one_is_not_installed
     (project / "pyproject.toml").write_text(
         '[project]\nname = "ours"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["roman==5.0"]\n'
     )
-    subprocess.run([*uv.command(), "lock", "--quiet"], cwd=project, check=True)
+    subprocess.run([*isolated_environment.uv_command(), "lock", "--quiet"], cwd=project, check=True)
     text = (project / "uv.lock").read_text()
 
-    lines = dependencies.find(Plan(project, "", None, ("",)), export=uv.export).lines
+    lines = dependencies.find(Plan(project, "", None, ("",)), export=isolated_environment.export_lock).lines
     (project / "uv.lock").write_text(re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", text))
-    changed = dependencies.find(Plan(project, "", None, ("",)), export=uv.export).lines
+    changed = dependencies.find(Plan(project, "", None, ("",)), export=isolated_environment.export_lock).lines
 
     assert all(f"--hash=sha256:{digest}" in lines[0] for digest in re.findall(r"sha256:([0-9a-f]{64})", text))
     with pytest.raises(ImageBuildError, match="Hash mismatch"):
@@ -212,13 +212,13 @@ def test_a_lock_keeps_its_hashes_and_a_file_that_is_another_one_is_not_installed
 def test_a_file_called_uv_in_the_project_is_never_run(tmp_path, monkeypatch):
     (tmp_path / "uv.py").write_text("open('was-run', 'w')")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "ours"\nversion = "1"\ndependencies = []\n')
-    real = uv.command()
+    real = isolated_environment.uv_command()
     subprocess.run([*real, "lock", "--quiet"], cwd=tmp_path, check=True)
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    assert uv.export(tmp_path, []) == []
+    assert isolated_environment.export_lock(tmp_path, []) == []
     assert not (tmp_path / "was-run").exists()
 
 
@@ -228,12 +228,14 @@ def test_a_lock_is_read_without_the_network_and_without_groups_that_nobody_wants
         'dependencies = ["six>=1"]\n[dependency-groups]\ndev = ["idna"]\n'
         f'[project.optional-dependencies]\nx = ["{PACKAGE}"]\n'
     )
-    locked = subprocess.run([*uv.command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    locked = subprocess.run(
+        [*isolated_environment.uv_command(), "lock"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert locked.returncode == 0, locked.stderr
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))  # and what it knows from locking is out of its reach
 
-    plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=uv.export)
-    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=uv.export)
+    plain = dependencies.find(Plan(tmp_path, "", None, ("",)), export=isolated_environment.export_lock)
+    more = dependencies.find(Plan(tmp_path, "", None, ("",)), extras=["x"], export=isolated_environment.export_lock)
 
     assert plain.kind == "lock"
     assert [line.partition("==")[0] for line in plain.lines] == ["six"]
@@ -245,7 +247,7 @@ def test_a_lock_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "uv.lock").write_text("version = 'none'\n")
 
     with pytest.raises(ImageBuildError) as caught:
-        uv.export(tmp_path, [])
+        isolated_environment.export_lock(tmp_path, [])
 
     assert caught.value.what == f"{tmp_path / 'uv.lock'} cannot be read"
     assert "uv.lock" in caught.value.why

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.local import garbage_collection
+from kinetic._backends.local import recovery
 from kinetic._backends.local.queue import Queue
-from kinetic._backends.local.runtime_paths import Paths
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import history
 from kinetic._wire import failpoints, keys
 
@@ -41,7 +41,7 @@ BECOMES: dict[str, str] = {
     **dict.fromkeys(failpoints.CLIENT[6:10], "value"),
     **dict.fromkeys(failpoints.CLIENT[10:], "removed"),
     **dict.fromkeys(failpoints.CANCELLER, "cancelled"),
-    **dict.fromkeys(failpoints.KEEPER, "value"),
+    **dict.fromkeys(failpoints.SUPERVISOR, "value"),
     **dict.fromkeys(failpoints.WORKER, "value"),
     "worker:calling": "lost",
     "worker:called": "lost",
@@ -52,7 +52,7 @@ BECOMES: dict[str, str] = {
 LATER: dict[str, frozenset[str]] = {
     **dict.fromkeys(failpoints.CLIENT[:6], frozenset({"never", "value", "removed"})),
     **dict.fromkeys(failpoints.CLIENT[6:], frozenset({"value", "removed"})),
-    **dict.fromkeys(failpoints.KEEPER[:6], frozenset({"value", "lost"})),
+    **dict.fromkeys(failpoints.SUPERVISOR[:6], frozenset({"value", "lost"})),
     **dict.fromkeys(failpoints.WORKER[:8], frozenset({"value", "lost"})),
 }
 
@@ -114,7 +114,7 @@ def points(seed: int) -> Iterator[object]:
     shares = {
         failpoints.CLIENT: 6,
         failpoints.CANCELLER: 1,
-        failpoints.KEEPER: 6,
+        failpoints.SUPERVISOR: 6,
         failpoints.WORKER: 4,
         failpoints.OBSERVER: 3,
     }
@@ -266,9 +266,9 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     """No process but idle keepers, no row in work, and after the next sweep no scrap of anything."""
     wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
-    now = time.time() + garbage_collection.DAY + garbage_collection.HOUR
+    now = time.time() + recovery.DAY + recovery.HOUR
     with closing(Queue(site.runtime.queue)) as queue:
-        garbage_collection.sweep(site.runtime, queue, site.home / "store" / ".tmp", history.read_page, now=now)
+        recovery.sweep(site.runtime, queue, site.home / "store" / ".tmp", history.read_page, now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kinetic._backends.local.queue import Keeper, Queue, Row
+from kinetic._backends.local.queue import JobRow, Queue, SupervisorRow
 
 SLOTS = 2
 EACH = 50
@@ -116,13 +116,13 @@ class Crowd:
             for job in ended
         }
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[JobRow]:
         return self._ask(Queue.look)
 
-    def keepers(self) -> list[Keeper]:
+    def keepers(self) -> list[SupervisorRow]:
         return self._ask(Queue.keepers)
 
-    def row(self, job_id: str) -> Row | None:
+    def row(self, job_id: str) -> JobRow | None:
         return next((row for row in self.rows() if row.job_id == job_id), None)
 
     def _ask(self, question: Callable[[Queue], list[Any]]) -> list[Any]:

@@ -30,15 +30,13 @@ from servers.moto_s3 import MotoServer
 
 from kinetic._jobs import logs
 from kinetic._project import runner_bundle
-from kinetic._stores import addresses, open_store
+from kinetic._stores import open_store, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import attempt as notes
-from kinetic._wire import digests, distribution, documents, inspection, keys, outcome, pod_log_format, seal
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire import digests, distribution, documents, inspection, keys, outcomes, pod_log_format
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
 
@@ -128,7 +126,7 @@ class Pods:
         size = self.store.size(keys.result(JOB))
         if size is None:
             return None
-        read = outcome.read(
+        read = outcomes.read(
             size, lambda start, length: self.store.get(keys.result(JOB), start=start, length=length), KEY
         )
         assert read.body_length == 0 or digests.of_bytes(self.body(read)) == read.body_sha256
@@ -147,7 +145,7 @@ class Pods:
         return logs.text_of(logs.StoredLog(self.store, keys.logs(JOB, attempt, host)))
 
     def note(self, attempt: int = 0) -> AttemptNote:
-        return notes.read(self.store, JOB, attempt, KEY)
+        return outcomes.read_note(self.store, JOB, attempt, KEY)
 
     def keys_below(self, prefix: str) -> list[str]:
         return [entry.key.removeprefix(prefix) for entry in self.store.entries(prefix)]
@@ -184,7 +182,7 @@ def bucket() -> Iterator[Bucket]:
 @pytest.fixture
 def cloud_pods(tmp_path: Path, zipped: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
     """Pods with a store in a bucket."""
-    for name in addresses.CREDENTIAL_VARIABLES:
+    for name in protocol.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.server.url)
     environ = {"STORAGE_EMULATOR_HOST": bucket.proxy.url}
@@ -457,7 +455,7 @@ def test_a_child_of_a_batch_sets_its_mark(pods: Pods) -> None:
     code, _ = pods.run()
 
     assert code == FAILED_EXIT
-    assert pods.store.size(seal.mark(mark, "failed", KEY)) == 0
+    assert pods.store.size(documents.sealed_name(mark, "failed", KEY)) == 0
 
 
 # -------------------------------------------------------------------------------------------------------- bad ends
@@ -638,8 +636,8 @@ def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> Non
 
 def test_a_job_that_was_removed_is_not_brought_back(pods: Pods) -> None:
     pods.order("def one():\n    return 1")
-    at = keys.tombstone(JOB)
-    pods.store.put(at, documents.sealed(HISTORY, {"job_id": JOB, "resource_removed": True}, at, KEY))
+    at = keys.history(JOB)
+    pods.store.put(at, documents.seal_page(HISTORY, {"job_id": JOB, "resource_removed": True}, at, KEY))
 
     code, out = pods.run()
 
@@ -1029,7 +1027,7 @@ def test_an_image_that_cannot_open_its_store_gets_what_can(
     certificates = {name: os.environ[name] for name in ("SSL_CERT_FILE",) if name in os.environ}
     pods = Pods(tmp_path, zipped, open_store("s3://jobs/here"), {**words, **certificates, "PYTHONPATH": str(hidden)})
     try:
-        pods.tell(reaches_with=f"obstore=={metadata.version('obstore')}")
+        pods.tell(store_requirement=f"obstore=={metadata.version('obstore')}")
         pods.order("def add(a, b):\n    print('adding')\n    return a + b", 1, 2)
 
         code, out = pods.run()
@@ -1043,7 +1041,7 @@ def test_an_image_that_cannot_open_its_store_gets_what_can(
 
 
 def test_what_opens_a_store_and_cannot_be_installed_is_told_and_the_next_pod_may_try(pods: Pods) -> None:
-    pods.tell(reaches_with="no-such-package-of-kinetic==1")
+    pods.tell(store_requirement="no-such-package-of-kinetic==1")
 
     code, out = pods.run()
 
@@ -1152,9 +1150,12 @@ def test_the_output_of_a_container_gives_back_the_log_byte_for_byte(pods: Pods) 
     assert reader.claim == pod_log_format.Claim(JOB, 0, 0)
     assert reader.has_verdict
     assert out.startswith(
-        f"{pod_log_format.SAID}job {JOB}\n{pod_log_format.SAID}attempt 0 of {JOB}, host 0 of 1\r\n".encode()
+        f"{pod_log_format.RUNNER_PREFIX}job {JOB}\n".encode()
+        + f"{pod_log_format.RUNNER_PREFIX}attempt 0 of {JOB}, host 0 of 1\r\n".encode()
     )
-    assert out.endswith(f"no endkinetic|-\n{pod_log_format.SAID}{pod_log_format.VERDICT}: the job succeeded\n".encode())
+    assert out.endswith(
+        f"no endkinetic|-\n{pod_log_format.RUNNER_PREFIX}{pod_log_format.VERDICT}: the job succeeded\n".encode()
+    )
 
 
 def test_every_line_of_the_runner_is_marked(pods: Pods) -> None:
@@ -1162,11 +1163,11 @@ def test_every_line_of_the_runner_is_marked(pods: Pods) -> None:
 
     _, out = pods.run()
 
-    ours = [line for line in out.splitlines() if line.startswith(pod_log_format.SAID)]
+    ours = [line for line in out.splitlines() if line.startswith(pod_log_format.RUNNER_PREFIX)]
     assert next(line for line in out.splitlines() if line not in ours) == "mine"
     assert ours[-2:] == [
-        f"{pod_log_format.SAID}{pod_log_format.VERDICT}: the job failed: of",
-        f"{pod_log_format.SAID}two lines",
+        f"{pod_log_format.RUNNER_PREFIX}{pod_log_format.VERDICT}: the job failed: of",
+        f"{pod_log_format.RUNNER_PREFIX}two lines",
     ]
 
 
@@ -1289,7 +1290,7 @@ def test_nothing_of_a_pod_is_left_beside_the_store_of_files(pods: Pods) -> None:
 
 @pytest.fixture
 def slices(pods: Pods) -> Pods:
-    pods.tell(hosts=3, look_seconds=0.1, grace_seconds=1.5)
+    pods.tell(hosts=3, poll_seconds=0.1, grace_seconds=1.5)
     return pods
 
 
@@ -1334,7 +1335,7 @@ def test_the_leader_owns_the_value_of_a_slice(slices: Pods) -> None:
 
 @pytest.mark.parametrize("body", ["return host", "if host == 2:\n    raise ValueError('two')\ntime.sleep(600)"])
 def test_a_slice_ends_when_its_function_does_and_not_at_the_next_look(slices: Pods, body: str) -> None:
-    slices.tell(look_seconds=3600.0)
+    slices.tell(poll_seconds=3600.0)
     act(slices, body)
 
     ends_of(start_all(slices))  # in well under a minute: hosts tell each other
@@ -1445,7 +1446,7 @@ def test_a_host_that_is_gone_without_a_word_leaves_no_verdict(slices: Pods, tmp_
 
 
 def word_of(host: int, word: str, key: bytes = KEY) -> str:
-    return seal.mark(keys.host(JOB, 0, host), word, key)
+    return documents.sealed_name(keys.host(JOB, 0, host), word, key)
 
 
 def test_a_set_that_was_started_again_is_another_attempt(slices: Pods) -> None:

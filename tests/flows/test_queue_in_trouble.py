@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.supervisor import process_group
+from kinetic._runner import processes
 
 JOBS = """
     import json
@@ -156,11 +156,11 @@ def test_a_client_that_is_stopped_inside_a_transaction_holds_up_neither_jobs_nor
     (running,), _ = client(BEGIN, go)
     project.write("stopped.py", HEAD + STOPPED)
     stopped = project.start("stopped.py")
-    wait_until(lambda: process_group.state(stopped.pid) == "T", "the stop of the client")
+    wait_until(lambda: processes.state(stopped.pid) == "T", "the stop of the client")
 
     Path(go).touch()
     values, _ = client("values = [add(1, number) for number in range(3)]\n" + COLLECT, running)
-    state = process_group.state(stopped.pid)
+    state = processes.state(stopped.pid)
     stopped.send_signal(signal.SIGCONT)
     out, err = stopped.communicate(timeout=60)
 

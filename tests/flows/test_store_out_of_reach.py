@@ -15,7 +15,7 @@ from servers.faults import Fault, FaultyProxy
 from servers.gcs import GcsServer
 
 from kinetic._backends.local.backend import LocalBackend
-from kinetic._backends.local.queue import Row
+from kinetic._backends.local.queue import JobRow
 
 SCRIPT = """
     import os
@@ -90,7 +90,7 @@ class Away:
         (runtime,) = self.home.glob("run/*")
         return LocalBackend(runtime)
 
-    def row(self, job_id: str) -> Row:
+    def row(self, job_id: str) -> JobRow:
         return self.backend().queue.jobs([job_id])[job_id]
 
     def collected(self, job_id: str) -> str:

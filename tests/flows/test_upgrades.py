@@ -21,10 +21,9 @@ import pytest
 
 from kinetic._jobs import history, record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import attempt, documents, keys, outcome, seal
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.order import Artifact, Order
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY, REQUIRED
 from kinetic.errors import IntegrityError
 
@@ -63,8 +62,8 @@ SMALL = [
         "    deadline: float | None = None\n",
         "    deadline: float | None = None\n    mood: str = 'good'\n",
     ),
-    ("_wire/outcome.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
-    ("_wire/attempt.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
+    ("_wire/outcomes.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
+    ("_wire/outcomes.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
     ("_wire/task.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
     (
         "_wire/records.py",
@@ -326,7 +325,7 @@ def test_a_queue_of_a_newer_version_is_refused_and_what_runs_and_waits_is_not_lo
 # --------------------------------------------------------------------------------------------------- page by page
 
 
-KEY = seal.job_key(bytes(range(32)), "job", "memory://")
+KEY = documents.job_key(bytes(range(32)), "job", "memory://")
 HANDLE = {**dict.fromkeys(REQUIRED, ""), "job_id": "job"}
 
 
@@ -349,15 +348,15 @@ def _order(store: MemoryStore) -> Callable[[], object]:
 
 def _note(store: MemoryStore) -> Callable[[], object]:
     store.put(keys.attempt("job", 0), AttemptNote("job", 0, "here", 1.0, "runner", "3.11").to_bytes(KEY))
-    return lambda: attempt.read(store, "job", 0, KEY).machine
+    return lambda: outcomes.read_note(store, "job", 0, KEY).machine
 
 
 def _outcome(store: MemoryStore) -> Callable[[], object]:
-    store.put("result", Outcome("job", outcome.FAILED, value_type="here").footer(KEY))
+    store.put("result", Outcome("job", outcomes.FAILED, value_type="here").footer(KEY))
 
     def read() -> object:
         data = store.get("result")
-        return outcome.read(len(data), lambda start, length: data[start : start + length], KEY).value_type
+        return outcomes.read(len(data), lambda start, length: data[start : start + length], KEY).value_type
 
     return read
 
@@ -366,7 +365,7 @@ def _tombstone(store: MemoryStore) -> Callable[[], object]:
     history.write_page(store, {"job_id": "job", "status": "here"}, KEY)
 
     def read() -> object:
-        return documents.open_page(HISTORY, store, keys.tombstone("job"), KEY)["status"]
+        return documents.open_page(HISTORY, store, keys.history("job"), KEY)["status"]
 
     return read
 

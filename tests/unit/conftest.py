@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from servers.gcs import GcsServer
 
-from kinetic._stores import Store, addresses, open_store
+from kinetic._stores import Store, open_store, protocol
 from kinetic._stores.files import FileStore
 
 _buckets = itertools.count()
@@ -28,7 +28,7 @@ def folder_or_bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch
     """Return an empty store; each test that asks for it runs twice, on a folder and on a bucket of a real server."""
     if request.param == "folder":
         return FileStore(tmp_path / "home" / "store")
-    for name in addresses.CREDENTIAL_VARIABLES:
+    for name in protocol.CREDENTIAL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     server, name = request.getfixturevalue("bucket_server"), f"shared-{os.getpid()}-{next(_buckets)}"
     server.bucket(name)

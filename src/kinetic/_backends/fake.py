@@ -21,15 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._backends.clock import Clock, FakeClock
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
+from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, FakeClock, Launch, Observation, Stacks
 from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts
-from kinetic._runner.worker import function_call, pickling, workspace
+from kinetic._runner.worker import function_call, workspace
 from kinetic._stores import open_store
-from kinetic._wire import keys, outcome, seal
-from kinetic._wire.attempt import AttemptNote
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import documents, keys, outcomes
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
 
@@ -63,8 +61,8 @@ class _Job:
         """When something happens to it next."""
         return {JobStatus.PENDING: self.begins, JobStatus.RUNNING: self.ends}.get(self.status, math.inf)
 
-    def sighting(self) -> Sighting:
-        return Sighting(
+    def observation(self) -> Observation:
+        return Observation(
             name=self.job_id,
             status=self.status,
             attempt=self.attempt,
@@ -82,8 +80,8 @@ class _Roles:
 
     is_here = False
     namespace = "default"
-    look_seconds = 30.0
-    log_seconds = 30.0  # a log only grows where something happens, which is told
+    poll_seconds = 30.0
+    log_poll_seconds = 30.0  # a log only grows where something happens, which is told
     name: str
     environ: Mapping[str, str]
     clock: Clock
@@ -152,24 +150,24 @@ class _Roles:
 
     # ------------------------------------------------------------------------------------------------ observing
 
-    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         """Look at some jobs; see the protocol."""
         with self._lock:
             self._let_happen()
-            return {name: self._jobs[name].sighting() for name in names if name in self._jobs}
+            return {name: self._jobs[name].observation() for name in names if name in self._jobs}
 
-    def observe_group(self, group: str) -> dict[str, Sighting]:
+    def observe_group(self, group: str) -> dict[str, Observation]:
         """Look at the living jobs of a batch; see the protocol."""
         with self._lock:
             self._let_happen()
             theirs = [job for job in self._jobs.values() if job.launch.group == group]
-            return {job.job_id: job.sighting() for job in theirs if not job.status.is_final}
+            return {job.job_id: job.observation() for job in theirs if not job.status.is_final}
 
-    def find(self) -> Iterator[Sighting]:
+    def find(self) -> Iterator[Observation]:
         """Look at every job; see the protocol."""
         with self._lock:
             self._let_happen()
-            return iter([job.sighting() for job in self._jobs.values()])
+            return iter([job.observation() for job in self._jobs.values()])
 
     def watch(self, name: str, *, seconds: float) -> bool:
         """Move the clock to the next thing that happens, at most some seconds; see the protocol."""
@@ -184,7 +182,7 @@ class _Roles:
         before = self._ended_in(group)
         self._move(seconds, lambda: self._ended_in(group) != before)
 
-    def forget_watch(self, name: str) -> None:
+    def stop_watching(self, name: str) -> None:
         """Forget what this thread has seen of a job; see the protocol."""
         self._seen.pop((threading.get_ident(), name), None)
 
@@ -331,14 +329,14 @@ class _Roles:
         job.log[job.attempt] = printed
         if printed:
             store.put(keys.log_segment(job.job_id, job.attempt, 0, 0), printed, if_absent=True)
-        if attempts.next_try(store, verdict, order.retries, key):
+        if attempts.retry_reason(store, verdict, order.retries, key):
             attempts.note_failure(store, verdict, key, clock=self.clock.time)
             job.attempt, job.begins = job.attempt + 1, self.clock.monotonic() + self.pending_seconds
             self._change(job, JobStatus.PENDING)
             return
         created = store.put(keys.result(job.job_id), body + verdict.footer(key), if_absent=True)
         if created and order.mark:
-            store.put(seal.mark(order.mark, verdict.status, key), b"")
+            store.put(documents.sealed_name(order.mark, verdict.status, key), b"")
         self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
 
     def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
@@ -350,7 +348,7 @@ class _Roles:
         if cause not in _WITHOUT_BODY:
             try:
                 buffer = io.BytesIO()
-                pickling.dump(result, buffer)
+                function_call.dump_value(result, buffer)
                 body = buffer.getvalue()
             except Exception as problem:  # noqa: BLE001 - pickling runs user code
                 said = function_call.describe(problem)
@@ -362,7 +360,7 @@ class _Roles:
                 )
         verdict = Outcome(
             job_id=job.job_id,
-            status=outcome.FAILED if error else outcome.SUCCEEDED,
+            status=outcomes.FAILED if error else outcomes.SUCCEEDED,
             attempt=job.attempt,
             cause=cause,
             phase="execute",

@@ -11,6 +11,8 @@ tests/contracts/test_backend.py.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,7 +23,6 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kinetic._backends.clock import Clock
     from kinetic._hardware.placement import Placement
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import Child, Order
@@ -64,7 +65,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class Observation:
     """What a backend sees of one job now. The store is the truth; the backend forgets.
 
     Attributes:
@@ -212,18 +213,18 @@ class Observer(Protocol):
 
     Attributes:
         clock: What those who wait go by.
-        look_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
+        poll_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
     """
 
     @property
     def clock(self) -> Clock: ...
     @property
-    def look_seconds(self) -> float: ...
+    def poll_seconds(self) -> float: ...
 
-    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         """Look at some jobs at once; what is not there is absent from the answer."""
 
-    def observe_group(self, group: str) -> dict[str, Sighting]:
+    def observe_group(self, group: str) -> dict[str, Observation]:
         """Look at every living job of a batch with one question, whatever their number.
 
         Those that have ended are left out, and so are reasons.
@@ -238,10 +239,10 @@ class Observer(Protocol):
     def explain(self, name: str) -> Diagnosis | None:
         """Say why a job is pending or how it died."""
 
-    def forget_watch(self, name: str) -> None:
+    def stop_watching(self, name: str) -> None:
         """Let go of what watching a job needs: nobody here waits for it any more."""
 
-    def find(self) -> Iterator[Sighting]:
+    def find(self) -> Iterator[Observation]:
         """Look at every job that this place knows."""
 
 
@@ -249,11 +250,11 @@ class Inspector(Protocol):
     """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports.
 
     Attributes:
-        log_seconds: How often whoever follows a log asks for more of it.
+        log_poll_seconds: How often whoever follows a log asks for more of it.
     """
 
     @property
-    def log_seconds(self) -> float: ...
+    def log_poll_seconds(self) -> float: ...
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it.
@@ -385,3 +386,60 @@ class Link(Protocol):
 
     def finish(self) -> None:
         """Say that nothing more is sent; then the other end closes, too."""
+
+
+class Clock(Protocol):
+    """Tells the time, and waits."""
+
+    def time(self) -> float:
+        """Return Unix time in seconds."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go backwards, from some moment in the past."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def time(self) -> float:
+        """Return Unix time in seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment in the past."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class FakeClock:
+    """A clock that moves only when it is told to: to sleep on it takes no time.
+
+    Args:
+        now: Unix time at which it starts.
+    """
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self._begun, self._passed = now, 0.0
+        self._lock = threading.Lock()
+
+    def time(self) -> float:
+        """Return Unix time in seconds, by this clock."""
+        return self._begun + self._passed
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed on this clock."""
+        return self._passed
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward, and return at once."""
+        with self._lock:
+            self._passed += max(seconds, 0.0)
+
+
+SYSTEM = SystemClock()

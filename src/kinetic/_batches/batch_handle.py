@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from kinetic._batches import as_completed as batch_as_completed
-from kinetic._batches import collection, display, removal, state
-from kinetic._batches.as_completed import Detaching
-from kinetic._batches.batch import Batch
+from kinetic import _config as settings
+from kinetic import _output as output
+from kinetic._batches import collection, display, driver, removal, state
+from kinetic._batches.collection import Detaching
+from kinetic._batches.state import Batch, Poll, connect, load_group, read_manifest
+from kinetic._jobs import record
 from kinetic._jobs.handle import JobHandle
 from kinetic._output import tracebacks
+from kinetic._stores import open_store
+from kinetic._wire import keys
+from kinetic._wire.records import Group
+from kinetic.errors import BatchNotFoundError, KineticError
 from kinetic.job_status import JobStatus
+
+if TYPE_CHECKING:
+    from kinetic._stores.protocol import Store
+
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -71,9 +82,9 @@ class BatchHandle(Batch[R]):
             JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
         """
         with Detaching(self), display.show_progress(self) as shown:
-            for _ in batch_as_completed.completions(self, timeout, shown):
+            for _ in collection.completions(self, timeout, shown):
                 pass
-        batch_as_completed.tell_of_submission_failures(self)
+        collection.warn_of_submission_failures(self)
 
     def as_completed(self, *, poll_interval: float = 5.0, timeout: float | None = None) -> Iterator[JobHandle[R]]:  # noqa: ARG002 - documented
         """Yield jobs as they end, in that order, also while inputs are still being submitted.
@@ -88,7 +99,7 @@ class BatchHandle(Batch[R]):
             JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
         """
         with Detaching(self):  # Ctrl-C in the caller's own loop does not come here
-            for index in batch_as_completed.completions(self, timeout):
+            for index in collection.completions(self, timeout):
                 job = self.jobs[index]
                 if job is not None:
                     yield job
@@ -167,16 +178,16 @@ class BatchHandle(Batch[R]):
         Raises:
             BackendError: Somebody else drives this batch right now.
         """
-        from kinetic._batches import resume
+        from kinetic._batches import driver
 
-        resume.retry_failed(self)
+        driver.retry_failed(self)
         return self
 
     def __repr__(self) -> str:
         """Return three lines: which batch, how it stood when this process looked last, and how to look now."""
         name = f", name={self.name!r}" if self.name else ""
         tracker, submitted = self._tracker, sum(job is not None for job in self.jobs)
-        seen = state.summary_of(state.count_states(tracker, self._submission_errors)) if tracker is not None else ""
+        seen = state.summary_text(state.count_states(tracker, self._submission_errors)) if tracker is not None else ""
         now = f"kinetic batch status {self.group_id}" if self.group_id else "kinetic jobs list"
         return (
             f"BatchHandle(group_id={self.group_id!r}{name}, {len(self.jobs)} inputs)\n"
@@ -189,7 +200,7 @@ class BatchHandle(Batch[R]):
         return display.html_of(self)
 
 
-def of_group(group: Group) -> BatchHandle:
+def handle_of_group(group: Group) -> BatchHandle:
     """Build the handle of a batch from its manifest; whoever asked for it gives it what shows how it goes."""
     return BatchHandle(
         group_id=group.group_id,
@@ -199,3 +210,98 @@ def of_group(group: Group) -> BatchHandle:
         _bucket_name=str(group.handle.get("bucket_name", "")),
         _project=str(group.handle.get("project", "")),
     )
+
+
+_BEGINNING = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
+
+
+@tracebacks.hides_frames
+def attach_batch(
+    group_id: str,
+    project: str | None = None,
+    cluster: str | None = None,
+    poll_interval: float = 10.0,
+    poll_timeout: float | None = None,
+    *,
+    resume: bool = False,
+) -> BatchHandle:
+    """Rebuild the handle of a batch from its manifest.
+
+    Args:
+        group_id: E.g. "grp-a1b2c3d4".
+        project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
+        cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
+        poll_interval: Seconds between two looks at who submits, while inputs are still missing.
+        poll_timeout: Seconds after which waiting makes do with what was submitted; None looks for ever.
+        resume: Take over the submission of what is missing, if the process that submitted it is gone.
+
+    Returns:
+        A handle, with None in ``jobs`` for inputs that were not submitted.
+
+    Raises:
+        BatchNotFoundError: There is no batch with this id.
+        CredentialsError: ``resume`` needs values of captured variables, or a key, that this machine does not have.
+        OptionError: This cannot be an id; or the batch was stopped and cannot be resumed.
+    """
+    keys.check_group_id(group_id)
+    store = store_of(project, cluster)
+    group = load_group(store, group_id)
+    batch = attached_handle(group, store, Poll(poll_interval, poll_timeout, attached=True))
+    batch._refreshed()
+    if resume:
+        driver.resume_batch(batch, group)
+        return batch
+    missing = sum(job is None for job in batch.jobs) - len(batch._refused())
+    if missing > 0:
+        output.warn(f"{missing} of {len(batch.jobs)} inputs of {group_id} were not submitted so far")
+    return batch
+
+
+def attached_handle(group: Group, store: Store, poll: Poll | None = None) -> BatchHandle:
+    """Build a handle that only watches; it has not looked yet."""
+    batch = handle_of_group(group)
+    connect(batch, group, store)
+    batch._poll = poll or Poll(attached=True)
+    return batch
+
+
+def find_batch(word: str, store: Store) -> Group:
+    """Return the batch that a user means: by its id, or by the beginning of one if only one batch begins so.
+
+    Raises:
+        BatchNotFoundError: There is none.
+        OptionError: It cannot be the beginning of an id, or several batches begin so.
+    """
+    if _BEGINNING.fullmatch(word) is None:
+        keys.check_group_id(word)
+    found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
+    return load_group(store, keys.only_match(word, found, "ids of batches") or word)
+
+
+def newest_batch(store: Store) -> Group | None:
+    """Return the batch that was made last, or None where there is none."""
+    return max(list_groups(store), key=lambda group: group.created, default=None)
+
+
+def list_groups(store: Store | None = None) -> Iterator[Group]:
+    """Yield the batches of a store, this machine's own by default; one that cannot be read is a warning."""
+    store = store or store_of(None, None)
+    untrusted: list[record.Untrusted] = []
+    for name in filter(keys.is_group_id, store.folders(keys.GROUPS)):
+        try:
+            found = read_manifest(store, name)
+            if isinstance(found, record.Untrusted):
+                untrusted.append(found)
+            else:
+                yield found
+        except BatchNotFoundError:
+            continue  # being made, or being removed this moment
+        except KineticError as error:
+            output.warn(f"{name} is not listed: {error.what}")
+    for line in record.untrusted_warnings(untrusted, "batch"):
+        output.warn(line)
+
+
+def store_of(project: str | None, cluster: str | None) -> Store:
+    """Return the store in which batches are looked for."""
+    return open_store(settings.resolve(project=project, cluster=cluster).store.value)

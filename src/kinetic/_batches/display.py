@@ -22,15 +22,13 @@ from kinetic._batches import state as batch_state
 from kinetic._batches.state import REMOVED
 from kinetic._jobs.status import observe
 from kinetic._output import terminal
-from kinetic._output.format import duration_text
-from kinetic._output.progress import Clock
-from kinetic._output.terminal_text import plain
-from kinetic._wire import outcome as outcomes
+from kinetic._output.format import duration_text, plain
+from kinetic._output.terminal import Clock
+from kinetic._wire import outcomes
 from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.batch import Batch
-    from kinetic._batches.state import AdHocTracker, BatchTracker
+    from kinetic._batches.state import AdHocTracker, Batch, BatchTracker
 
 
 _MANY = 5
@@ -108,7 +106,7 @@ def _kind(batch: Batch, index: int, error: BaseException) -> str:
         return _REFUSED if index in batch._refused() and not cancelled else _MISSING
     if cancelled or not isinstance(error, ResultMissingError):
         return _CANCELLED if cancelled else _FAILED
-    end = batch._seeing().end(index)
+    end = batch._get_tracker().end(index)
     if end is None or end.word == outcomes.FAILED:
         return _FAILED
     return _COLLECTED if error.code == "collected" or end.word == outcomes.SUCCEEDED else _REMOVED
@@ -137,7 +135,7 @@ class View:
     def __init__(self, batch: Batch, clock: Clock = time.monotonic, *, mine: bool = True) -> None:
         self._batch = batch
         self._clock = clock
-        self._silent = not mine or not terminal.wanted(terminal.INFO)
+        self._silent = not mine or not terminal.is_wanted(terminal.INFO)
         self._is_live = terminal.is_possible()
         self._since = self._next = clock()
         self._visible = False
@@ -173,7 +171,7 @@ class View:
                 self._name_failures(tracker)
                 seconds = duration_text(self._clock() - self._since)
                 output.report(
-                    f"waited {seconds} for {self._batch.group_id}: {batch_state.summary_of(self._counts(tracker))}"
+                    f"waited {seconds} for {self._batch.group_id}: {batch_state.summary_text(self._counts(tracker))}"
                 )
 
     def _look(self, tracker: BatchTracker | AdHocTracker, now: float) -> None:
@@ -237,7 +235,7 @@ class View:
         ends, seconds = self._over - (self._over_before or 0), now - self._since
         if ends < _MEANINGFUL_ENDS or seconds < _MEANINGFUL_SECONDS:
             return None
-        left = sum(count for state, count in counts.items() if state not in batch_state.OVER)
+        left = sum(count for state, count in counts.items() if state not in batch_state.ENDED)
         if tracker.stopped:
             left -= counts[batch_state.MISSING]
         found = left * seconds / ends
@@ -245,7 +243,7 @@ class View:
 
     def _say(self, counts: Counter[str], now: float) -> None:
         """Say a plain line, if there is something new and the last one is long enough ago."""
-        text = f"{self._batch.group_id}: {_ended(counts)}: {batch_state.summary_of(counts)}"
+        text = f"{self._batch.group_id}: {_ended(counts)}: {batch_state.summary_text(counts)}"
         share = _over(counts) / max(counts.total(), 1)
         first = not self._text
         enough = share - self._said >= _SHARE and now - self._said_at >= _LATER_SECONDS
@@ -270,14 +268,14 @@ def show_progress(batch: Batch, clock: Clock = time.monotonic, *, summary: bool 
             yield view
             whole = summary
         finally:
-            view.end(batch._seeing(), whole=whole)
+            view.end(batch._get_tracker(), whole=whole)
     finally:
         if mine:
             _one_at_a_time.release()
 
 
 def _over(counts: Counter[str]) -> int:
-    return sum(counts[state] for state in batch_state.OVER)
+    return sum(counts[state] for state in batch_state.ENDED)
 
 
 def _ended(counts: Counter[str]) -> str:
@@ -333,7 +331,7 @@ def _parts(batch: Batch) -> Iterator[str]:
     states = [batch_state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))]
     title = html.escape(f"{batch.group_id} {batch.name or ''}".strip())
     yield f"<div><b>kinetic batch</b> <code>{title}</code></div>"
-    yield f"<div>{html.escape(batch_state.summary_of(Counter(states)))}</div>"
+    yield f"<div>{html.escape(batch_state.summary_text(Counter(states)))}</div>"
     many = max(1, -(-len(states) // _SQUARES))
     yield "<div>"
     yield from (_square(batch, states, first, many) for first in range(0, len(states), many))
@@ -349,5 +347,5 @@ def _square(batch: Batch, states: list[str], first: int, many: int) -> str:
     if many == 1:
         said = f"[{first}] {state}: {input_text(batch, first)}"
     else:
-        said = f"[{first}] to [{first + len(own) - 1}]: {batch_state.summary_of(Counter(own))}"
+        said = f"[{first}] to [{first + len(own) - 1}]: {batch_state.summary_text(Counter(own))}"
     return f'<span title="{html.escape(said, quote=True)}" style="{_SQUARE}{_COLOURS[state]}"></span>'

@@ -8,20 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
-from kinetic._batches import control_log, state
+from kinetic._batches import control, state
 from kinetic._batches.state import BatchTracker
 from kinetic._jobs import history as job_history
 from kinetic._jobs import locate, remove
 from kinetic._jobs.status import observe
 from kinetic._stores import parallel
-from kinetic._wire import keys, records
-from kinetic._wire import outcome as outcomes
+from kinetic._wire import keys, outcomes, records
 from kinetic._wire.failpoints import step
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._batches.batch import Batch
-    from kinetic._batches.state import AdHocTracker
+    from kinetic._batches.state import AdHocTracker, Batch
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
@@ -57,7 +55,7 @@ def write_removal(
     fields |= {"artifacts_removed": artifacts, "resource_removed": resource}
     job_history.write_page(tracker.store, fields, locate.key_to_seal(job))
     if artifacts:
-        remove.forget(tracker.store, job.job_id)
+        remove.delete_history_logs(tracker.store, job.job_id)
     _mark(job, tracker)
 
 
@@ -78,7 +76,7 @@ def close_attempt(job: JobRecord, store: Store) -> None:
     if store.size(keys.result(job.job_id)) is not None:
         return
     why = "its process was lost; another attempt took its place"
-    remove.seal(job, store, remove.outcome_of(job, outcomes.FAILED, "lost", message=why))
+    remove.seal_outcome_of(job, store, remove.outcome_of(job, outcomes.FAILED, "lost", message=why))
 
 
 def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
@@ -91,7 +89,7 @@ def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
 
 
 def _cancel(job: JobRecord, tracker: BatchTracker) -> None:
-    if remove.seal(job, tracker.store, remove.outcome_of(job)) and job.group_index is not None:
+    if remove.seal_outcome_of(job, tracker.store, remove.outcome_of(job)) and job.group_index is not None:
         tracker.note_end(job.group_index, job.group_attempt or 0, outcomes.CANCELLED)
 
 
@@ -103,26 +101,26 @@ _LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its ke
 
 def cancel(batch: Batch) -> None:
     """Stop the driver, wherever it is, and cancel what has not ended."""
-    tracker = batch._seeing()
+    tracker = batch._get_tracker()
     if not isinstance(tracker, BatchTracker):
         tracker.refresh(whole=True)  # what has ended is left alone
         for index in sorted(tracker.active):
             job = batch.jobs[index]
             if job is not None:
-                with _told(job.job_id, "cancelled"):
+                with _warn_on_error(job.job_id, "cancelled"):
                     job.cancel()
         tracker.refresh(whole=True)
         return
-    tracker.stop(control_log.CANCELLED)
+    tracker.stop(control.CANCELLED)
     _cancel_active(tracker)
     if not batch._poll.attached:
         batch._submission_complete.wait(_WAIT_SECONDS)
         _cancel_active(tracker)  # what our driver launched meanwhile; one elsewhere cancels such a thing itself
-    batch._take_over_jobs()
+    batch._update_jobs()
 
 
 @contextmanager
-def _told(job_id: str, what: str) -> Iterator[None]:
+def _warn_on_error(job_id: str, what: str) -> Iterator[None]:
     """Let one job that cannot be ended cost a line that names it, not the others."""
     try:
         yield
@@ -168,7 +166,7 @@ def _all_attempts(batch: Batch, tracker: BatchTracker | AdHocTracker) -> list[Jo
 
 def _remove(job: JobRecord, tracker: BatchTracker | AdHocTracker, *, resource: bool, artifacts: bool) -> None:
     """Remove one attempt; a page of the history says so, and how it had ended."""
-    with _told(job.job_id, "removed"):
+    with _warn_on_error(job.job_id, "removed"):
         write_removal(job, tracker, _how_it_ended(job, tracker), resource=resource, artifacts=artifacts)
         if artifacts:
             tracker.store.delete(keys.job(job.job_id))

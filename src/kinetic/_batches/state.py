@@ -10,24 +10,26 @@ each is looked at by itself.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from kinetic._batches.control_log import ControlLog
+from kinetic._batches.control import ControlLog
 from kinetic._jobs import history, locate, record
+from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._jobs.status import Snapshot, observe_many
-from kinetic._wire import keys, names, seal
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.records import Group, JobRecord
-from kinetic.errors import IntegrityError
+from kinetic._stores import open_store
+from kinetic._wire import documents, keys, outcomes
+from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
+from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend, Sighting
-    from kinetic._jobs.handle import JobHandle
+    from kinetic._backends.protocol import Backend, Observation
     from kinetic._stores.protocol import Store
 
 
@@ -101,7 +103,7 @@ class BatchTracker:
         self._active: set[int] = set()
         self._ends: dict[tuple[int, int], End] = {}
         self._gone: set[tuple[int, int]] = set()
-        self._seen: dict[str, Sighting] = {}
+        self._seen: dict[str, Observation] = {}
         self._ids: dict[tuple[int, int], str] = {}
         self._names: dict[str, tuple[int, int, str]] = {}  # keys of children and marks whose seals are right
         self._lost: dict[int, tuple[float, JobStatus]] = {}
@@ -123,8 +125,8 @@ class BatchTracker:
             return _STATUS[end.word]
         if lost := self._lost.get(index):
             return lost[1]
-        sighting = self._seen.get(self._id(index, attempt))
-        return sighting.status if sighting is not None else JobStatus.PENDING
+        observation = self._seen.get(self._id(index, attempt))
+        return observation.status if observation is not None else JobStatus.PENDING
 
     def end(self, index: int) -> End | None:
         """Return how an input's latest attempt ended, or None while it has not."""
@@ -135,8 +137,8 @@ class BatchTracker:
 
     def started(self, index: int) -> float | None:
         """Return since when a child runs, as Unix time; None while it does not, or nobody knows."""
-        sighting = self._seen.get(self._id(index, self.attempts[index]))
-        return sighting.started if sighting is not None and sighting.status is JobStatus.RUNNING else None
+        observation = self._seen.get(self._id(index, self.attempts[index]))
+        return observation.started if observation is not None and observation.status is JobStatus.RUNNING else None
 
     def record(self, index: int) -> JobRecord | None:
         """Return the record of an input's latest attempt, or None while there is none."""
@@ -168,7 +170,7 @@ class BatchTracker:
 
     # ------------------------------------------------------------------------------------------------ what is told
 
-    def submit_alone(self, *, alone: bool = True) -> None:
+    def set_only_submitter(self, *, alone: bool = True) -> None:
         """Take note that only this process submits, so that what was submitted need not be listed; or that it ends."""
         self._alone = alone
 
@@ -197,12 +199,12 @@ class BatchTracker:
         with self._lock:
             self.turns.stop(self.store, self.group.group_id, why)
 
-    def read_turns(self) -> None:
+    def read_control_log(self) -> None:
         """Read whether somebody stopped the batch just now."""
         with self._lock:
             self.turns.read(self.store, self.group.group_id)
 
-    def want_again(self, indexes: Iterable[int]) -> None:
+    def allow_retry(self, indexes: Iterable[int]) -> None:
         """Allow each of some inputs one more attempt than it had, even if the batch is stopped."""
         with self._lock:
             more = {index: self.attempts[index] + 2 for index in indexes}
@@ -353,7 +355,7 @@ class BatchTracker:
         self._lost[index] = now, seen.status
         if seen.outcome is not None and self.store.size(keys.result(job.job_id)) is not None:
             stem = keys.mark(self.group.group_id, index, attempt)
-            self.store.put(seal.mark(stem, seen.outcome.status, locate.key_to_seal(job)), b"")
+            self.store.put(documents.sealed_name(stem, seen.outcome.status, locate.key_to_seal(job)), b"")
             self._end(index, attempt, seen.outcome.status, seen.outcome.ended or time.time())
         elif seen.status is JobStatus.FAILED:
             self._end(index, attempt, outcomes.FAILED, time.time())
@@ -367,12 +369,12 @@ class BatchTracker:
         found = self._names.get(at)
         if found is None and (found := keys.parse_child(at)) is not None:
             index, attempt, word = found
-            if index >= self.group.total_expected or attempt >= names.MOST_ATTEMPTS:
+            if index >= self.group.total_expected or attempt >= keys.MOST_ATTEMPTS:
                 return None
             if self._root is not None:
                 of = self._id(index, attempt) if stem_of is keys.mark else self.group.group_id
-                key = seal.job_key(self._root, of, self.group.store)
-                if at != seal.mark(stem_of(self.group.group_id, index, attempt), word, key):
+                key = documents.job_key(self._root, of, self.group.store)
+                if at != documents.sealed_name(stem_of(self.group.group_id, index, attempt), word, key):
                     return None
             self._names[at] = found
         return found
@@ -390,7 +392,7 @@ MISSING, REFUSED = "not submitted", "refused"
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 # The order in which they are told: how it goes first, then what is still to come.
 STATES = (SUCCEEDED, FAILED, CANCELLED, REMOVED, RUNNING, AGAIN, WAITING, REFUSED, MISSING)
-OVER = frozenset({SUCCEEDED, FAILED, CANCELLED, REMOVED, REFUSED})
+ENDED = frozenset({SUCCEEDED, FAILED, CANCELLED, REMOVED, REFUSED})
 
 
 def state_of(tracker: BatchTracker | AdHocTracker, index: int, refused: Collection[int] = ()) -> str:
@@ -408,7 +410,7 @@ def count_states(tracker: BatchTracker | AdHocTracker, refused: Collection[int] 
     return Counter(state_of(tracker, index, refused) for index in range(len(tracker.attempts)))
 
 
-def summary_of(counts: Counter[str], *, of: Iterable[str] = STATES) -> str:
+def summary_text(counts: Counter[str], *, of: Iterable[str] = STATES) -> str:
     """Write counts in a line, e.g. "8 succeeded, 1 failed, 2 running"; "" when all of them are nought."""
     return ", ".join(f"{counts[state]} {state}" for state in of if counts[state])
 
@@ -511,3 +513,151 @@ def _word_of(seen: Snapshot) -> str:
     if history.is_collected(seen.past) and told in _WORDS.values():
         return told
     return outcomes.CANCELLED if seen.past is None else REMOVED
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from kinetic._stores.protocol import Store
+
+    R = TypeVar("R", default=Any)  # as in JobHandle
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
+
+
+@dataclass
+class Poll:
+    """How a reattached batch looks for inputs that another process still submits.
+
+    Attributes:
+        interval: Seconds between two looks at who submits.
+        limit: Seconds after which it makes do with what was submitted; None never does.
+        attached: Whether this handle does not submit anything itself.
+        needs_driver: Whether it makes do with what was submitted as soon as nobody drives the batch any more.
+    """
+
+    interval: float = 10.0
+    limit: float | None = None
+    attached: bool = False
+    needs_driver: bool = False
+
+
+@dataclass
+class Batch(Generic[R]):
+    """What is known of a batch, by any thread of this process; ``BatchHandle`` tells what users may read of it."""
+
+    group_id: str
+    name: str | None
+    tags: dict[str, str]
+    jobs: list[JobHandle[R] | None]
+    _bucket_name: str = ""
+    _project: str = ""
+    _submission_complete: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _submission_error: BaseException | None = field(default=None, repr=False, compare=False)
+    _lock: Any = field(default_factory=threading.Lock, repr=False, compare=False)
+    _submission_errors: dict[int, Exception] = field(default_factory=dict, repr=False, compare=False)
+    _cached_failures: list[JobHandle[R]] | None = field(default=None, repr=False, compare=False)
+    _tracker: BatchTracker | AdHocTracker | None = field(default=None, repr=False, compare=False)
+    _table: Table | None = field(default=None, repr=False, compare=False)
+    _poll: Poll = field(default_factory=Poll, repr=False, compare=False)
+    _store: str = field(default="", init=False, repr=False, compare=False)
+
+    def _refreshed(self) -> BatchTracker | AdHocTracker:
+        """Look at everything now, and bring ``jobs`` up to date."""
+        tracker = self._get_tracker()
+        tracker.refresh(whole=True)
+        self._update_jobs()
+        return tracker
+
+    def _get_tracker(self) -> BatchTracker | AdHocTracker:
+        """Return what shows how the children stand; made here for a handle that somebody built by hand."""
+        with self._lock:
+            if self._tracker is None and self._store:
+                reconnect(self, self._store)
+            if self._tracker is None:
+                self._tracker = AdHocTracker(self.jobs)
+                self._submission_complete.set()
+            return self._tracker
+
+    def _update_jobs(self, indexes: Iterable[int] | None = None) -> None:
+        """Put handles into ``jobs`` for what the board has seen submitted, of all inputs or of some.
+
+        One that is there keeps its value.
+        """
+        tracker = self._get_tracker()
+        with self._lock:
+            for index in range(len(tracker.attempts)) if indexes is None else indexes:
+                job, attempt = self.jobs[index], tracker.attempts[index]
+                if attempt >= 0 and (job is None or (job.group_attempt or 0) != attempt):
+                    found = tracker.record(index)
+                    self.jobs[index] = None if found is None else handle_of(found)
+
+    def _refused(self) -> dict[int, Exception]:
+        """Return why inputs could not be submitted, by index. A copy."""
+        with self._lock:
+            return dict(self._submission_errors)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what is known, and where the batch lies; where it is opened, it only watches."""
+        names = ("group_id", "name", "tags", "jobs", "_bucket_name", "_project", "_submission_errors")
+        store = self._tracker.store.url if self._table is not None and self._tracker is not None else self._store
+        return {name: getattr(self, name) for name in names} | {"_store": store}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become what was pickled; the batch is looked for when it is needed."""
+        self.__init__(state["group_id"], state["name"], state["tags"], state["jobs"])  # type: ignore[misc] # a dataclass
+        self.__dict__.update(state)
+
+
+def reconnect(batch: Batch, store: str) -> None:
+    """Give a handle that was unpickled its batch; one that was removed meanwhile has only its jobs."""
+    opened = open_store(store)
+    with contextlib.suppress(BatchNotFoundError):
+        connect(batch, load_group(opened, batch.group_id), opened)
+        batch._poll = Poll(attached=True)
+
+
+def connect(batch: Batch, group: Group, store: Store) -> None:
+    """Give a handle what shows how its children stand, and what their inputs were."""
+    batch._tracker = BatchTracker(group, store, locate.backend_for(group.handle))
+    table = _read_table(group, store)
+    batch._table = table
+    if table is not None and not batch._submission_errors:
+        refused = {index: item.error for index, item in enumerate(table.inputs) if item.arguments is None}
+        batch._submission_errors = {index: OptionError(text) for index, text in refused.items()}
+
+
+def load_group(store: Store, group_id: str) -> Group:
+    """Read and verify the manifest of a batch.
+
+    Raises:
+        BatchNotFoundError: There is none.
+        KineticError: It is damaged, or cannot be verified here.
+    """
+    group = read_manifest(store, group_id)
+    if isinstance(group, record.Untrusted):
+        raise group.error()
+    return group
+
+
+def read_manifest(store: Store, group_id: str) -> Group | record.Untrusted:
+    """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
+    try:
+        group = record.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    except KeyMissingError:
+        raise BatchNotFoundError(
+            f"no batch {group_id} was found",
+            why=f"looked in {store.url}; a batch that was cleaned up cannot be attached any more",
+            next="kinetic batch list",
+        ) from None
+    if not isinstance(group, record.Untrusted) and group.group_id != group_id:
+        raise IntegrityError(f"the manifest of {group_id} is about {group.group_id}")
+    return group
+
+
+def _read_table(group: Group, store: Store) -> Table | None:
+    with contextlib.suppress(KineticError):
+        return read_table(store, group)
+    return None

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._blobs.cache import is_settled
-from kinetic._blobs.scan import stamp_of
+from kinetic._blobs.file_tree import is_settled, stamp_of
 from kinetic._stores.protocol import Store, put_file
 from kinetic._wire import folders, trees
 from kinetic.errors import PackingError, StoreError

@@ -44,7 +44,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, OSError):
-        _let_go_of_stdout_if_it_fails()
+        _redirect_stdout_if_broken()
     if isinstance(error, BrokenPipeError):
         return PIPE_CLOSED
     if debug or os.environ.get("KINETIC_DEBUG", "") not in {"", "0"}:
@@ -52,11 +52,11 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     if isinstance(error, click.ClickException):
-        return _tell_usage(error)
-    return _tell_own(error)
+        return _report_usage(error)
+    return _report_own(error)
 
 
-def block(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
+def print_parts(what: str, *, code: str, why: str | None = None, next: str | None = None) -> None:  # noqa: A002 - as in errors.py
     """Print the three parts of an error."""
     parts = (("error:", f"{what} [{code}]", "red"), ("why:", why, "yellow"), ("next:", next, "green"))
     for label, text, colour in parts:
@@ -65,7 +65,7 @@ def block(what: str, *, code: str, why: str | None = None, next: str | None = No
             click.echo(_indented(text), err=True)
 
 
-def of_job(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
+def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
     """Return what stands for a job that ended without a value; the user's exception in words: it is not opened.
 
     Args:
@@ -80,7 +80,7 @@ def of_job(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> 
 
     outcome, logs = seen.outcome, f"kinetic jobs logs {handle.job_id}"
     if outcome is None:
-        return _without_a_verdict(handle, seen)
+        return _error_without_outcome(handle, seen)
     error = outcome.error
     if outcome.cause in {"exception", "exit"} and "type" in error:
         kind = error["type"] if error.get("module") in {None, "builtins"} else f"{error['module']}.{error['type']}"
@@ -96,16 +96,16 @@ def of_job(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> 
         return raised
     failed = results.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
     assert isinstance(failed, Exception)  # noqa: S101 - without a body it is always in our words
-    return _ours(failed)
+    return _as_kinetic_error(failed)
 
 
-def _ours(error: BaseException) -> KineticError:
+def _as_kinetic_error(error: BaseException) -> KineticError:
     from kinetic.errors import JobError, KineticError
 
     return error if isinstance(error, KineticError) else JobError(str(error))
 
 
-def _without_a_verdict(handle: JobHandle, seen: Snapshot) -> KineticError:
+def _error_without_outcome(handle: JobHandle, seen: Snapshot) -> KineticError:
     from kinetic.errors import JobError
     from kinetic.job_status import JobStatus
 
@@ -116,15 +116,15 @@ def _without_a_verdict(handle: JobHandle, seen: Snapshot) -> KineticError:
             next=f"kinetic jobs logs {handle.job_id}",
             code="lost",
         )
-    return _ours(handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result"))
+    return _as_kinetic_error(handle.exception(timeout=0) or JobError(f"{handle.job_id} has no result"))
 
 
-def _tell_usage(error: click.ClickException) -> int:
+def _report_usage(error: click.ClickException) -> int:
     """Tell a mistake on the command line in the same three parts."""
     text = error.format_message().strip().rstrip(".")
     context = getattr(error, "ctx", None)
     help_line = f"{context.command_path} -h" if context is not None else "kinetic -h"
-    block(
+    print_parts(
         text[:1].lower() + text[1:],
         code="usage",
         why=getattr(error, "why", None),
@@ -133,11 +133,11 @@ def _tell_usage(error: click.ClickException) -> int:
     return error.exit_code
 
 
-def _tell_own(error: BaseException) -> int:
+def _report_own(error: BaseException) -> int:
     from kinetic.errors import KineticError
 
     if isinstance(error, OSError) and error.errno in _NO_ROOM and not isinstance(error, KineticError):
-        block(
+        print_parts(
             "a disk is full" + (f": {error.filename}" if error.filename else ", and the output is incomplete"),
             code="disk-full",
             why=f"{error.strerror}; standard output may be a file on it",
@@ -146,7 +146,7 @@ def _tell_own(error: BaseException) -> int:
         return ERROR
     if not isinstance(error, KineticError):
         text = " ".join(str(error).split())
-        block(
+        print_parts(
             f"{type(error).__name__}: {text}" if text else type(error).__name__,
             code="unexpected",
             why="an unexpected error; it may be a bug in kinetic",
@@ -157,7 +157,7 @@ def _tell_own(error: BaseException) -> int:
 
     for note in getattr(error, "__notes__", ()):
         click.echo(note.removeprefix(tracebacks.REMOTE).rstrip("\n"), err=True)
-    block(error.what, code=error.code, why=error.why, next=error.next)
+    print_parts(error.what, code=error.code, why=error.why, next=error.next)
     return exit_code(error)
 
 
@@ -182,23 +182,23 @@ def _indented(text: str) -> str:
 
 def _write_label(label: str, colour: str) -> None:
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        from kinetic._output.terminal_text import Sanitized  # the colour is ours
+        from kinetic._output.format import Sanitized  # the colour is ours
 
         sys.stderr.write(Sanitized(click.style(label, fg=colour, bold=True)))
     else:
         click.echo(label, err=True, nl=False)
 
 
-def _let_go_of_stdout_if_it_fails() -> None:
+def _redirect_stdout_if_broken() -> None:
     """Point standard output elsewhere, or Python would complain once more while it shuts down."""
     with contextlib.suppress(ValueError):  # closed
         try:
             sys.stdout.flush()
         except OSError:  # what it still holds cannot be written, now or at the end
-            _let_go_of_stdout()
+            _redirect_stdout()
 
 
-def _let_go_of_stdout() -> None:
+def _redirect_stdout() -> None:
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # it is no file, as in tests

@@ -42,12 +42,12 @@ class Root(LazyGroup):
 def _profile_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from kinetic._cli import shared_options  # only for the Tab key
 
-    return shared_options.profiles(ctx, param, incomplete)
+    return shared_options.complete_profiles(ctx, param, incomplete)
 
 
 @click.group(
     cls=Root,
-    later=command_tree.below(),
+    later=command_tree.commands_of(),
     epilog="Exit codes: 0 success, 1 error, 2 usage error, 124 timeout, 125 the job failed, "
     "130 interrupted. Results are written to standard output, messages to standard error.",
 )
@@ -91,7 +91,7 @@ def _use_profile(name: str) -> None:
     os.environ["KINETIC_PROFILE"] = name
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Let standard streams that the caller closed (``>&-``) lead nowhere, or the first file we open would be one."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -100,7 +100,7 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(descriptor, "r" if number == 0 else "w"))  # noqa: SIM115 - for as long as we live
 
 
-class _Gated(io.TextIOWrapper):
+class _SanitizingStream(io.TextIOWrapper):
     """A standard stream with the gate of ``_output/gate.py`` before it: nothing that is printed steers a terminal."""
 
     before: TextIO
@@ -114,15 +114,17 @@ class _Gated(io.TextIOWrapper):
         return super().write(text)
 
 
-def _gated(stream: TextIO) -> TextIO:
+def _sanitizing(stream: TextIO) -> TextIO:
     """Put the gate before a standard stream; one that is no file, as in tests, stays as it is."""
-    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _Gated):
+    if not isinstance(stream, io.TextIOWrapper) or isinstance(stream, _SanitizingStream):
         return stream
     # A value may hold what this terminal's encoding cannot say.
     encoding, at_once, by_line = stream.encoding, stream.write_through, stream.line_buffering
     stream.flush()
     # Not detach(): shutil asks sys.__stdout__, which is this stream, how wide the terminal is.
-    gated = _Gated(stream.buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once)
+    gated = _SanitizingStream(
+        stream.buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=at_once
+    )
     gated.before = stream  # a stream that nothing holds any more closes the file below it
     return gated
 
@@ -130,10 +132,40 @@ def _gated(stream: TextIO) -> TextIO:
 def main() -> None:
     """Be the console script."""
     gc.set_threshold(_MANY_OBJECTS)
-    _open_what_is_closed()
-    sys.stdout, sys.stderr = _gated(sys.stdout), _gated(sys.stderr)
+    _open_closed_streams()
+    sys.stdout, sys.stderr = _sanitizing(sys.stdout), _sanitizing(sys.stderr)
     cli(prog_name="kinetic")
 
 
 if __name__ == "__main__":
     main()
+
+
+_COMPLETE_VARIABLE = "_KINETIC_COMPLETE"  # click's own name for it: the script sets it, and click answers
+_NEW_BASH = "complete -o nosort -F _kinetic_completion kinetic"
+_ANY_BASH = "complete -F _kinetic_completion kinetic"  # bash before 4.4, such as that of macOS, sorts what is offered
+_COMPLETION_SETUP = {
+    "bash": 'put this into ~/.bashrc: eval "$(kinetic completion bash)"',
+    "zsh": 'put this into ~/.zshrc, below compinit: eval "$(kinetic completion zsh)"',
+    "fish": "run this once: kinetic completion fish > ~/.config/fish/completions/kinetic.fish",
+}
+
+
+@click.command(epilog="; ".join(f"{shell}: {how}" for shell, how in _COMPLETION_SETUP.items()) + ".")
+@click.argument("shell", type=click.Choice([*_COMPLETION_SETUP]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print a script for shell completion.
+
+    It completes commands, options, job ids, profiles and accelerators.
+
+    Example: kinetic completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click does not know {shell}"  # noqa: S101 - it knows the three that are offered
+    # Not kind.source(): for bash, that starts one to ask for its version, and it need not even be installed here.
+    script = ShellComplete.source(kind(cli, {}, "kinetic", _COMPLETE_VARIABLE))
+    print(script.replace(_NEW_BASH, f"{_NEW_BASH} 2>/dev/null || {_ANY_BASH}"))
+    if sys.stdout.isatty():
+        click.echo(f"To use it, {_COMPLETION_SETUP[shell]}", err=True)

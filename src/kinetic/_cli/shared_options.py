@@ -26,22 +26,22 @@ _NEWEST = "@last"
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
-def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
     """Offer the ids of jobs whose record is in the local store, newest first."""
     return _beginning(incomplete, _quietly(_job_ids))
 
 
-def batches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+def complete_batches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
     """Offer the ids of batches whose manifest is in the local store, newest first."""
     return _beginning(incomplete, _quietly(_group_ids))
 
 
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
+def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
     """Offer the names of profiles."""
     return _beginning(incomplete, _quietly(_profile_names))
 
 
-def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
+def complete_accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
     """Offer names of accelerators: each GPU with its counts, each TPU with its usual sizes."""
     return _beginning(incomplete, _quietly(_accelerators))
 
@@ -98,14 +98,14 @@ def _accelerators() -> Iterator[str]:
     for gpu in hardware.GPUS.values():
         yield from (f"gpu-{gpu.name}" if count == 1 else f"gpu-{gpu.name}x{count}" for count in gpu.machines)
     for tpu in hardware.TPUS.values():
-        yield from (tpu.canonical(topology) for _, topology in tpu.ladder())
+        yield from (tpu.canonical(topology) for _, topology in tpu.usual_sizes())
 
 
 NEWEST = frozenset({"@last", "-"})
 Command = Callable[..., Any]
 
 
-def where(function: Command) -> Command:
+def place_options(function: Command) -> Command:
     """Add the options that say in which place to look."""
     for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
         help_ = f"{what}.  [default: KINETIC_{name.upper()}, or the profile]"
@@ -113,7 +113,7 @@ def where(function: Command) -> Command:
     return function
 
 
-def of_jobs(function: Command) -> Command:
+def job_options(function: Command) -> Command:
     """Add a flag for each option that a job can be given; see ``_settings/job_options.py``."""
     for option in reversed(JOB_OPTIONS):
         if not option.is_argument:
@@ -124,7 +124,7 @@ def of_jobs(function: Command) -> Command:
             function = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=help_)(function)
         else:
             short = ("-a",) if option.name == "accelerator" else ()
-            complete = accelerators if option.name == "accelerator" else None
+            complete = complete_accelerators if option.name == "accelerator" else None
             words: dict[str, Any] = {"metavar": option.metavar, "help": help_, "shell_complete": complete}
             function = click.option(*short, flag, **words)(function)
     return function
@@ -141,26 +141,26 @@ def read_job_options(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def on_a_job(function: Command) -> Command:
+def job_argument(function: Command) -> Command:
     """Give a command the argument JOB_ID, and call it with the handle of that job first."""
 
-    @where
-    @click.argument("job_id", metavar="JOB_ID", shell_complete=jobs)
+    @place_options
+    @click.argument("job_id", metavar="JOB_ID", shell_complete=complete_jobs)
     @functools.wraps(function)
     def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
         with output.phase("looking for the job", summary=False):
-            handle = find(job_id, project, zone, cluster)
+            handle = find_job(job_id, project, zone, cluster)
         return function(handle, **others)
 
     return found
 
 
-def as_json(function: Command) -> Command:
+def json_option(function: Command) -> Command:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
 
 
-def confirmation(function: Command) -> Command:
+def cleanup_options(function: Command) -> Command:
     """Add the two options about waiting for a removal."""
     function = click.option(
         "--cleanup-poll-interval",
@@ -180,7 +180,7 @@ def confirmation(function: Command) -> Command:
     )(function)
 
 
-def find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
+def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
     """Return the job that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
 
     The newest may be one that was cancelled: whoever says "@last" after ``kinetic jobs cancel @last`` means that one.
@@ -197,7 +197,7 @@ def find(job_id: str, project: str | None, zone: str | None, cluster: str | None
     if newest is None:
         from kinetic.errors import JobNotFoundError
 
-        removed = job_find.were_removed(project=project, zone=zone, cluster=cluster)
+        removed = job_find.has_history(project=project, zone=zone, cluster=cluster)
         raise JobNotFoundError(
             f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
             why="all jobs were removed" if removed else "no job was submitted",
@@ -206,7 +206,7 @@ def find(job_id: str, project: str | None, zone: str | None, cluster: str | None
     return newest
 
 
-def can_ask() -> bool:
+def is_interactive() -> bool:
     """Say whether a person sits there: both what is typed and what is asked are on a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -223,7 +223,7 @@ def ask(question: str, suggested: str = "") -> str:
         raise KeyboardInterrupt from None
 
 
-def is_agreed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask whether something is meant, on standard error.
 
     Raises:
@@ -266,7 +266,7 @@ class Duration(_Type):
         return found[0]
 
 
-def written(seconds: float) -> str:
+def duration_argument(seconds: float) -> str:
     """Write a span as it can be typed again, in the largest unit that keeps it whole."""
     for unit in ("w", "d", "h", "m"):
         if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0 and unit != "w":

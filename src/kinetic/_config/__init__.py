@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kinetic._config.home import ensure_home, kinetic_home, machine_id, runtime_folder
+from kinetic._config.options import VARIABLES, Variable, read_variable
 from kinetic._config.target import Setting, Target, resolve
-from kinetic._config.variables import VARIABLES, Variable, read
 
 __all__ = [
     "VARIABLES",
@@ -14,7 +14,7 @@ __all__ = [
     "ensure_home",
     "kinetic_home",
     "machine_id",
-    "read",
+    "read_variable",
     "resolve",
     "runtime_folder",
 ]

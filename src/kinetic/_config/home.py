@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._config.variables import read
+from kinetic._config.options import read_variable
 from kinetic._wire import folders
 from kinetic.errors import SettingsError
 
@@ -50,7 +50,9 @@ def kinetic_home(environ: Mapping[str, str]) -> Path:
     Raises:
         SettingsError: No home folder is known for this user, or others may write into the home.
     """
-    return _trusted(path_of(read("KINETIC_HOME", environ) or "~/.kinetic", environ), "kinetic home", "KINETIC_HOME")
+    return _trusted(
+        path_of(read_variable("KINETIC_HOME", environ) or "~/.kinetic", environ), "kinetic home", "KINETIC_HOME"
+    )
 
 
 def ensure_home(environ: Mapping[str, str]) -> Path:
@@ -84,7 +86,7 @@ def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE
     Raises:
         SettingsError: KINETIC_MACHINE_ID cannot be the name of a folder.
     """
-    chosen = read("KINETIC_MACHINE_ID", environ)
+    chosen = read_variable("KINETIC_MACHINE_ID", environ)
     if chosen is not None:
         return _checked_machine_id(chosen)
     hardware = _hardware_uuid() if sys.platform == "darwin" else ""
@@ -104,7 +106,7 @@ def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewh
         SettingsError: It belongs to somebody else or others may write into it, or the one for shared homes cannot be
             made.
     """
-    chosen = read("KINETIC_RUNTIME_DIR", environ)
+    chosen = read_variable("KINETIC_RUNTIME_DIR", environ)
     if chosen is not None:
         return _trusted(path_of(chosen, environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
     home = kinetic_home(environ)
@@ -225,7 +227,7 @@ def _trusted(folder: Path, what: str, variable: str) -> Path:
     Raises:
         SettingsError: They may.
     """
-    who = folders.others_who_write(folder)
+    who = folders.other_writers(folder)
     if not who:
         return folder
     import shlex  # on the way to an error

@@ -11,7 +11,7 @@ import errno
 import os
 from pathlib import Path
 
-from kinetic._wire import folders, seal
+from kinetic._wire import documents, folders
 from kinetic.errors import SettingsError
 
 _CURRENT = "this-home"
@@ -36,7 +36,7 @@ def own_key(home: Path) -> tuple[str, bytes]:
             if full
             else "see to it that you may write there, or set KINETIC_HOME to a folder that you may write",
         ) from error
-    found = find(home, key_id)
+    found = find_key(home, key_id)
     if found is None:
         raise SettingsError(
             "the key that seals this home's results is gone",
@@ -46,7 +46,7 @@ def own_key(home: Path) -> tuple[str, bytes]:
     return key_id, found
 
 
-def find(home: Path, key_id: str) -> bytes | None:
+def find_key(home: Path, key_id: str) -> bytes | None:
     """Return a key of this ring, or None."""
     if not key_id.isalnum():
         return None
@@ -54,17 +54,17 @@ def find(home: Path, key_id: str) -> bytes | None:
         key = bytes.fromhex((home / "keys" / key_id).read_text().strip())
     except (OSError, ValueError):
         return None
-    return key if seal.key_id(key) == key_id else None
+    return key if documents.key_id(key) == key_id else None
 
 
-def listed(home: Path) -> list[str]:
+def list_ids(home: Path) -> list[str]:
     """Return the ids of the keys in this ring."""
     with contextlib.suppress(OSError):
-        return sorted(path.name for path in (home / "keys").iterdir() if find(home, path.name))
+        return sorted(path.name for path in (home / "keys").iterdir() if find_key(home, path.name))
     return []
 
 
-def add(home: Path, text: str) -> str:
+def add_key(home: Path, text: str) -> str:
     """Add a key that another machine exported, and return its id.
 
     Raises:
@@ -74,20 +74,20 @@ def add(home: Path, text: str) -> str:
         key = bytes.fromhex(text.strip())
     except ValueError:
         key = b""
-    if len(key) != seal.KEY_BYTES:
-        raise SettingsError("this is not a valid key", why=f"a key is {2 * seal.KEY_BYTES} hexadecimal digits")
+    if len(key) != documents.KEY_BYTES:
+        raise SettingsError("this is not a valid key", why=f"a key is {2 * documents.KEY_BYTES} hexadecimal digits")
     folders.make(home / "keys")
-    _create(home / "keys" / seal.key_id(key), key.hex())
-    return seal.key_id(key)
+    _create(home / "keys" / documents.key_id(key), key.hex())
+    return documents.key_id(key)
 
 
 def _named(folder: Path, pointer: Path) -> str:
     """Return the id of the current key, after making one if there is none yet."""
     folders.make(folder)
     if not pointer.exists():
-        key = os.urandom(seal.KEY_BYTES)
-        _create(folder / seal.key_id(key), key.hex())
-        _create(pointer, seal.key_id(key))
+        key = os.urandom(documents.KEY_BYTES)
+        _create(folder / documents.key_id(key), key.hex())
+        _create(pointer, documents.key_id(key))
     return pointer.read_text().strip()
 
 

@@ -94,7 +94,7 @@ def checked(written: object) -> dict[str, object]:
         OptionTypeError: It is no table.
     """
     if isinstance(written, str):
-        return of_text(written)
+        return parse(written)
     if not isinstance(written, Mapping):
         raise OptionTypeError(
             f"resources={written!r} is not a table",
@@ -119,7 +119,7 @@ def read(written: Mapping[str, object]) -> Resources:
     return Resources(cpu, *sizes)
 
 
-def of_text(text: str) -> dict[str, object]:
+def parse(text: str) -> dict[str, object]:
     """Read what was typed into a terminal: ``cpu=4,memory=16Gi``.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic._backends import registry
 from kinetic._config import profiles
 from kinetic._config.home import kinetic_home
-from kinetic._config.variables import read
+from kinetic._config.options import read_variable
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def resolve(
     place, chosen_project, context = _where(look, backend, project, multi_host=multi_host)
     entry = registry.find(place.value)
     chosen_cluster = look.up("cluster", cluster) or Setting(entry.defaults["cluster"], _DEFAULT)
-    home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read("KINETIC_HOME", environ) else _DEFAULT)
+    home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read_variable("KINETIC_HOME", environ) else _DEFAULT)
     return Target(
         backend=place,
         project=_checked_name("project", chosen_project),
@@ -157,7 +157,7 @@ class _Look(NamedTuple):
         return self.up_variable(variable or f"KINETIC_{field.upper()}") or self.up_profile(field)
 
     def up_variable(self, name: str) -> Setting | None:
-        value = read(name, self.environ)
+        value = read_variable(name, self.environ)
         return Setting(value, name) if value else None
 
     def up_profile(self, field: str) -> Setting | None:

@@ -132,11 +132,9 @@ class Data:
             )
         with self._lock:
             if not self._hash:
-                from kinetic._data import (
-                    content_hash,  # hashing, threads and JSON: not for a script that only decorates
-                )
+                from kinetic._blobs import file_tree
 
-                self._hash = content_hash.digest_tree(self._path, _cache()).hash
+                self._hash = file_tree.digest_tree(self._path, _cache()).hash
             return self._hash
 
     def __repr__(self) -> str:

@@ -52,7 +52,9 @@ def refer_to(data: Data, *, opener: Opener = open_store) -> DataRef:
     try:
         _look_for(data, opener(bucket), key)
     except (CredentialsError, AccessDeniedError) as error:
-        output.once(f"{data!r} cannot be looked at from here, so only the job will see whether it exists: {error.what}")
+        output.report_once(
+            f"{data!r} cannot be looked at from here, so only the job will see whether it exists: {error.what}"
+        )
     name = key.rstrip("/").rpartition("/")[2] or bucket.rpartition("/")[2]
     return _reference(data, "prefix" if data.is_dir else "object", data.path, name, is_dir=data.is_dir)
 

@@ -18,17 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from kinetic import _config as settings
-from kinetic._data import content_hash, remote_refs, transfer_progress, upload_data
+from kinetic._blobs import file_tree, sender
+from kinetic._blobs.file_tree import SentManifest, Tree
 from kinetic._data import data as data_
-from kinetic._data.content_hash import SentManifest, Tree
+from kinetic._data import remote_refs
 from kinetic._data.data import Data
 from kinetic._data.remote_refs import Opener
 from kinetic._stores import open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, keys
-from kinetic._wire.manifest import Manifest
 from kinetic._wire.order import DataRef, Kind
+from kinetic._wire.trees import Manifest
 from kinetic.errors import DataChangedError, KeyMissingError, OptionError, OptionTypeError
 
 
@@ -55,11 +56,11 @@ def ship(data: Data, store: Store, *, cache: Path, is_here: bool = False) -> Dat
         if not os.path.exists(data.path):
             raise data_.missing(data)
         return _reference(data, "view", data.path, is_dir=data.is_dir)
-    tree = content_hash.digest_tree(data.path, cache / "data")
+    tree = file_tree.digest_tree(data.path, cache / "data")
     check_frozen(data, tree.hash)
-    transfer_progress.report_left_out(repr(data), tree)
+    file_tree.report_left_out(repr(data), tree)
     if data.fuse:
-        uri = upload_data.upload_plain_objects(tree, store)
+        uri = sender.upload_plain_objects(tree, store)
         return _reference(data, "prefix" if tree.is_dir else "object", uri, is_dir=tree.is_dir, found=tree.hash)
     manifest = _promise(tree, store, cache / "data")
     return _reference(data, "shipped", store.url, is_dir=tree.is_dir, found=tree.hash, manifest=manifest)
@@ -95,25 +96,25 @@ def _reference(data: Data, kind: Kind, uri: str, *, is_dir: bool, found: str = "
 
 def _promise(tree: Tree, store: Store, cache: Path) -> str:
     """Return the SHA-256 of a manifest in the store that promises this tree; send what must be sent for it."""
-    known = content_hash.recall_sent(cache, tree.root, store.url)
+    known = file_tree.recall_sent(cache, tree.root, store.url)
     if known and (known.hash, known.shape) == (tree.hash, tree.shape):
         entry = store.entry(keys.data_manifest(known.hash, known.manifest))
-        if entry and entry.size == known.size and not upload_data.is_old(entry):
+        if entry and entry.size == known.size and not sender.is_old(entry):
             return known.manifest
     sha256, page = _found_or_sent(tree, store, known)
-    content_hash.remember_sent(cache, tree.root, store.url, SentManifest(tree.hash, tree.shape, sha256, len(page)))
+    file_tree.remember_sent(cache, tree.root, store.url, SentManifest(tree.hash, tree.shape, sha256, len(page)))
     return sha256
 
 
 def _found_or_sent(tree: Tree, store: Store, known: SentManifest | None) -> tuple[str, bytes]:
     broken = {}
-    for sha256, candidate, gone in upload_data.agreeing_manifests(tree, store):
+    for sha256, candidate, gone in sender.agreeing_manifests(tree, store):
         if not gone:
             return sha256, candidate.to_bytes()
         broken[sha256] = candidate
     before = next(iter(broken.values()), None)
     if before is None and known:
-        before = upload_data.read_manifest(store, known.hash, known.manifest)
+        before = sender.read_manifest(store, known.hash, known.manifest)
     page = _send_manifest(tree, store, before)
     sha256 = digests.of_bytes(page)
     store.put(keys.data_manifest(tree.hash, sha256), page)
@@ -124,11 +125,11 @@ def _found_or_sent(tree: Tree, store: Store, known: SentManifest | None) -> tupl
 
 def _send_manifest(tree: Tree, store: Store, before: Manifest | None) -> bytes:
     """Send what is not there, and return the page that says where everything lies."""
-    held = upload_data.files_held(tree, before, store) if before else {}
+    held = sender.files_held(tree, before, store) if before else {}
     to_send = tree.bytes - sum(file.size for file in held.values())
-    transfer_progress.warn_if_large(tree.root, to_send, is_copied_here=store.url.startswith("file://"))
-    with transfer_progress.TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as told:
-        files = upload_data.send_blobs(tree, held, store, told)
+    file_tree.warn_if_large(tree.root, to_send, is_copied_here=store.url.startswith("file://"))
+    with file_tree.TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as told:
+        files = sender.send_blobs(tree, held, store, told)
     return Manifest(tree.hash, tree.is_dir, files, tuple(tree.folders)).to_bytes()
 
 
@@ -151,7 +152,7 @@ def ship_all(
     The same data is sent once, however often it is referred to.
     """
     mounts = check_volumes(volumes)
-    writable = settings.read("KINETIC_DATA_WRITABLE", environ) == "1"
+    writable = settings.read_variable("KINETIC_DATA_WRITABLE", environ) == "1"
     sent: dict[tuple[str, bool], DataRef] = {}
     references = []
     for data, mount in [*((data, "") for data in found), *((data, mount) for mount, data in mounts.items())]:
@@ -220,7 +221,7 @@ def recheck(ref: DataRef, store: Store) -> int:
     if ref.kind != "shipped":
         return store.delete(keys.data_tree_marker(ref.hash)) if ref.hash else 0
     promise = keys.data_manifest(ref.hash, ref.manifest)
-    manifest = upload_data.read_manifest(store, ref.hash, ref.manifest)
+    manifest = sender.read_manifest(store, ref.hash, ref.manifest)
     if manifest is None:
         store.delete(promise)
         return 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kinetic._hardware.accelerator_names import HardwareName, Kind, category, parse, slug
-from kinetic._hardware.catalog import GPUS, TPUS
-from kinetic._hardware.families import GpuFamily, TpuFamily, TpuMachine
-from kinetic._hardware.placement import Placement, Toleration, place
+from kinetic._hardware.catalog import GPUS, TPUS, GpuFamily, TpuFamily, TpuMachine
+from kinetic._hardware.placement import HardwareName, Kind, Placement, Toleration, category, parse, place, slug
 
 __all__ = [
     "GPUS",

@@ -66,12 +66,12 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
         told = f"jobs start in the image {uri}, into which uv installs what the project needs"
         return Image(uri, installs=True, has_base=False, note=told)
     if container_image == BUNDLED:
-        raise _not_yet()
+        raise _not_supported_yet()
     if container_image == PREBUILT:
         return _prebuilt(base_image_repo, f"base-{kind}:{version}")
-    _refuse_misspelt(container_image)
+    _reject_misspelled_keyword(container_image)
     if not _IMAGE.fullmatch(container_image):
-        raise _unusable("container_image", container_image, *_complaint(container_image))
+        raise _invalid_image("container_image", container_image, *_problem(container_image))
     return Image(container_image, installs=False, has_base=False, note="")
 
 
@@ -88,14 +88,14 @@ def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
 def _prebuilt(repository: str | None, name: str) -> Image:
     uri = f"{(repository or DEFAULT_REPOSITORY).rstrip('/')}/{name}"
     if repository and not _IMAGE.fullmatch(uri):
-        raise _unusable("base_image_repo", repository, *_repository_complaint(repository))
+        raise _invalid_image("base_image_repo", repository, *_repository_problem(repository))
     told = f"jobs start in the prebuilt image {uri}"
     if not repository:  # nobody can know what others may put there
         told += "; this release publishes none there: name a repository of your own with KINETIC_BASE_IMAGE_REPO"
     return Image(uri, installs=True, has_base=True, note=told)
 
 
-def _not_yet() -> OptionError:
+def _not_supported_yet() -> OptionError:
     return OptionError(
         f"container_image={BUNDLED!r} is not part of this release of kinetic",
         why="it names an image that is built from the project's dependencies, and no images are built yet",
@@ -104,7 +104,7 @@ def _not_yet() -> OptionError:
     )
 
 
-def _refuse_misspelt(word: str) -> None:
+def _reject_misspelled_keyword(word: str) -> None:
     """Refuse what looks like a keyword: as the name of an image, it would fail after the job has got its machine."""
     if any(sign in word for sign in "/:."):
         return
@@ -121,7 +121,7 @@ def _refuse_misspelt(word: str) -> None:
         )
 
 
-def _unusable(option: str, written: str, why: str, better: str) -> OptionError:
+def _invalid_image(option: str, written: str, why: str, better: str) -> OptionError:
     """Refuse what no registry has, and a cluster would say much later."""
     return OptionError(
         f"{option}={written!r} cannot be the name of an image{'' if option == 'container_image' else ' repository'}",
@@ -130,7 +130,7 @@ def _unusable(option: str, written: str, why: str, better: str) -> OptionError:
     )
 
 
-def _complaint(written: str) -> tuple[str, str]:
+def _problem(written: str) -> tuple[str, str]:
     """Return why it is no image, and what may have been meant or ""."""
     if any(character.isspace() for character in written):
         return "there is white space in it", _if_image("".join(written.split()))
@@ -143,12 +143,12 @@ def _complaint(written: str) -> tuple[str, str]:
     return "it takes registry/repository:tag, or registry/repository@sha256:digest", ""
 
 
-def _repository_complaint(written: str) -> tuple[str, str]:
+def _repository_problem(written: str) -> tuple[str, str]:
     """Return the same for a repository, which has neither tag nor digest."""
     tagged = _IMAGE.fullmatch(written)
     if tagged and (tagged["tag"] or tagged["digest"]):
         return "a repository has no tag: that is the version of kinetic", written[: tagged.end("name")]
-    why, better = _complaint(written)
+    why, better = _problem(written)
     return ("it takes registry/repository", "") if "@" in why else (why, better)
 
 

@@ -15,16 +15,137 @@ import contextlib
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from kinetic._images import uv
 from kinetic._wire import digests, distribution, documents
 from kinetic.errors import ImageBuildError, OptionError
+
+_LAST = 60  # lines that are kept to explain a failure
+_EXPLANATION_LINES = 12  # lines of an explanation; the rest has been shown already
+_INDENT = "\n       "  # below the first line of "why:   "
+
+# What would send uv to another interpreter or folder than the one that we name.
+_MISLEADING = frozenset(
+    "CONDA_PREFIX PYTHONHOME UV_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_VENV_CLEAR "
+    "UV_WORKING_DIR VIRTUAL_ENV".split()
+)
+
+
+class UvResult(NamedTuple):
+    """How a run of uv ended.
+
+    Attributes:
+        status: Its exit status.
+        words: The last lines that it wrote.
+    """
+
+    status: int
+    words: list[str]
+
+    @property
+    def reason(self) -> str:
+        """The lines that tell why it failed, ready to stand behind ``why:``."""
+        starts = [number for number, line in enumerate(self.words) if line.lstrip().startswith(("error", "×"))]
+        lines = self.words[starts[0] :] if starts else self.words[-5:]
+        told = [line for line in lines if line.strip()]
+        if len(told) > _EXPLANATION_LINES:
+            told = [*told[:_EXPLANATION_LINES], "…"]
+        return _INDENT.join(told) or f"uv ended with status {self.status} and said nothing"
+
+
+def uv_command() -> list[str]:
+    """Return how uv is started.
+
+    Raises:
+        ImageBuildError: There is no uv here.
+    """
+    found = distribution.find_installer()
+    if found:
+        return [found]
+    raise ImageBuildError(
+        "an isolated environment needs uv, and it is not installed",
+        why=f"there is no uv on PATH, and none was installed for {sys.executable}",
+        next="pip install uv",
+    )
+
+
+def run_uv(words: Sequence[str], folder: Path, say: Callable[[str], None], *, overrides: str = "") -> UvResult:
+    """Run uv to its end, and pass on what it writes while it writes it.
+
+    Args:
+        words: What follows ``uv``.
+        folder: Where it runs; it reads the settings of projects around this folder.
+        say: Takes a line.
+        overrides: A file in the folder that overrides requirements, or "".
+    """
+    last: deque[str] = deque(maxlen=_LAST)
+    with subprocess.Popen(
+        [*uv_command(), *words],
+        cwd=folder,
+        env=distribution.with_overrides(_uv_environment(), overrides) if overrides else _uv_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                last.append(line.rstrip())
+                if last[-1]:
+                    say(f"uv: {last[-1]}")
+        except BaseException:  # the user pressed Ctrl-C: nobody is left to want the rest
+            process.kill()
+            raise
+    return UvResult(process.returncode, list(last))
+
+
+def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
+    """Read the uv.lock of a project, as lines of a requirements file.
+
+    ``uv export --frozen`` takes the lock as it stands, so it needs neither the network nor an interpreter, and the
+    versions and the files are those that the project was tested with; ``uv pip compile`` would resolve anew. The
+    hashes are checked where a line has some; the base packages have none, and need none.
+
+    Args:
+        folder: Where uv.lock and pyproject.toml lie.
+        extras: Optional dependencies that are wanted as well.
+
+    Raises:
+        ImageBuildError: uv is missing, or cannot read the lock.
+    """
+    flags = "--frozen --offline --no-emit-project --no-default-groups --no-header --no-annotate".split()
+    wanted = [word for extra in extras for word in ("--extra", extra)]
+    done = subprocess.run(
+        [*uv_command(), "export", *flags, *wanted],
+        cwd=folder,
+        env=_uv_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise ImageBuildError(
+            f"{folder / 'uv.lock'} cannot be read",
+            why=UvResult(done.returncode, done.stderr.splitlines()).reason,
+            next=f"cd {folder} && uv lock",
+        )
+    return done.stdout.splitlines()
+
+
+def _uv_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
+    return kept | {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
+
 
 VARIABLE = "KINETIC_LOCAL_ENV"
 UNUSED_SECONDS = 30 * 24 * 3600.0
@@ -153,7 +274,7 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
 
 
 def _build(place: Path, lines: Sequence[str], python: str, say: Say, source: Path | None) -> Path:
-    uv.command()  # without it, nothing is announced
+    uv_command()  # without it, nothing is announced
     begun = time.monotonic()
     shutil.rmtree(place, ignore_errors=True)  # what a killed builder left behind
     build = place / os.urandom(4).hex()
@@ -172,12 +293,12 @@ def _build(place: Path, lines: Sequence[str], python: str, say: Say, source: Pat
 
 
 def _create(build: Path, say: Say) -> None:
-    done = uv.run(["venv", "--quiet", "--no-project", "--allow-existing", "--python", _interpreter(), "."], build, say)
+    done = run_uv(["venv", "--quiet", "--no-project", "--allow-existing", "--python", _interpreter(), "."], build, say)
     if done.status:
         raise ImageBuildError(
             "the isolated environment could not be created",
             why=done.reason,
-            next=f"see what it says: {' '.join(uv.command())} venv --python {_interpreter()} /tmp/try",
+            next=f"see what it says: {' '.join(uv_command())} venv --python {_interpreter()} /tmp/try",
         )
 
 
@@ -189,12 +310,12 @@ def _install(build: Path, lines: Sequence[str], say: Say, source: Path | None) -
     (build / "overrides.txt").write_text(distribution.OVERRIDES)
     python = str(build / "bin" / "python")
     words = ["pip", "install", "--python", python, "--requirement", file.name]
-    done = uv.run(words, build, say, overrides="overrides.txt")
+    done = run_uv(words, build, say, overrides="overrides.txt")
     if done.status:
         raise ImageBuildError(
             f"the isolated environment{f' for {source}' if source else ''} could not be built",
             why=done.reason,
-            next=_where_to_look(done.reason, lines, source),
+            next=_suggest_line(done.reason, lines, source),
         )
 
 
@@ -205,7 +326,7 @@ def _mark(place: Path, build: str) -> None:
     scratch.replace(place / "complete")
 
 
-def _where_to_look(reason: str, lines: Sequence[str], source: Path | None) -> str:
+def _suggest_line(reason: str, lines: Sequence[str], source: Path | None) -> str:
     """Name the lines, and where they stand, whose packages uv's explanation mentions."""
     guilty = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
     place = str(source) if source else "the dependencies of the project"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._jobs import locate, logs, wait
-from kinetic._wire import documents, folders, inspection, keys, loopback, records
+from kinetic._wire import documents, folders, inspection, keys, records
 from kinetic._wire.records import JobRecord
 from kinetic.errors import BackendError, DebugError, IntegrityError, KeyMissingError, KineticError, OptionError
 
@@ -193,7 +193,7 @@ def debug_addresses(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddr
     if all(each.state for each in found.values()):
         return found
     store = locate.store_of(job)  # a cluster knows the pods, and the pods told the store
-    attempt = logs.noted(store, job.job_id)
+    attempt = logs.latest_noted_attempt(store, job.job_id)
     job_key = locate.key_to_read(job)
     key = None if job_key is None else inspection.page_key(inspection.token(job_key))
 
@@ -202,7 +202,7 @@ def debug_addresses(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddr
             page = documents.open_page(inspection.DEBUG, store, keys.debug(job.job_id, attempt, host), key)
         except (KeyMissingError, IntegrityError):
             return None
-        if page.is_of_an_older_pod(found[host].machine):
+        if page.is_from_older_pod(found[host].machine):
             return None
         return found[host]._replace(port=page.port, roots=page.roots, state=page.state, until=page.until)
 
@@ -250,7 +250,7 @@ class Forwarder:
     def _forward(self, connection: socket.socket) -> None:
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not loopback.is_own_peer(connection):
+            if not inspection.is_own_peer(connection):
                 _say("a connection was refused: it is not known to come from this user")
                 return
             try:

@@ -54,7 +54,7 @@ class FoundData:
         """
         if not self.data:
             return
-        for spot in references.find(args, kwargs, lambda value: id(value) in self._numbers):
+        for spot in references.find_objects(args, kwargs, lambda value: id(value) in self._numbers):
             if spot.where != "value":
                 what = "a member of a set" if spot.where == "set" else "a key of a dict"
                 raise OptionError(
@@ -96,7 +96,7 @@ def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: 
 
 
 def _holds(kind: type, *values: object) -> bool:
-    return next(references.find(values, {}, lambda value: isinstance(value, kind)), None) is not None
+    return next(references.find_objects(values, {}, lambda value: isinstance(value, kind)), None) is not None
 
 
 def ship(

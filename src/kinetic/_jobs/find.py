@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _config as settings
 from kinetic._backends import registry
-from kinetic._jobs import history, index, locate, record, trust
+from kinetic._jobs import history, locate, record
 from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.record import Untrusted
 from kinetic._jobs.status import past_of
-from kinetic._jobs.trust import Untrusted
 from kinetic._maintenance import garbage_collection
 from kinetic._output import tracebacks
-from kinetic._output.terminal_text import plain
+from kinetic._output.format import plain
 from kinetic._stores import open_store, parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys, names
+from kinetic._wire import keys
 from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ b
 
 
 @dataclass(frozen=True)
-class Known:
+class JobListing:
     """What this machine and the stores know: jobs that can be worked with, and those that are history.
 
     Attributes:
@@ -65,7 +65,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
         JobNotFoundError: No job has this id, or it was removed by hand; nearest ones are named.
         OptionError: This cannot be an id, or several jobs begin so.
     """
-    names.check_job_id(job_id)
+    keys.check_job_id(job_id)
     stores = _stores(settings.resolve(project=project, cluster=cluster))
     for store in stores:
         with contextlib.suppress(KeyMissingError):
@@ -73,14 +73,14 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
         if (collected := _collected(store, history.read_page(store, job_id))) is not None:
             return collected
     for store in stores:
-        found = names.the_one(job_id, [name for name in _ids(store) if name.startswith(job_id)])
+        found = keys.only_match(job_id, [name for name in _ids(store) if name.startswith(job_id)])
         if found:
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
                 return _load(store, found)
     for store in stores:
         pages = (history.read_page(store, name) for name in history.page_ids(store) if name.startswith(job_id))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
-        found = names.the_one(job_id, [handle.job_id for handle in past], "ids of collected jobs")
+        found = keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs")
         if found:
             return past[0]
     raise _not_found(stores, job_id)
@@ -105,7 +105,9 @@ def list_jobs(
     return _newest_first(_live(target))
 
 
-def kept_jobs(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> list[JobHandle]:
+def list_stored_jobs(
+    project: str | None = None, zone: str | None = None, cluster: str | None = None
+) -> list[JobHandle]:
     """List every job of which something is kept: the live ones, and those that were cancelled, whose log stays."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return _newest_first(_records((store, _ids(store)) for store in _stores(target)))
@@ -126,22 +128,22 @@ def newest_job(project: str | None = None, zone: str | None = None, cluster: str
     return found[0] if found else None
 
 
-def were_removed(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
+def has_history(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
     """Say whether there were jobs that are history now."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return any(history.page_ids(store) for store in _stores(target))
 
 
-def known_jobs(
+def list_with_history(
     project: str | None = None, zone: str | None = None, cluster: str | None = None, namespace: str | None = None
-) -> Known:
+) -> JobListing:
     """List live jobs and the history of removed ones, both newest first."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
     live = {handle.job_id: handle for handle in _live(target)}
     pages = (page for store in _stores(target) for page in history.read_pages(store))
     past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
-    order = order_of([*live.values()], [*past.values()])
-    return Known(
+    order = ids_newest_first([*live.values()], [*past.values()])
+    return JobListing(
         [live[job_id] for job_id in order if job_id in live],
         [past[job_id] for job_id in order if job_id in past],
         order,
@@ -184,7 +186,7 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
     """Yield the handles of jobs, several records at a time where that is quicker; of the others, a warning tells."""
     untrusted: list[Untrusted] = []
     for store, ids in wanted:
-        known = index.of(store)
+        known = history.index_of(store)
         tasks = []
         for job_id in ids:
             if (page := known.record(job_id)) is not None:
@@ -198,7 +200,7 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
                 known.note_record(read["job_id"], read)
                 yield JobHandle.from_dict(read)
         known.write(functools.partial(history.job_ids, store))
-    for line in trust.told(untrusted, "job"):
+    for line in record.untrusted_warnings(untrusted, "job"):
         _log().warning("%s", line)
 
 
@@ -242,20 +244,20 @@ def _load(store: Store, job_id: str) -> JobHandle:
 
 def _stores(target: Target) -> list[Store]:
     """Return where jobs are looked for: in the store of the target, and in that of this machine."""
-    found = [locate.name_if_open(open_store(target.store.value)), locate.local_store()]
+    found = [locate.warn_if_shared(open_store(target.store.value)), locate.local_store()]
     return found[:1] if found[0].url == found[1].url else found
 
 
 def _ids(store: Store) -> list[str]:
-    return [name for name in store.folders("") if names.is_job_id(name)]
+    return [name for name in store.folders("") if keys.is_job_id(name)]
 
 
 def _newest_first(handles: Iterable[JobHandle]) -> list[JobHandle]:
     by_id = {handle.job_id: handle for handle in handles}
-    return [by_id[job_id] for job_id in order_of([*by_id.values()])]
+    return [by_id[job_id] for job_id in ids_newest_first([*by_id.values()])]
 
 
-class Born(NamedTuple):
+class Creation(NamedTuple):
     """When a job was made, as well as can be known of it.
 
     Attributes:
@@ -273,17 +275,17 @@ class Born(NamedTuple):
     group_index: int = -1
 
 
-def order_of(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+def ids_newest_first(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Return the ids of jobs, newest first.
 
     Args:
         jobs: The jobs.
         past: Pages of the history: of other jobs, or of these, and then they tell more exactly when they were made.
     """
-    return [each.job_id for each in in_order(_births(jobs, past))]
+    return [each.job_id for each in sort_newest_first(_creations(jobs, past))]
 
 
-def _births(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> list[Born]:
+def _creations(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> list[Creation]:
     """Say when jobs were made; of those of one second as exactly as queue, history and store know it."""
     singles = [job for job in jobs if job.group_id is None]
     queued = [job.job_id for job in singles if locate.is_here(job) and past_of(job) is None]
@@ -296,16 +298,16 @@ def _births(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> lis
         if (own := past_of(job)) is not None:
             found[job_id] = _of_page({**own, "job_id": job_id, "created_at": created_at})
         elif job_id in rows:
-            found[job_id] = Born(job_id, created_at, rows[job_id].submitted, rows[job_id].seq)
+            found[job_id] = Creation(job_id, created_at, rows[job_id].submitted, rows[job_id].seq)
         elif job.group_id is not None:
             index = job.group_index
-            found[job_id] = Born(job_id, created_at, group_index=index if isinstance(index, int) else 0)
+            found[job_id] = Creation(job_id, created_at, group_index=index if isinstance(index, int) else 0)
         elif job_id not in found:
-            found[job_id] = Born(job_id, created_at, _recorded(job) if number[created_at] > 1 else 0.0)
+            found[job_id] = Creation(job_id, created_at, _recorded(job) if number[created_at] > 1 else 0.0)
     return list(found.values())
 
 
-def in_order(born: Iterable[Born], *, now: float | None = None) -> list[Born]:
+def sort_newest_first(born: Iterable[Creation], *, now: float | None = None) -> list[Creation]:
     """Sort jobs, newest first: by time, and by the queue's sequence where clocks went back.
 
     A time that is still to come is no time: its clock was wrong, so such a job is older than all others. What was
@@ -315,7 +317,7 @@ def in_order(born: Iterable[Born], *, now: float | None = None) -> list[Born]:
     when: dict[str, tuple[bool, float, float]] = {}
     latest = (False, 0.0, 0.0)
     for each in (listed := sorted(born, key=lambda each: each.sequence)):
-        made = names.moment(each.created_at) or 0.0
+        made = keys.parse_utc(each.created_at) or 0.0
         own = (made <= limit, made, each.precise)
         if each.sequence:
             own = latest = max(latest, own)
@@ -325,12 +327,12 @@ def in_order(born: Iterable[Born], *, now: float | None = None) -> list[Born]:
     )
 
 
-def _of_page(page: Mapping[str, Any]) -> Born:
+def _of_page(page: Mapping[str, Any]) -> Creation:
     job_id, created_at = str(page["job_id"]), str(page.get("created_at", ""))
     created, index = page.get("created"), page.get("group_index")
     if isinstance(index, int):
-        return Born(job_id, created_at, group_index=index)
-    return Born(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
+        return Creation(job_id, created_at, group_index=index)
+    return Creation(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
 
 
 def _recorded(job: JobRecord) -> float:

@@ -13,7 +13,7 @@ from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, observe, observe_many
 from kinetic._output import tracebacks
 from kinetic._wire import records
-from kinetic._wire.names import utc
+from kinetic._wire.keys import format_utc
 from kinetic._wire.records import JobRecord
 from kinetic.errors import JobCancelledError, KeyMissingError, ResultMissingError
 from kinetic.job_status import JobStatus
@@ -98,7 +98,7 @@ class JobHandle(JobRecord, Generic[R]):
             accelerator=ctx.accelerator,
             func_name=ctx.func.__name__,
             display_name=ctx.display_name,
-            created_at=utc(time.time()),
+            created_at=format_utc(time.time()),
             debug=bool(ctx.debug),
         )
 
@@ -131,9 +131,9 @@ class JobHandle(JobRecord, Generic[R]):
             or FAILED of one that was collected, CANCELLED of one that was cancelled. ``collected_at`` and
             ``removed_at`` tell when it was collected or removed.
         """
-        from kinetic._jobs import serializers  # only who asks for it needs it
+        from kinetic._jobs import status  # only who asks for it needs it
 
-        return serializers.history_of(self, observe_many([self])[0])
+        return status.history_of(self, observe_many([self])[0])
 
     def done(self) -> bool:
         """Say whether the job will never change again."""
@@ -310,7 +310,7 @@ class JobHandle(JobRecord, Generic[R]):
         )
 
     def _spent(self, past: dict[str, Any]) -> ResultMissingError:
-        when = utc(float(past["collected"]))
+        when = format_utc(float(past["collected"]))
         return ResultMissingError(
             f"{self.job_id} was collected at {when}, and its result is no longer stored",
             why=f"it ended as {past.get('status')}; collecting a result removes it, and keeps the log for 30 days",

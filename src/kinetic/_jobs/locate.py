@@ -12,7 +12,7 @@ from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._config import keyring
 from kinetic._stores import open_store
-from kinetic._wire import folders, seal
+from kinetic._wire import documents, folders
 from kinetic.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def local_store() -> Store:
     return open_store(settings.resolve(backend=registry.HERE.name).store.value)
 
 
-def name_if_open(store: Store) -> Store:
+def warn_if_shared(store: Store) -> Store:
     """Return a store, and tell once that others may write into the folder that it is."""
-    who = folders.others_who_write(store.local.root) if store.local is not None else ""
+    who = folders.other_writers(store.local.root) if store.local is not None else ""
     if who:
-        output.once(f"others may write to the store {store.url}: {who}")
+        output.report_once(f"others may write to the store {store.url}: {who}")
     return store
 
 
@@ -105,18 +105,18 @@ def home() -> Path:
 
 def trusts_the_store() -> bool:
     """Say whether the user said to open what cannot be verified."""
-    return settings.read("KINETIC_TRUST_STORE", os.environ) == "1"
+    return settings.read_variable("KINETIC_TRUST_STORE", os.environ) == "1"
 
 
 def key_for(name: str, key_id: str, store_url: str) -> bytes | None:
     """Return the key of a job or a batch in a store, from this caller's own ring, or None."""
     found = namespace_key(key_id)
-    return seal.job_key(found, name, store_url) if found is not None else None
+    return documents.job_key(found, name, store_url) if found is not None else None
 
 
 def namespace_key(key_id: str) -> bytes | None:
     """Return a key of this caller's own ring, or None."""
-    return keyring.find(home(), key_id) if key_id else None
+    return keyring.find_key(home(), key_id) if key_id else None
 
 
 def key_ids() -> frozenset[str]:
@@ -145,7 +145,7 @@ def key_to_seal(job: JobRecord) -> bytes:
     key = key_to_read(job)
     if key is None:  # the user trusts the store, and so does whoever reads this
         found = key_for(job.job_id, job.key_id or "", store_of(job).url)
-        return found or seal.job_key(bytes(seal.KEY_BYTES), job.job_id, store_of(job).url)
+        return found or documents.job_key(bytes(documents.KEY_BYTES), job.job_id, store_of(job).url)
     return key
 
 

@@ -16,9 +16,7 @@ from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import history, locate, results
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import attempt as notes
-from kinetic._wire import digests, fields, keys, names
-from kinetic._wire import outcome as outcomes
+from kinetic._wire import digests, fields, keys, outcomes
 from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest
 from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingError, KineticError
 
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
     from kinetic._backends.protocol import Backend
-    from kinetic._wire.outcome import Outcome
+    from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
 
-KEPT_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
+HISTORY_LOG_BYTES = 10 << 20  # of the end of each log of a collected job, before it is compressed
 GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat reads it
 
 _BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 20
@@ -158,7 +156,7 @@ class CheckedLog:
             self._report(why)
 
 
-class KeptLog:
+class HistoryLog:
     """The end of a log of a collected job, as the history has it."""
 
     is_complete = True
@@ -185,38 +183,40 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
     """
     store = locate.store_of(job)
     if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
-        return kept_log(store, job.job_id, attempt=attempt, host=host)
+        return history_log(store, job.job_id, attempt=attempt, host=host)
     try:
         backend = locate.backend_of(job)
         number = latest_attempt(backend, store, job.job_id) if attempt is None else attempt
         found = open_log(backend, store, job.job_id, attempt=number, host=host)
     except BackendUnavailableError:
-        kept = kept_log(store, job.job_id, attempt=attempt, host=host)
+        kept = history_log(store, job.job_id, attempt=attempt, host=host)
         if kept is None:
             raise
         return kept
     sealed = sealed_digest(job, attempt=number, host=host)
-    if found is None and (found := kept_log(store, job.job_id, attempt=attempt, host=host)) is None:
+    if found is None and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
         if sealed is not None and sealed.size_bytes:
             report(job.job_id, _of_another_length(0, sealed.size_bytes))
         return None
-    return checked(found, sealed, job.job_id)
+    return checked_log(found, sealed, job.job_id)
 
 
-def checked(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:
+def checked_log(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:
     """Return a log that is compared with what was sealed, where there is something to compare.
 
     What a cluster serves of a pod is not compared: it may lack the end, and nobody who writes to a store changes it.
     """
     is_stored = isinstance(log, StoredLog) or log.is_complete
-    if sealed is None or not is_stored or isinstance(log, KeptLog):
+    if sealed is None or not is_stored or isinstance(log, HistoryLog):
         return log
     return CheckedLog(log, sealed, functools.partial(report, job_id))
 
 
 def report(job_id: str, why: str) -> None:
     """Say that a log is not what it was when its job had ended."""
-    output.alarm(f"the log of {job_id} was changed after the job ended: {why}; look at who can write to the store")
+    output.report_error(
+        f"the log of {job_id} was changed after the job ended: {why}; look at who can write to the store"
+    )
 
 
 def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome | None = None) -> LogDigest | None:
@@ -235,13 +235,13 @@ def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome |
         outcome = outcome or results.read_outcome(job)
         if outcome is not None and outcome.attempt == attempt:
             logs: Sequence[LogDigest] = outcome.logs
-        elif outcome is not None or attempt < noted(locate.store_of(job), job.job_id):
-            note = notes.read(locate.store_of(job), job.job_id, attempt, locate.key_to_read(job))
-            logs = fields.take(outcomes.LOGS, note.details.get(notes.LOGS, ()), "the note")
+        elif outcome is not None or attempt < latest_noted_attempt(locate.store_of(job), job.job_id):
+            note = outcomes.read_note(locate.store_of(job), job.job_id, attempt, locate.key_to_read(job))
+            logs = fields.read_one(outcomes.LOGS, note.details.get(outcomes.LOGS_DETAIL, ()), "the note")
         else:
             return None
     except IntegrityError as error:
-        output.alarm(f"whether the log of {job.job_id} was changed cannot be told: {error.what}")
+        output.report_error(f"whether the log of {job.job_id} was changed cannot be told: {error.what}")
         return None
     except KineticError:  # no Note; or the key is not here, and then nothing of this job is believed
         return None
@@ -270,14 +270,14 @@ def open_log(
     live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
     if live is not None:
         return live
-    left = keep_what_is_left(backend, store, job_id, attempt=number, host=host)
+    left = store_last_log(backend, store, job_id, attempt=number, host=host)
     stored = StoredLog(store, keys.logs(job_id, number, host))
     if left is not None and left.size() > stored.size():
         return left
     return stored if stored.size() else None
 
 
-def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
+def store_last_log(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
     """Bring into the store what the place alone has of the log of a process that was killed; return that log.
 
     Whoever looks first does it: the place forgets. Two who do it write the same bytes to the same keys.
@@ -293,13 +293,13 @@ def keep_what_is_left(backend: Backend, store: Store, job_id: str, *, attempt: i
     return left
 
 
-def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | KeptLog | None:
+def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | HistoryLog | None:
     """Open the log of one attempt as it lies in the store or in the history, or return None when neither has any."""
     stored = StoredLog(store, keys.logs(job_id, attempt, host))
-    return stored if stored.size() else kept_log(store, job_id, attempt=attempt, host=host)
+    return stored if stored.size() else history_log(store, job_id, attempt=attempt, host=host)
 
 
-def kept_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> KeptLog | None:
+def history_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> HistoryLog | None:
     """Open the log of a collected job; None where it has none, or was not collected.
 
     Args:
@@ -309,33 +309,33 @@ def kept_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> Ke
         host: Which host.
     """
     page = history.read_page(store, job_id) or {}
-    kept = {found["attempt"]: found for found in kept_in(page) if found["host"] == host}
+    kept = {found["attempt"]: found for found in logs_in_history(page) if found["host"] == host}
     number = max(kept, default=-1) if attempt is None else attempt
     if number not in kept:
         return None
     found, data = kept[number], b""
     try:
         packed = store.get(keys.history_log(job_id, number, host))
-        data = zlib.decompressobj(GZIP).decompress(packed, KEPT_BYTES + 2 * _BLOCK)
+        data = zlib.decompressobj(GZIP).decompress(packed, HISTORY_LOG_BYTES + 2 * _BLOCK)
     except KeyMissingError:
         report(job_id, "what the history kept of it is gone")
         return None
     except zlib.error:
         report(job_id, "what the history kept of it is damaged")
-        return KeptLog(b"")
+        return HistoryLog(b"")
     if found.get("sha256", "") != digests.of_bytes(data):
         report(job_id, "its bytes differ from what the history kept")
     elif found.get("changed"):
         report(job_id, "that was so before it was collected")
-    return KeptLog(data)
+    return HistoryLog(data)
 
 
-def latest_kept(page: Mapping[str, Any]) -> int:
+def latest_attempt_in_history(page: Mapping[str, Any]) -> int:
     """Return the number of the last attempt of a job that is history."""
     return max(int(page.get("attempts") or 0) - 1, 0)
 
 
-def kept_in(page: Mapping[str, Any]) -> list[dict[str, Any]]:
+def logs_in_history(page: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return which logs the page of a collected job names: attempt, host, size in bytes and digest of each."""
     found = page.get("logs")
     if not isinstance(found, list):
@@ -346,13 +346,13 @@ def kept_in(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
     """Return the number of the attempt that runs or ran last."""
     seen = backend.observe([job_id]).get(job_id) if backend.is_here else None
-    return max(noted(store, job_id), (seen.attempt or 0) if seen else 0)
+    return max(latest_noted_attempt(store, job_id), (seen.attempt or 0) if seen else 0)
 
 
-def noted(store: Store, job_id: str) -> int:
+def latest_noted_attempt(store: Store, job_id: str) -> int:
     """Return the number of the last attempt that began, as the store knows it; 0 where none did."""
     found = [number for number, _ in keys.numbered(store.entries(keys.attempts(job_id)))]
-    return max((number for number in found if number < names.MOST_ATTEMPTS), default=0)
+    return max((number for number in found if number < keys.MOST_ATTEMPTS), default=0)
 
 
 def text_of(log: LiveLog | None) -> str:
@@ -369,12 +369,12 @@ def close(log: LiveLog | None) -> None:
         closing()
 
 
-def tail(log: LiveLog | None, lines: int, *, most: int = KEPT_BYTES) -> str:
+def tail(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> str:
     """Return exactly the last lines of a log, reading back from its end no further than needed; see ``tail_bytes``."""
     return tail_bytes(log, lines, most=most).decode(errors="replace").removesuffix("\n")
 
 
-def tail_bytes(log: LiveLog | None, lines: int, *, most: int = KEPT_BYTES) -> bytes:
+def tail_bytes(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> bytes:
     """Return exactly the last lines of a log, byte for byte, the break behind the last one included if it is there.
 
     Args:
@@ -486,7 +486,7 @@ class Follower:
 
     def _check(self) -> None:
         """Compare what was read of an attempt with what was sealed; a kept log was compared when it was opened."""
-        sealed = None if isinstance(self._log, KeptLog) else self._sealed(self._attempt)
+        sealed = None if isinstance(self._log, HistoryLog) else self._sealed(self._attempt)
         if sealed is not None and (found := self._hasher.size) != sealed.size_bytes:
             self._report(_of_another_length(found, sealed.size_bytes))
         elif sealed is not None and self._hasher.digest(0, 0).sha256 != sealed.sha256:

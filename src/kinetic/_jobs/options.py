@@ -241,7 +241,7 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
     filled: dict[str, Any] = {name: found.options[name].value for name in open_}  # checked, each by its own rule
     final = options._replace(**filled)
     for note in (*found.notes, *_not_enforced(final, environ)):
-        output.once(note)
+        output.report_once(note)
     return final
 
 
@@ -260,13 +260,13 @@ def look_up(
         SettingsError: As for ``applied``.
         OptionError: As for ``applied``.
     """
-    from kinetic._config import project_file  # not for an import of kinetic.run
+    from kinetic._config import options  # not for an import of kinetic.run
 
     pages: list[_Page] = []
     if profile is not None:
         pages.append(_profile_page(profile, environ))
     if root is not None:
-        written = project_file.read_project_options(root)
+        written = options.read_project_options(root)
         pages.append(_Page(_TABLE, written.file, written.values))
     found = {name: _first(name, pages, environ) for name in only}
     return Sources(found, tuple(note for page in pages for note in _without_effect(page)))
@@ -360,7 +360,7 @@ def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]
     told = ", ".join(
         f"{name}={amount}{' (libraries start as many threads)' if name == 'cpu' else ''}"
         for name, amount in asked.items()
-        if name != "memory" or not processes.tells_memory()
+        if name != "memory" or not processes.can_measure_memory()
     )
     if told and registry.is_here(settings.resolve(**place, environ=environ).backend.value):
         yield f"not enforced on this machine: {told}"

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._jobs import find as job_find
-from kinetic._jobs import history, locate, serializers
+from kinetic._jobs import history, locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
-from kinetic._wire import descriptors, keys, names, output_paths
+from kinetic._wire import folders, keys, output_paths
 from kinetic.errors import (
     BackendUnavailableError,
     DataMissingError,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _RUN = 0o111
 
 
-class OutputPlace(NamedTuple):
+class OutputLocation(NamedTuple):
     """Where the outputs of one job lie.
 
     Attributes:
@@ -102,20 +102,22 @@ class OutputRow(NamedTuple):
     modified: float
 
 
-def newest(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> OutputPlace | None:
+def newest_location(
+    project: str | None = None, zone: str | None = None, cluster: str | None = None
+) -> OutputLocation | None:
     """Return the place of the job that was submitted last, collected, removed or not; None where there is none."""
     kept = job_find.newest_job(project=project, zone=zone, cluster=cluster)
     store = locate.local_store()
     removed = {str(page.get("job_id", "")): page for page in history.read_pages(store)}
     if kept is not None:
         removed.pop(kept.job_id, None)
-    first = next(iter(job_find.order_of([kept] if kept else [], [*removed.values()])), "")
+    first = next(iter(job_find.ids_newest_first([kept] if kept else [], [*removed.values()])), "")
     if first in removed:
         return _place_of_page(store, removed[first])
     return _place_of(kept) if kept is not None else None
 
 
-def find(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputPlace:
+def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
     """Return the place of a job: one that is kept, one of the history, or one that only its outputs are left of.
 
     Args:
@@ -136,7 +138,7 @@ def find(job_id: str, project: str | None = None, cluster: str | None = None) ->
         return removed
 
 
-def look(place: OutputPlace, path: str = "") -> FoundOutputs:
+def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
     """Look at what a job wrote.
 
     Args:
@@ -147,7 +149,7 @@ def look(place: OutputPlace, path: str = "") -> FoundOutputs:
         DataMissingError: There is no such file or folder, though there are others.
         OptionError: The path leads out of the output directory.
     """
-    wanted = inside(path)
+    wanted = relative_path(path)
     store, prefix = _open(place.address)
     found = list(_files(store, prefix, wanted))
     if wanted and not found and (known := [file.path for file in _files(store, prefix)]):
@@ -156,9 +158,9 @@ def look(place: OutputPlace, path: str = "") -> FoundOutputs:
     return FoundOutputs(store, tuple(file for file in found if file.key), others)
 
 
-def rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
+def listing_rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
     """Put files together as one level of a listing shows them: those directly below a path, and the folders there."""
-    start = f"{wanted}/" if (wanted := inside(path)) else ""
+    start = f"{wanted}/" if (wanted := relative_path(path)) else ""
     found: dict[str, OutputRow] = {}
     for file in files:
         name, slash, _ = file.path.removeprefix(start).partition("/")
@@ -169,7 +171,7 @@ def rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
     return list(found.values())
 
 
-def inside(path: str) -> str:
+def relative_path(path: str) -> str:
     """Return a path below an output directory as files are named there; "" for the whole of it.
 
     Raises:
@@ -185,37 +187,37 @@ def inside(path: str) -> str:
     return "/".join(parts)
 
 
-def _place_of(job: JobRecord) -> OutputPlace:
+def _place_of(job: JobRecord) -> OutputLocation:
     own = job.output_dir or _default(locate.store_of(job), job.job_id)
-    return OutputPlace(job.job_id, own, "" if locate.is_here(job) else serializers.place_of(job))
+    return OutputLocation(job.job_id, own, "" if locate.is_here(job) else status.place_of(job))
 
 
-def _place_of_page(store: Store, page: dict[str, object]) -> OutputPlace:
+def _place_of_page(store: Store, page: dict[str, object]) -> OutputLocation:
     job_id = str(page["job_id"])
     host = page.get("host")
     elsewhere = f"host {host}" if host not in {None, locate.machine()} else ""
-    return OutputPlace(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
+    return OutputLocation(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
 
 
 def _default(store: Store, job_id: str) -> str:
     return output_paths.address(f"{store.url}/{keys.outputs(job_id)}")
 
 
-def _find_removed(store: Store, job_id: str) -> OutputPlace | None:
+def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
     """Return the place of a removed job: from its tombstone, or by the folder that it left."""
     left = set(store.folders(keys.OUTPUTS))
     known = history.page_ids(store) | left
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
-    found = names.the_one(job_id, alike, "ids of removed jobs")
+    found = keys.only_match(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
     page = history.read_page(store, found)
-    return OutputPlace(found, _default(store, found)) if page is None else _place_of_page(store, page)
+    return OutputLocation(found, _default(store, found)) if page is None else _place_of_page(store, page)
 
 
 def _open(address: str) -> tuple[Store, str]:
     """Return the store that an output directory lies in, and its prefix there."""
-    folder = output_paths.folder_of(address)
+    folder = output_paths.local_folder(address)
     if not folder:
         own = locate.local_store()
         inside_own = address.startswith(f"{own.url}/")
@@ -245,8 +247,8 @@ def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[OutputFile]:
     itself: list[tuple[str, os.stat_result]] = []
     if wanted:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            itself = [(f"{prefix}{wanted}", descriptors.about(root, f"{prefix}{wanted}"))]
-    below = descriptors.walk(root, f"{prefix}{wanted}/" if wanted else prefix)
+            itself = [(f"{prefix}{wanted}", folders.lstat(root, f"{prefix}{wanted}"))]
+    below = folders.walk(root, f"{prefix}{wanted}/" if wanted else prefix)
     for found, about in (*itself, *below):
         key, seen = found, about
         if stat.S_ISLNK(about.st_mode):
@@ -263,16 +265,16 @@ def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[OutputFile]:
 
 def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
     """Return what a link names inside the same outputs; itself where it leads out of them."""
-    with descriptors.above(root, link) as folder:
-        name = descriptors.name_of(link)
+    with folders.opened_parent(root, link) as folder:
+        name = folders.name_of(link)
         target, itself = os.readlink(name, dir_fd=folder), os.stat(name, dir_fd=folder, follow_symlinks=False)
     inside = os.path.normpath(os.path.join(os.path.dirname(link.removeprefix(prefix)), target))
     if os.path.isabs(target) or inside.split("/")[0] == "..":
         return link, itself
-    return prefix + inside, descriptors.about(root, prefix + inside)
+    return prefix + inside, folders.lstat(root, prefix + inside)
 
 
-def _no_such(place: OutputPlace, wanted: str, paths: Iterable[str]) -> DataMissingError:
+def _no_such(place: OutputLocation, wanted: str, paths: Iterable[str]) -> DataMissingError:
     from difflib import get_close_matches  # 5 ms; only on the way to an error
 
     known = {path.rsplit("/", count)[0] for path in paths for count in range(path.count("/") + 1)}
@@ -348,8 +350,8 @@ class Copy:
                 mode = beside.stat().st_mode
                 beside.chmod(mode | ((mode & 0o444) >> 2 & _RUN))  # for whoever may read it
             os.utime(beside, (file.modified, file.modified))
-            with descriptors.above(self.to, file.path, make=0o777) as folder:  # never through a link
-                os.replace(beside, descriptors.name_of(file.path), dst_dir_fd=folder)
+            with folders.opened_parent(self.to, file.path, make=0o777) as folder:  # never through a link
+                os.replace(beside, folders.name_of(file.path), dst_dir_fd=folder)
             return file, True
 
         return fetch
@@ -366,7 +368,7 @@ class Copy:
 def _state(file: OutputFile, to: Path) -> str:
     """Say what is at a file's target: "nothing", the "same", an "other" file, or a "folder" or a link on the way."""
     try:
-        about = descriptors.about(to, file.path)
+        about = folders.lstat(to, file.path)
     except FileNotFoundError:
         return "nothing"
     except NotADirectoryError:  # on the way there; a target that is no folder itself is told of by the copying

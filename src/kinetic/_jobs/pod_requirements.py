@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
-from kinetic._config import project_file, resources
+from kinetic._config import options, resources
+from kinetic._config.options import read_variable
 from kinetic._config.resources import PodRequirements, ResourceRequests
-from kinetic._config.variables import read
 from kinetic._images import image_choice
 from kinetic._jobs import options as job_options
 from kinetic._project import dependencies, root
@@ -72,7 +72,7 @@ def requirements_of(
     """
     image = image_choice.choose(
         options.container_image,
-        options.base_image_repo or read("KINETIC_BASE_IMAGE_REPO", environ),
+        options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),
         python=distribution.python_version(),
         kind=placement.kind,
         version=__version__,
@@ -104,7 +104,7 @@ def _lines(
         dependencies.find,
         plan,
         script=root.source_file(root.innermost(function)),
-        extras=project_file.read_project_options(plan.root).extras,
+        extras=options.read_project_options(plan.root).extras,
         base=base,
         environ=environ,
     )
@@ -114,9 +114,9 @@ def _lines(
     found = find(export=_export)
     found.check_python(distribution.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
-    output.once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
+    output.report_once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
     for note in found.notes[1:]:
-        output.once(note)
+        output.report_once(note)
     _tell_of_secrets(found)
     _tell_of_git(found, image)
     return (*found.lines, *packages)
@@ -138,20 +138,20 @@ def _tell_what_the_image_must_hold(image: Image, find: Callable[[], Dependencies
         if not (found.lines or found.filtered):
             return
         told = f"the dependencies in {found.source}"
-    output.once(f"nothing is installed into the image {image.uri}: it must hold {told}")
+    output.report_once(f"nothing is installed into the image {image.uri}: it must hold {told}")
 
 
 def _export(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project."""
-    from kinetic._images import uv
+    from kinetic._images import isolated_environment
 
     try:
-        uv.command()
+        isolated_environment.uv_command()
     except ImageBuildError as error:
         raise ImageBuildError(
             f"{folder / 'uv.lock'} cannot be read without uv, which is not installed", why=error.why, next=error.next
         ) from None
-    return uv.export(folder, extras)
+    return isolated_environment.export_lock(folder, extras)
 
 
 def _artifact(lines: Sequence[str], store: Store) -> Artifact:

@@ -10,23 +10,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic._jobs import history, locate, logs, serializers
+from kinetic._jobs import history, locate, logs, status
 from kinetic._jobs import history as job_history
-from kinetic._jobs.logs import GZIP, KEPT_BYTES, StoredLog
+from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, observe
-from kinetic._runner.supervisor import seal_outcome
-from kinetic._wire import digests, keys, output_paths, records
-from kinetic._wire import seal as seals
-from kinetic._wire import seal as wire_seal
+from kinetic._runner.supervisor import attempts
+from kinetic._wire import digests, documents, keys, output_paths, records
 from kinetic._wire.failpoints import step
-from kinetic._wire.outcome import CANCELLED, Outcome
+from kinetic._wire.outcomes import CANCELLED, Outcome
 from kinetic.errors import BackendError, IntegrityError, KeyMissingError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     import logging
 
-    from kinetic._backends.protocol import LiveLog, Sighting
+    from kinetic._backends.protocol import LiveLog, Observation
     from kinetic._stores.protocol import Entry, Store
     from kinetic._wire.records import JobRecord
 
@@ -35,7 +33,7 @@ _BLOCK = 1 << 20
 _LEVEL = 1  # 10 MiB in 60 ms; somebody waits for the value of this job
 
 
-def keep_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
+def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
     """Write the end of every log of a job into the history.
 
     Args:
@@ -52,7 +50,7 @@ def keep_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) 
     try:
         for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
             sealed = logs.sealed_digest(job, attempt=attempt, host=host, outcome=outcome)
-            checked = logs.checked(log, sealed, job.job_id)
+            checked = logs.checked_log(log, sealed, job.job_id)
             data = _end_of(checked)
             if data and not _is_being_deleted(store, job.job_id):  # then only a part of it may have been read
                 store.put(keys.history_log(job.job_id, attempt, host), _packed(data))
@@ -68,15 +66,15 @@ def _is_being_deleted(store: Store, job_id: str) -> bool:
     return bool((history.read_page(store, job_id) or {}).get("artifacts_removed"))
 
 
-def forget(store: Store, job_id: str) -> None:
+def delete_history_logs(store: Store, job_id: str) -> None:
     """Delete the logs of a collected job; of its page, what is left of every removed job stays."""
     page = history.read_page(store, job_id)
     if page is None or not history.is_collected(page):
         return
-    for found in logs.kept_in(page):
+    for found in logs.logs_in_history(page):
         store.delete(keys.history_log(job_id, found["attempt"], found["host"]))
     key = locate.key_for(job_id, page.get("key_id") or "", page.get("store") or "")  # or the user trusts the store
-    history.write_page(store, {**page, "collected": None, "logs": []}, key or bytes(wire_seal.KEY_BYTES), again=True)
+    history.write_page(store, {**page, "collected": None, "logs": []}, key or bytes(documents.KEY_BYTES), again=True)
 
 
 def _logs_of(
@@ -119,7 +117,7 @@ def _end_of(log: LiveLog) -> bytes:
     """Read the end of a log, from the beginning of a line on, below a line that says what is missing."""
     try:
         size = log.size()
-        start = max(0, size - KEPT_BYTES)
+        start = max(0, size - HISTORY_LOG_BYTES)
         found = bytearray()
         while start + len(found) < size and (piece := log.read(start + len(found), _BLOCK)):
             found += piece
@@ -149,18 +147,18 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
         job_history.write_page(store, page, locate.key_to_seal(job))
         mark_as_removed(job, store)
     if artifacts:
-        forget(store, job.job_id)
+        delete_history_logs(store, job.job_id)
     step("client:tombstone-written")
-    _carry_away(job, seen, resource=resource, artifacts=artifacts, wait=wait)
+    _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
 
 
 def mark_as_removed(job: JobRecord, store: Store) -> None:
     """Say in the listing of its batch, if it has one, that a job was removed."""
     if mark := mark_of(job):
-        store.put(seals.mark(mark, "removed", locate.key_to_seal(job)), b"")
+        store.put(documents.sealed_name(mark, "removed", locate.key_to_seal(job)), b"")
 
 
-def _carry_away(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
+def _delete(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, wait: float) -> None:
     """Remove what the history says is removed."""
     backend, store = locate.backend_of(job), locate.store_of(job)
     if resource:
@@ -204,7 +202,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         page = collected_page(job, seen)
         mark_as_removed(job, locate.store_of(job))
         step("client:tombstone-written")
-        _carry_away(job, seen, resource=True, artifacts=True, wait=wait)
+        _delete(job, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
         _log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
@@ -215,7 +213,7 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Write logs and page of a collected job into the history, and return the page."""
     store = locate.store_of(job)
     inside = list(store.entries(keys.job(job.job_id)))
-    logs = keep_logs(job, inside, seen.outcome)
+    logs = store_history_logs(job, inside, seen.outcome)
     step("client:log-kept")
     fields = _history(job, seen, inside)
     fields |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": logs}
@@ -244,15 +242,15 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
         and seen.outcome.status == CANCELLED
         and job_history.read_page(store, job.job_id) is None
     ):
-        _carry_out(job, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
+        _finish_cancel(job, seen.outcome, wait=wait)  # whoever cancelled it died before it was done
         return True
     if seen.status.is_final:
         return False
-    verdict = outcome_of(job, sighting=seen.sighting)
-    if not seal(job, store, verdict):
+    verdict = outcome_of(job, observation=seen.observation)
+    if not seal_outcome_of(job, store, verdict):
         return False
     step("canceller:sealed")
-    _carry_out(job, verdict, wait=wait)
+    _finish_cancel(job, verdict, wait=wait)
     return True
 
 
@@ -262,34 +260,34 @@ def outcome_of(
     cause: str = "cancelled",
     *,
     message: str = "",
-    sighting: Sighting | None = None,
+    observation: Observation | None = None,
 ) -> Outcome:
     """Return the outcome that a client gives to a job that has none: it is cancelled, or nothing is left of it."""
     return Outcome(
         job_id=job.job_id,
         status=status,
-        attempt=sighting.attempt if sighting and sighting.attempt is not None else -1,
+        attempt=observation.attempt if observation and observation.attempt is not None else -1,
         cause=cause,
         phase="",
         error={"message": message} if message else {},
-        started=sighting.started if sighting else None,
+        started=observation.started if observation else None,
         ended=time.time(),
         witness="client",
         key_id=job.key_id or "",
     )
 
 
-def seal(job: JobRecord, store: Store, outcome: Outcome) -> bool:
+def seal_outcome_of(job: JobRecord, store: Store, outcome: Outcome) -> bool:
     """Create the outcome of a job, and the mark that its batch sees; False when it has another outcome already."""
-    return seal_outcome.seal(store, outcome, locate.key_to_seal(job), mark=mark_of(job))
+    return attempts.seal_outcome(store, outcome, locate.key_to_seal(job), mark=mark_of(job))
 
 
 def _cancel_unread(job: JobRecord, *, wait: float) -> bool:
     """Cancel a job whose result is damaged, if it runs all the same; else it has ended."""
-    sighting = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
-    if sighting is None or sighting.status.is_final:
+    observation = locate.backend_of(job).observe([job.job_id]).get(job.job_id)
+    if observation is None or observation.status.is_final:
         return False
-    _carry_out(job, outcome_of(job, sighting=sighting), wait=wait)
+    _finish_cancel(job, outcome_of(job, observation=observation), wait=wait)
     return True
 
 
@@ -313,7 +311,7 @@ def why_not_cancelled(job: JobRecord) -> str:
     return f"{job.job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
 
 
-def _carry_out(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
+def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
     """End the processes of a cancelled job and forget it; its artifacts stay."""
     store, backend = locate.store_of(job), locate.backend_of(job)
     if not backend.stop([job.job_id], wait=wait):
@@ -336,7 +334,7 @@ def _tell_of_another_host(job: JobRecord) -> None:
     from kinetic import _output as output
 
     if not locate.can_be_seen(job):
-        output.report(f"{job.job_id} runs on {serializers.place_of(job)}; its processes there end within a minute")
+        output.report(f"{job.job_id} runs on {status.place_of(job)}; its processes there end within a minute")
 
 
 def _log() -> logging.Logger:
@@ -345,9 +343,9 @@ def _log() -> logging.Logger:
     return logging.getLogger("kinetic.jobs")
 
 
-def _emulation(job: JobRecord) -> str | None:
+def _emulation_or_none(job: JobRecord) -> str | None:
     with contextlib.suppress(KineticError):
-        return serializers.emulation_of(job)
+        return status.emulation_of(job)
     return None
 
 
@@ -366,7 +364,7 @@ def _history(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = No
     return {
         **fields,
         "created": recorded[0] if recorded else None,
-        "emulation": _emulation(job),
+        "emulation": _emulation_or_none(job),
         "status": status,
         "reason": reason.splitlines()[0][:500] if reason else "",
         "started": outcome.started if outcome else None,

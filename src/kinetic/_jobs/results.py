@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._jobs import locate, record, trust
+from kinetic._jobs import locate, record
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys
+from kinetic._wire import digests, keys, outcomes
 from kinetic._wire import order as orders
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import MANIFEST, read_table
 from kinetic.errors import (
     IntegrityError,
@@ -199,12 +198,12 @@ _DOUBTS = frozenset({"integrity", "key-missing", "data-missing"})
 _broken: dict[tuple[str, str], int] = {}  # by the batch or job that complained, and the manifest: looked at once
 
 
-def is_needed(outcome: Outcome) -> bool:
+def is_data_error(outcome: Outcome) -> bool:
     """Say whether a job failed because bytes in a store were not what was promised, or not there."""
     return outcome.cause == "runner" and outcome.error.get("code") in _DOUBTS
 
 
-def invalidate(store: Store, outcome: Outcome) -> str:
+def repair_data(store: Store, outcome: Outcome) -> str:
     """Look at all data of a job again, and take back what cannot be kept, so that the next submission sends it anew.
 
     Returns:
@@ -213,7 +212,7 @@ def invalidate(store: Store, outcome: Outcome) -> str:
     broken = 0
     with contextlib.suppress(KineticError), output.phase("looking again at the data"):
         page = record.read_record(store, outcome.job_id)
-        if isinstance(page, trust.Untrusted):
+        if isinstance(page, record.Untrusted):
             return ""
         for ref in dict.fromkeys(_data_of(store, page)):
             if ref.kind == "shipped":
@@ -238,8 +237,8 @@ def _data_of(store: Store, page: dict[str, object]) -> Iterable[DataRef]:
     group_id, index = str(page.get("group_id") or ""), page.get("group_index")
     if not group_id:
         return orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256"))).data
-    group = trust.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
-    if isinstance(group, trust.Untrusted):
+    group = record.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+    if isinstance(group, record.Untrusted):
         return ()
     shared = orders.read(store, keys.group_order(group_id), group.order_sha256).data
     inputs = read_table(store, group).inputs
@@ -278,10 +277,10 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
         return JobCancelledError(
             f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
         )
-    raised = _users_own(store, outcome)
+    raised = _user_exception(store, outcome)
     if raised is None:
-        raised = _in_words(outcome, function)
-    if is_needed(outcome) and (said := invalidate(store, outcome)):
+        raised = _error_without_exception(outcome, function)
+    if is_data_error(outcome) and (said := repair_data(store, outcome)):
         raised.add_note(said)
     if outcome.error.get("hosts", 1) > 1:
         raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
@@ -290,7 +289,7 @@ def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
     return attach_remote_traceback(raised, traceback)
 
 
-def _users_own(store: Store, outcome: Outcome) -> BaseException | None:
+def _user_exception(store: Store, outcome: Outcome) -> BaseException | None:
     if not outcome.body_length:
         return None
     try:
@@ -300,7 +299,7 @@ def _users_own(store: Store, outcome: Outcome) -> BaseException | None:
     return found if isinstance(found, BaseException) else None
 
 
-def _in_words(outcome: Outcome, function: str) -> BaseException:
+def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
     error = outcome.error
     message = str(error.get("message", ""))
     if outcome.cause == "runner":

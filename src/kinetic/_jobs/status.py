@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.protocol import Sighting
-from kinetic._jobs import history, index, locate, logs, results
-from kinetic._wire import attempt as notes
-from kinetic._wire import keys
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.attempt import AttemptNote
-from kinetic._wire.outcome import Outcome
+from kinetic._backends import registry
+from kinetic._backends.protocol import Observation
+from kinetic._jobs import history, locate, logs, record, results
+from kinetic._wire import keys, outcomes, records
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, Diagnosis
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
+
 
 _NOTES = 10  # so many are tried: others than ours may have put something there
 _CODES = {"": "lost", "unknown": "lost", "failed": "job-failed"}  # of a cluster, where errors have other ones
@@ -40,7 +40,7 @@ class Snapshot:
     Attributes:
         status: PENDING where it could not be judged at all: such a job must not be taken for one that has ended.
         outcome: From the store, or None.
-        sighting: From the backend, or None.
+        observation: From the backend, or None.
         past: The job's page of the history, or None where kinetic did not remove it.
         error: What kept us from seeing more, or None.
         is_elsewhere: Only another machine sees how it runs.
@@ -48,7 +48,7 @@ class Snapshot:
 
     status: JobStatus
     outcome: Outcome | None = None
-    sighting: Sighting | None = None
+    observation: Observation | None = None
     past: dict[str, Any] | None = None
     error: Exception | None = None
     is_elsewhere: bool = False
@@ -62,8 +62,8 @@ class Snapshot:
             )
         outcome = self.outcome
         if outcome is None:
-            if self.sighting is not None and self.sighting.reason:
-                return self.sighting.reason
+            if self.observation is not None and self.observation.reason:
+                return self.observation.reason
             if self.is_elsewhere:
                 return "only the machine that runs it can see it"
             return "its process ended without a result" if self.status is JobStatus.FAILED else ""
@@ -107,10 +107,10 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
     ]
 
 
-def value_since(store: Store, job_id: str) -> float | None:
+def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # nothing but its age is told, so it need not be verified
-        outcome = index.of(store).outcome(job_id) or results.read_outcome_of(store, job_id, lambda: None)
+        outcome = history.index_of(store).outcome(job_id) or results.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -121,7 +121,7 @@ def value_since(store: Store, job_id: str) -> float | None:
 def decide(
     *,
     outcome: Outcome | None,
-    sighting: Sighting | None,
+    observation: Observation | None,
     removed: bool = False,
     attempted: bool = False,
     elsewhere: bool = False,
@@ -130,7 +130,7 @@ def decide(
 
     Args:
         outcome: What the store says, read after the sighting if the sighting was final or absent.
-        sighting: What the backend sees; None when it knows nothing of the job.
+        observation: What the backend sees; None when it knows nothing of the job.
         removed: kinetic itself removed the job: it has a page of the history.
         attempted: An attempt had begun: there is a Note.
         elsewhere: The job belongs to another machine that shares the store, and cannot be seen from here.
@@ -150,8 +150,8 @@ def decide(
         return JobStatus.NOT_FOUND
     if outcome is not None:
         return JobStatus.SUCCEEDED if outcome.succeeded else JobStatus.FAILED
-    if sighting is not None:
-        return sighting.status
+    if observation is not None:
+        return observation.status
     if elsewhere:
         return JobStatus.RUNNING if attempted else JobStatus.PENDING
     return JobStatus.FAILED if attempted else JobStatus.NOT_FOUND
@@ -188,22 +188,22 @@ def _outcomes_by_index(
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
-        known, removed = index.of(store), history.page_ids(store)
+        known, removed = history.index_of(store), history.page_ids(store)
         for job in theirs:
             told: Outcome | Exception | None = known.outcome(job.job_id)
             if told is None and isinstance(told := _outcome(job), Outcome):
                 known.note_outcome(job.job_id, told)
             found[job.job_id] = told
             if isinstance(told, Outcome) and job.job_id not in removed:
-                judged[job.job_id] = Snapshot(decide(outcome=told, sighting=None), told)
+                judged[job.job_id] = Snapshot(decide(outcome=told, observation=None), told)
         known.write(functools.partial(history.job_ids, store))
     return found, judged
 
 
-def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Sighting | Exception]:
+def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Observation | Exception]:
     """Ask each backend about its jobs, once; one that does not answer hides no jobs of others."""
     by_backend: dict[Backend, list[JobRecord]] = {}
-    seen: dict[str, Sighting | Exception] = {}
+    seen: dict[str, Observation | Exception] = {}
     for job in jobs:
         try:
             by_backend.setdefault(locate.backend_of(job), []).append(job)
@@ -220,111 +220,243 @@ def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Sighting | Exception]:
 
 
 def _judge(
-    job: JobRecord, outcome: Outcome | Exception | None, sighting: Sighting | Exception | None, *, thorough: bool
+    job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | Exception | None, *, thorough: bool
 ) -> Snapshot:
     """Put together what was read and seen of a job. Whatever is wrong with it costs its own row a sentence."""
     if (past := past_of(job)) is not None:
         return Snapshot(JobStatus.NOT_FOUND, past=past)
-    if isinstance(sighting, Exception):
-        return Snapshot(JobStatus.PENDING, error=sighting)
+    if isinstance(observation, Exception):
+        return Snapshot(JobStatus.PENDING, error=observation)
     try:
-        return _put_together(job, outcome, sighting, thorough=thorough)
+        return _put_together(job, outcome, observation, thorough=thorough)
     except Exception as error:  # noqa: BLE001 - as above
-        return Snapshot(JobStatus.PENDING, None, sighting, error=error)
+        return Snapshot(JobStatus.PENDING, None, observation, error=error)
 
 
 def _put_together(
-    job: JobRecord, outcome: Outcome | Exception | None, sighting: Sighting | None, *, thorough: bool
+    job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | None, *, thorough: bool
 ) -> Snapshot:
-    if outcome is None and sighting is not None and not sighting.status.is_final:
+    if outcome is None and observation is not None and not observation.status.is_final:
         with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
-            sighting = with_its_claim(job, locate.backend_of(job), sighting)
-        return Snapshot(decide(outcome=None, sighting=sighting), None, sighting)
+            observation = with_claim(job, locate.backend_of(job), observation)
+        return Snapshot(decide(outcome=None, observation=observation), None, observation)
     if outcome is None:
         outcome = _outcome(job)  # the second look: it may have come in between
     store = locate.store_of(job)
-    if thorough and outcome is None and sighting is not None and sighting.status is JobStatus.FAILED:
+    if thorough and outcome is None and observation is not None and observation.status is JobStatus.FAILED:
         backend = locate.backend_of(job)
-        sighting, found = _with_a_reason(backend, sighting)
-        outcome = _unwritten(backend, store, sighting, found) if sighting.reason else None
+        observation, found = _with_a_reason(backend, observation)
+        outcome = _lost_outcome(backend, store, observation, found) if observation.reason else None
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
     past = history.read_page(store, job.job_id)
-    attempt = begun(job) if outcome is None else {}
-    status = decide(outcome=outcome, sighting=sighting, removed=past is not None, **attempt)
+    attempt = attempt_state(job) if outcome is None else {}
+    status = decide(outcome=outcome, observation=observation, removed=past is not None, **attempt)
     is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
-    return Snapshot(status, outcome, sighting, past, error, is_elsewhere)
+    return Snapshot(status, outcome, observation, past, error, is_elsewhere)
 
 
-def with_its_claim(job: JobRecord, backend: Backend, sighting: Sighting) -> Sighting:
+def with_claim(job: JobRecord, backend: Backend, observation: Observation) -> Observation:
     """Say that a job runs whose attempt is claimed: a cluster counts the pods that are ready a second later.
 
     A claim outlives a machine that lost its power, so the pod that claimed must still be there.
     """
-    if backend.is_here or sighting.status is not JobStatus.PENDING:
-        return sighting
-    note = last_note(job)
+    if backend.is_here or observation.status is not JobStatus.PENDING:
+        return observation
+    note = last_attempt_note(job)
     if note is None or "ended" in note.details:
-        return sighting
+        return observation
     try:
-        pod = backend.debug_addresses(sighting.name, hosts=[0]).get(0)
+        pod = backend.debug_addresses(observation.name, hosts=[0]).get(0)
     except KineticError:  # we may not look at pods
-        return sighting
+        return observation
     # The note has the pod's hostname; Kubernetes appends six characters to it in the names of indexed pods.
     runs = pod is not None and pod.machine.startswith(str(note.details.get("pod") or note.machine))
-    return replace(sighting, status=JobStatus.RUNNING, reason="", started=note.started) if runs else sighting
+    return replace(observation, status=JobStatus.RUNNING, reason="", started=note.started) if runs else observation
 
 
-def begun(job: JobRecord) -> Mapping[str, bool]:
+def attempt_state(job: JobRecord) -> Mapping[str, bool]:
     """Return whether a job began, and whether on another machine: a batch's child may have been launched on both."""
-    note = last_note(job)
+    note = last_attempt_note(job)
     elsewhere = not locate.can_be_seen(job)
     if note is not None and not elsewhere:
         elsewhere = note.details.get("machine_id") not in {None, "", locate.machine()}
     return {"attempted": note is not None, "elsewhere": elsewhere}
 
 
-def last_note(job: JobRecord) -> AttemptNote | None:
+def last_attempt_note(job: JobRecord) -> AttemptNote | None:
     """Return what is known of a job's last attempt; None while none began. What cannot be verified does not count."""
     store = locate.store_of(job)
     noted = keys.numbered(store.entries(keys.attempts(job.job_id)))
     key = locate.key_to_read(job) if noted else None
     for attempt, _ in reversed(noted[-_NOTES:]):
         with contextlib.suppress(KeyMissingError, IntegrityError):
-            return notes.read(store, job.job_id, attempt, key)
+            return outcomes.read_note(store, job.job_id, attempt, key)
     return None
 
 
-def _with_a_reason(backend: Backend, sighting: Sighting) -> tuple[Sighting, Diagnosis | None]:
+def _with_a_reason(backend: Backend, observation: Observation) -> tuple[Observation, Diagnosis | None]:
     """Ask the backend why a job failed that left no outcome."""
     found = None
     if not backend.is_here:
         with contextlib.suppress(KineticError):
-            found = backend.explain(sighting.name)
+            found = backend.explain(observation.name)
     if found is None:
-        return sighting, None
-    words = found.what.removeprefix(f"{sighting.name}: ") + (f" ({found.why})" if found.why else "")
-    return replace(sighting, reason=words), found
+        return observation, None
+    words = found.what.removeprefix(f"{observation.name}: ") + (f" ({found.why})" if found.why else "")
+    return replace(observation, reason=words), found
 
 
-def _unwritten(backend: Backend, store: Store, sighting: Sighting, found: Diagnosis | None) -> Outcome:
+def _lost_outcome(backend: Backend, store: Store, observation: Observation, found: Diagnosis | None) -> Outcome:
     """Return the outcome of a job that left none: its store could not take one, or its runner was killed.
 
     In which phase it was is not known; its last lines are, as long as the backend has them.
     """
-    job_id, log = sighting.name, ""
+    job_id, log = observation.name, ""
     with contextlib.suppress(KineticError):
-        attempt = logs.noted(store, job_id) if sighting.attempt is None else sighting.attempt
-        log = logs.tail(logs.keep_what_is_left(backend, store, job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
-    error = {"message": sighting.reason, "next": found.next if found else "", "log": log}
+        attempt = logs.latest_noted_attempt(store, job_id) if observation.attempt is None else observation.attempt
+        log = logs.tail(logs.store_last_log(backend, store, job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
+    error = {"message": observation.reason, "next": found.next if found else "", "log": log}
     return Outcome(
         job_id=job_id,
         status=outcomes.FAILED,
-        attempt=sighting.attempt or 0,
+        attempt=observation.attempt or 0,
         cause=_CODES.get(found.code, found.code) if found is not None else "lost",
         phase="",
         error={name: text for name, text in error.items() if text},
-        started=sighting.started,
-        ended=sighting.ended,
+        started=observation.started,
+        ended=observation.ended,
         witness="observer",
     )
+
+
+def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+    """Put what was seen of a job into JSON values."""
+    if seen.past is not None and history.is_collected(seen.past):
+        return history_to_json({**records.plain(job), **seen.past})
+    times = seen.outcome or seen.observation
+    started, ended = (times.started, times.ended) if times else (None, None)
+    return {
+        "job_id": job.job_id,
+        "function": job.func_name,
+        "status": seen.status.value,
+        "reason": seen.reason,
+        "accelerator": job.accelerator,
+        "emulation": emulation_of(job),
+        "group_id": job.group_id,
+        "group_index": job.group_index,
+        "backend": job.backend,
+        "where": place_of(job),
+        "attempt": times.attempt if times and started is not None else None,
+        "created_at": job.created_at,
+        "collected_at": None,
+        "removed_at": None,
+        **_times(started, ended, running=seen.status.value == "RUNNING"),
+    }
+
+
+def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+    """Return the same of a job as the history tells it: of one that was removed or cancelled, how it had ended."""
+    if seen.past is not None:
+        return history_to_json({**records.plain(job), **seen.past})
+    cancelled = seen.outcome is not None and seen.outcome.status == outcomes.CANCELLED
+    return job_to_json(job, seen) | ({"status": "CANCELLED"} if cancelled else {})
+
+
+def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
+    """Return what only ``show`` tells: the rest of the job, the verdict's details, the log."""
+    store, outcome = locate.store_of(job), seen.outcome
+    log = logs.log_of(job)
+    about: dict[str, Any] = {
+        "cause": outcome.cause if outcome else None,
+        "phase": outcome.phase if outcome else None,
+        "phases_seconds": dict(outcome.phases) if outcome else {},
+        "value_type": (outcome.value_type or None) if outcome else None,
+        "result_bytes": store.size(keys.result(job.job_id)),
+        "log_bytes": log.size() if log is not None else 0,
+        "files_left": list(outcome.files) if outcome else [],
+    }
+    told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
+    return {**about, **{name: value for name, value in records.plain(job).items() if name not in told}}
+
+
+def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
+    """Put what remains of a removed or collected job into the same values."""
+    removed, collected, attempts = page.get("removed"), page.get("collected"), page.get("attempts")
+    return {
+        "job_id": str(page.get("job_id", "")),
+        "function": str(page.get("func_name", "")),
+        "status": str(page.get("status", "")),
+        "reason": str(page.get("reason") or ""),
+        "accelerator": str(page.get("accelerator", "")),
+        "emulation": page.get("emulation"),
+        "group_id": group_id if isinstance(group_id := page.get("group_id"), str) else None,
+        "group_index": index if isinstance(index := page.get("group_index"), int) else None,
+        "backend": str(page.get("backend", "")),
+        "where": _where(page),
+        "attempt": attempts - 1 if attempts else None,
+        "created_at": str(page.get("created_at", "")),
+        "collected_at": keys.format_utc(collected) if collected else None,
+        "removed_at": keys.format_utc(removed) if removed else None,
+        **_times(page.get("started"), page.get("ended"), running=False),
+    }
+
+
+def emulation_of(job: JobRecord) -> str | None:
+    """Say what stands in for a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
+    if not registry.is_here(job.backend):
+        return None
+    kind = _kind_of(job.accelerator)
+    if kind == "gpu" and locate.is_here(job):
+        row = locate.local().queue.jobs([job.job_id]).get(job.job_id)
+        return "on CPU" if row is not None and not row.gpus else None
+    return "emulated" if kind == "tpu" else None
+
+
+@functools.cache
+def _kind_of(accelerator: str) -> str:
+    from kinetic import _hardware as hardware
+
+    try:
+        return hardware.place(accelerator).kind
+    except KineticError:  # of another version of kinetic
+        return ""
+
+
+def place_of(job: JobRecord) -> str:
+    """Say where a job runs, for humans."""
+    if not registry.is_here(job.backend):
+        return cluster_of(vars(job))
+    return "this machine" if locate.is_here(job) else f"host {_host_name(job)}"
+
+
+def cluster_of(fields: Mapping[str, Any]) -> str:
+    """Say on which cluster, and where in it, the fields of a record name."""
+    project, cluster = fields.get("project"), fields.get("cluster_name")
+    where = f"{project}/{cluster}" if project else fields.get("context") or cluster
+    return f"{fields.get('backend')} {where}/{fields.get('namespace')}"
+
+
+def _host_name(job: JobRecord) -> str:
+    """Return the name of another machine as its record in the store has it; here its id is known only."""
+    try:
+        page = record.read_record(locate.store_of(job), job.job_id)
+    except KineticError:
+        page = {}
+    return str((page.get("machine") if isinstance(page, dict) else "") or job.host)
+
+
+def _where(page: dict[str, Any]) -> str:
+    """Say where a removed job was."""
+    if not registry.is_here(page.get("backend", registry.HERE.name)):
+        return cluster_of(page)
+    return "this machine" if page.get("host") in {None, locate.machine()} else f"host {page.get('host')}"
+
+
+def _times(started: float | None, ended: float | None, *, running: bool) -> dict[str, Any]:
+    until = time.time() if running else ended
+    return {
+        "started_at": keys.format_utc(started) if started else None,
+        "ended_at": keys.format_utc(ended) if ended else None,
+        "duration_seconds": round(max(until - started, 0.0), 3) if started and until else None,
+    }

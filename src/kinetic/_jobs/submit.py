@@ -7,30 +7,31 @@ import functools
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _config as settings
 from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._backends.protocol import Launch
-from kinetic._config import project_file, resources
+from kinetic._config import options as config_options
+from kinetic._config import resources
+from kinetic._config.options import read_variable
 from kinetic._config.resources import Resources
-from kinetic._config.variables import read
 from kinetic._jobs import data_refs, locate, record, submit_context
 from kinetic._jobs import options as job_options
 from kinetic._jobs.handle import JobHandle, handle_of
+from kinetic._output import tracebacks
 from kinetic._output.format import size_text
 from kinetic._project import archive, environment, pickler, root
-from kinetic._wire import digests, distribution, inspection, keys, names, output_paths, records, seal
+from kinetic._wire import digests, distribution, documents, inspection, keys, output_paths, records, standard_library
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from kinetic._config.resources import PodRequirements
     from kinetic._data.data import Data
@@ -58,23 +59,23 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     if not context.backend.is_here or isolated_environment.wanted(os.environ) == "same":
         _warn_of_a_stranger()
         return ""
-    from kinetic._images import image_choice, uv
+    from kinetic._images import image_choice, isolated_environment
     from kinetic._jobs import options, pod_requirements
-    from kinetic._project import dependencies, root
+    from kinetic._project import dependencies
 
     base = options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
     found = dependencies.find(
         plan,
         script=root.source_file(root.innermost(function)),
-        extras=project_file.read_project_options(plan.root).extras,
-        export=uv.export,
+        extras=config_options.read_project_options(plan.root).extras,
+        export=isolated_environment.export_lock,
         base=base,
     )
     kind = "gpu" if context.placement.kind == "gpu" and locate.local().limits.gpus else "cpu"  # others are emulated
     packages = image_choice.base_packages(kind, found.names) if base else ()
-    output.once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
+    output.report_once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
     for note in found.notes[1:]:
-        output.once(note)
+        output.report_once(note)
     found.check_python(distribution.python_version())
     with output.phase("building the environment"):
         built = isolated_environment.ready(
@@ -92,10 +93,10 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
 def _warn_of_a_stranger() -> None:
     """Warn of another company's package that writes its files over ours."""
     folders = [folder for folder in sys.path if folder.endswith("-packages")]
-    if found := distribution.stranger(folders):
+    if found := distribution.foreign_distribution(folders):
         output.warn(
             f"this environment has another package whose import name is kinetic, too: {found}; the two overwrite each "
-            f"other's files. Repair it: pip uninstall {distribution.STRANGER}; pip install --force-reinstall "
+            f"other's files. Repair it: pip uninstall {distribution.FOREIGN_NAME}; pip install --force-reinstall "
             f"{distribution.NAME}"
         )
 
@@ -143,7 +144,7 @@ class Shipment(NamedTuple):
             "image_uri": self.pod.image if self.pod is not None else self.options.container_image or "",
             "accelerator": str(self.options.accelerator),
             "func_name": function,
-            "created_at": names.utc(time.time()),
+            "created_at": keys.format_utc(time.time()),
             "store": context.store.url,
             "context": target.context.value or None,
             "host": locate.machine_of(context.backend) or None,
@@ -166,7 +167,7 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")
     interpreter = interpreter_for(function, plan, context)
-    by_value = tuple(project_file.read_project_options(plan.root).by_value)
+    by_value = tuple(config_options.read_project_options(plan.root).by_value)
     pod = None
     if context.settings is not None:
         from kinetic._jobs import pod_requirements  # only for clusters
@@ -187,8 +188,12 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
 
 def _refuse_folders_of_this_machine(options: Options, context: SubmitContext) -> None:
     """Refuse an output folder that would lie in the pod, and go with it."""
-    chosen = output_paths.chosen(options.output_dir, os.environ)
-    if context.backend.is_here or not output_paths.folder_of(chosen) or read("KINETIC_SHARED_STORE", os.environ) == "1":
+    chosen = output_paths.resolve(options.output_dir, os.environ)
+    if (
+        context.backend.is_here
+        or not output_paths.local_folder(chosen)
+        or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
+    ):
         return
     raise OptionError(
         f"a job on a cluster cannot leave its outputs in {chosen}",
@@ -202,8 +207,8 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     """Bring the project into the store, without what ships as data, and tell what the user should know of it."""
     begun = time.monotonic()
     home, context = settings.kinetic_home(os.environ), shipment.context
-    written = output_paths.not_shipped(
-        output_paths.chosen(shipment.options.output_dir, os.environ), shipment.plan.folders()
+    written = output_paths.excluded_folders(
+        output_paths.resolve(shipment.options.output_dir, os.environ), shipment.plan.folders()
     )
     exclude = (home, locate.runtime(), *data, *written)
     shipped = archive.ship(shipment.plan, context.store, cache=home / "cache", exclude=exclude)
@@ -217,7 +222,7 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
 def report_notes(notes: tuple[str, ...]) -> None:
     """Tell the user what should be known, each sentence once."""
     for note in notes:
-        output.once(note)
+        output.report_once(note)
 
 
 def versions() -> dict[str, str]:
@@ -267,8 +272,8 @@ def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
     """
     shipment = resolve(call.function, options, context)
     options, context = shipment.options, shipment.context
-    submit_context.check(options, context, shipment.interpreter)
-    job_id = names.new_job_id(hardware.slug(options.accelerator), call.name)
+    submit_context.check_debug(options, context, shipment.interpreter)
+    job_id = keys.new_job_id(hardware.slug(options.accelerator), call.name)
     context.backend.begin(job_id)
     step("client:begun")
     try:
@@ -322,7 +327,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
         accelerator=context.placement.name,
         hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
-        debug=submit_context.seconds(options, os.environ),
+        debug=submit_context.debug_wait_seconds(options, os.environ),
         retries=0 if options.debug else options.retries or 0,
         fingerprint=versions(),
         cpu=shipment.resources.cpu,
@@ -344,7 +349,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
         "python": distribution.python_version(),
         "order_sha256": digests.of_bytes(written),
     }
-    job_key = seal.job_key(context.key, job_id, context.store.url)
+    job_key = documents.job_key(context.key, job_id, context.store.url)
     context.store.put(keys.order(job_id), written)
     step("client:order-written")
     context.store.put(keys.record(job_id), record.to_bytes(records.plain(job), more, job_key))
@@ -354,7 +359,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
 
 def _launch(order: Order, shipment: Shipment) -> None:
     context = shipment.context
-    job_key = seal.job_key(context.key, order.job_id, context.store.url)
+    job_key = documents.job_key(context.key, order.job_id, context.store.url)
     token = {} if order.debug is None else {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
     launch = Launch(
         order=order,
@@ -391,4 +396,51 @@ def _undo(context: SubmitContext, job_id: str) -> None:
 def _output_dir(options: Options, context: SubmitContext, job_id: str) -> str:
     """Return the argument, else the variable, else a folder of the job's own."""
     own = f"{context.store.url}/{keys.outputs(job_id)}"
-    return output_paths.chosen(options.output_dir, os.environ) or output_paths.address(own)
+    return output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own)
+
+
+def submit_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> JobHandle:
+    """Submit a call: the place is told first, and gets ready while the rest of this client is still being imported.
+
+    Raises:
+        CallableError: The arguments do not fit the function's signature; nothing was submitted.
+    """
+    with standard_library.naming_what_hides():
+        there = submit_context.prepare(options)
+        from kinetic._jobs import data_refs  # 40 ms on first use, beside the keeper's own start
+        from kinetic._project.pickler import Call, check_arguments
+
+    check_arguments(function, args, kwargs, name)
+    kwargs = data_refs.with_defaults(function, args, kwargs)
+    return submit(Call(function, args, kwargs, name), options, there)
+
+
+def call_and_wait(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> Any:
+    """Run a call as a job and return its value.
+
+    Raises:
+        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
+        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed.
+            Where nobody catches it, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
+        Exception: The function's own.
+    """
+    if options.debug:
+        submit_context.check_debug_terminal(os.environ)
+    try:
+        handle = submit_call(function, args, kwargs, name, options)
+    except KeyboardInterrupt:
+        words = "interrupted; no job was submitted"
+        output.report(words)
+        raise tracebacks.interrupt(words) from None
+    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if not options.debug:
+        return handle.result(stream_logs=True)
+    from kinetic._inspect import debugger  # with debug=True only
+    from kinetic._jobs.wait import detaching
+
+    with detaching(handle), debugger.DebugTunnel(handle):
+        return handle.result(stream_logs=True)

@@ -15,7 +15,8 @@ from kinetic import _config as settings
 from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.local import limits
-from kinetic._config import keyring, variables
+from kinetic._config import keyring
+from kinetic._config import options as config_options
 from kinetic._config.target import IN_CLUSTER
 from kinetic._jobs import history, locate
 from kinetic._stores import open_store, protocol
@@ -82,7 +83,7 @@ def prepare(options: Options) -> SubmitContext:
     home = settings.ensure_home(os.environ)
     backend.prepare()
     key_id, key = keyring.own_key(home)
-    store = locate.name_if_open(open_store(target.store.value))
+    store = locate.warn_if_shared(open_store(target.store.value))
     with output.phase("asking the store", summary=False):
         protocol.check_conditional_writes(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, history.read_page)
@@ -92,7 +93,7 @@ def prepare(options: Options) -> SubmitContext:
 def _settings_of(target: Target) -> ClusterSettings:
     from kinetic._config import cluster  # only for clusters
 
-    return cluster.read(target.profile, os.environ)
+    return cluster.read_settings(target.profile, os.environ)
 
 
 def announce(context: SubmitContext, options: Options) -> None:
@@ -105,15 +106,15 @@ def announce(context: SubmitContext, options: Options) -> None:
         ignored += ["spot"] if options.spot else []
         told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
         bound = limits.ends_with(os.environ)
-        is_news = bound and output.is_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
+        is_news = bound and output.is_notice_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
         here = "jobs run on this machine"
-        output.once(f"{here}{f' and end {bound}' if is_news else ''}{told}", about=f"{here}{told}")
+        output.report_once(f"{here}{f' and end {bound}' if is_news else ''}{told}", about=f"{here}{told}")
     else:
-        output.once(f"jobs run in {_place(context.target)}")
+        output.report_once(f"jobs run in {_place(context.target)}")
     for note in context.notes:
-        output.once(note)
-    if strange := variables.unknown(os.environ, options.capture_env_vars or ()):
-        output.warn_once(variables.unknown_in_words(strange))
+        output.report_once(note)
+    if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
+        output.warn_once(config_options.describe_unknown_variables(strange))
 
 
 def _place(target: Target) -> str:
@@ -130,7 +131,7 @@ _TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
 _NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
 
 
-def seconds(options: Options, environ: Mapping[str, str]) -> float | None:
+def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | None:
     """Return how long a job waits for a debugger, or None for one that does not.
 
     Raises:
@@ -138,7 +139,7 @@ def seconds(options: Options, environ: Mapping[str, str]) -> float | None:
     """
     if not options.debug:
         return None
-    setting = settings.read(_TIMEOUT, environ)
+    setting = settings.read_variable(_TIMEOUT, environ)
     try:
         found = float(setting) if setting is not None else inspection.WAIT_SECONDS
     except ValueError:
@@ -151,7 +152,7 @@ def seconds(options: Options, environ: Mapping[str, str]) -> float | None:
     return found
 
 
-def check(options: Options, context: SubmitContext, interpreter: str) -> None:
+def check_debug(options: Options, context: SubmitContext, interpreter: str) -> None:
     """Refuse a job on this machine whose environment has no debugger; other environments get one when the job begins.
 
     What does not hold with a debugger is said.
@@ -165,7 +166,7 @@ def check(options: Options, context: SubmitContext, interpreter: str) -> None:
         DebugError: debugpy is not installed here.
         OptionError: KINETIC_DEBUG_WAIT_TIMEOUT is not a number of seconds.
     """
-    seconds(options, context.backend.environ)
+    debug_wait_seconds(options, context.backend.environ)
     if options.debug and context.backend.is_here and not interpreter and importlib.util.find_spec("debugpy") is None:
         raise DebugError(
             "debug=True needs debugpy, which is not installed here",
@@ -177,14 +178,14 @@ def check(options: Options, context: SubmitContext, interpreter: str) -> None:
         output.report(f"the deadline of {options.deadline:g} s does not hold with debug=True")
 
 
-def check_terminal(environ: Mapping[str, str]) -> None:
+def check_debug_terminal(environ: Mapping[str, str]) -> None:
     """Refuse a blocking call that would wait for a human where there is none.
 
     Raises:
         DebugError: Standard input is no terminal, and KINETIC_NO_TTY_DEBUG does not say that this is meant.
     """
     stdin = sys.stdin
-    if settings.read(_NO_TERMINAL, environ) == "1" or (stdin is not None and stdin.isatty()):
+    if settings.read_variable(_NO_TERMINAL, environ) == "1" or (stdin is not None and stdin.isatty()):
         return
     raise DebugError(
         "a blocking call with debug=True needs a terminal; nothing was submitted",
@@ -194,7 +195,7 @@ def check_terminal(environ: Mapping[str, str]) -> None:
     )
 
 
-def refuse_batches(options: Options) -> None:
+def check_not_debug(options: Options) -> None:
     """Refuse to debug all inputs of a batch at once.
 
     Raises:

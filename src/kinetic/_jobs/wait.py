@@ -13,7 +13,8 @@ from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs
 from kinetic._jobs.status import Snapshot, observe, past_of
-from kinetic._output import terminal, terminal_text, tracebacks
+from kinetic._output import format as output_format
+from kinetic._output import terminal, tracebacks
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
@@ -36,7 +37,7 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
-_on_the_terminal = terminal_text.JobText()
+_on_the_terminal = output_format.JobText()
 
 OnChange = Callable[[JobStatus], None]
 
@@ -75,7 +76,7 @@ def wait(
             seen = reader.read(limit)
             if seen.status is not told:
                 told = seen.status
-                _tell(on_change, told)
+                _notify(on_change, told)
             shown.show(seen)
             if told.is_final:
                 shown.end()
@@ -84,16 +85,16 @@ def wait(
             while not has_news(backend, job, pause=shown.pause, looked=looked, limit=limit):
                 shown.keep_up(seen)
             if limit is not None and clock.monotonic() >= limit:
-                raise _too_late(job, timeout or 0.0, told)
+                raise _timeout_error(job, timeout or 0.0, told)
     finally:
         shown.close()
-        backend.forget_watch(job.job_id)
+        backend.stop_watching(job.job_id)
 
 
 def _of_history(job: JobRecord, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Snapshot:
     """Tell of a job that is history what there is to tell: its place need not exist any more."""
     seen = observe(job)
-    _tell(on_change, seen.status)
+    _notify(on_change, seen.status)
     if follow is not None:
         follow(logs.text_of(logs.log_of(job)))
     return seen
@@ -121,7 +122,7 @@ class StatusReader:
             except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
                 if self._clock.monotonic() >= until:
                     raise
-                output.once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
+                output.report_once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
                 self._clock.sleep(_AGAIN_SECONDS)
             else:
                 self._has_seen = True
@@ -141,13 +142,13 @@ def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, l
         limit: When there is no use in waiting any longer, by the same clock.
     """
     begun = backend.clock.monotonic()
-    pause = min(pause, backend.look_seconds)
+    pause = min(pause, backend.poll_seconds)
     left = pause if limit is None else min(pause, limit - begun)
     if left <= 0:
         return True
     was_told = backend.watch(job.job_id, seconds=left)
     now = backend.clock.monotonic()
-    return backend.is_here or was_told or now - looked >= backend.look_seconds or (limit is not None and now >= limit)
+    return backend.is_here or was_told or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
 
 
 class _Display:
@@ -164,7 +165,7 @@ class _Display:
     ) -> None:
         self._follow = follow
         self._attempt = Attempt(job)
-        self._log_seconds = locate.backend_of(job).log_seconds
+        self._log_seconds = locate.backend_of(job).log_poll_seconds
         self._follower = make_follower(job, attempt=self._attempt) if follow is not None else None
         self._own = output.Progress() if follow is not None and progress is None else None
         self._progress = progress or self._own
@@ -225,7 +226,7 @@ class _Reasons:
 
     def phase(self, seen: Snapshot) -> tuple[str, str]:
         """Say in which phase a job is, and more about it where there is more that no warning has said."""
-        reason = seen.sighting.reason if seen.sighting is not None else ""
+        reason = seen.observation.reason if seen.observation is not None else ""
         if seen.status is JobStatus.RUNNING:
             return "running", reason
         backend = locate.backend_of(self._job)
@@ -268,10 +269,10 @@ class Attempt:
         """Take it from whoever knows."""
         if seen.outcome is not None:
             self.number = max(self.number, seen.outcome.attempt)
-        elif seen.sighting is not None and seen.sighting.attempt is not None:
-            self.number = seen.sighting.attempt
-        elif seen.sighting is not None and seen.sighting.version != self._version:
-            self._version = seen.sighting.version
+        elif seen.observation is not None and seen.observation.attempt is not None:
+            self.number = seen.observation.attempt
+        elif seen.observation is not None and seen.observation.version != self._version:
+            self._version = seen.observation.version
             self._until = self._clock.monotonic() + _CLAIM_SECONDS  # a pod begins with its attempt in this time
 
     def __call__(self) -> int:
@@ -279,7 +280,7 @@ class Attempt:
         if self._asked + _ATTEMPT_SECONDS < now < self._until:
             self._asked = now
             with contextlib.suppress(KineticError):
-                self.number = max(self.number, logs.noted(locate.store_of(self._job), self._job.job_id))
+                self.number = max(self.number, logs.latest_noted_attempt(locate.store_of(self._job), self._job.job_id))
         return self.number
 
 
@@ -339,10 +340,10 @@ def to_stdout(text: str) -> None:
     """Write a job's text: on a terminal without what would steer it, elsewhere as it is."""
     sys.stdout.write(_on_the_terminal.feed(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
-    tracebacks.saw(text)
+    tracebacks.note_log_output(text)
 
 
-def _tell(on_change: OnChange | None, status: JobStatus) -> None:
+def _notify(on_change: OnChange | None, status: JobStatus) -> None:
     if on_change is None:
         return
     try:
@@ -357,7 +358,7 @@ def _log() -> logging.Logger:
     return logging.getLogger("kinetic.jobs")
 
 
-def _too_late(job: JobRecord, timeout: float, status: JobStatus) -> JobTimeoutError:
+def _timeout_error(job: JobRecord, timeout: float, status: JobStatus) -> JobTimeoutError:
     return JobTimeoutError(
         f"{job.job_id} has not ended within {timeout:g} s",
         why=f"it is {status.value}, and goes on",

@@ -15,12 +15,75 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._backends.local import process_lock
-from kinetic._backends.local.runtime_paths import Paths
-from kinetic._maintenance import rules
+from kinetic._backends.local import liveness
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import Entry, LocalStore, Store
-from kinetic._wire import descriptors, documents, keys
+from kinetic._wire import documents, folders, keys
 from kinetic.errors import KeyMissingError, KineticError
+
+DAY = 24 * 3600.0
+
+
+class Rule(NamedTuple):
+    """How long one kind of file stays.
+
+    Attributes:
+        name: Of the kind.
+        what: What one of them is.
+        stays: Until when they stay.
+        seconds: After which they are removed; None for what no clock removes.
+    """
+
+    name: str
+    what: str
+    stays: str
+    seconds: float | None = None
+
+    @property
+    def why(self) -> str:
+        """Why they are here, for humans."""
+        return f"{self.what}: {self.stays}" if self.what else self.stays
+
+
+RULES = (
+    Rule("results", "values that nobody has collected", "until result() or kinetic jobs cleanup"),
+    Rule("failures", "how jobs failed or were cancelled", "until kinetic jobs cleanup"),
+    Rule(
+        "jobs",
+        "records, orders and arguments",
+        "as long as their job; large arguments: 7 days after its end",
+        7 * DAY,
+    ),
+    Rule("logs", "what jobs printed that nobody collected", "as long as their job"),
+    Rule("packs", "the files of projects", "7 days after the last job that needs them", 7 * DAY),
+    Rule("data", "what jobs were sent to read", "60 days after it was sent or looked for last", 60 * DAY),
+    Rule(
+        "fetched data",
+        "what jobs on this machine have read, for the next one",
+        "30 days after its last use",
+        30 * DAY,
+    ),
+    Rule("batches", "manifests, inputs and marks of batches", "until kinetic batch cleanup"),
+    Rule("outputs", "what jobs wrote into KINETIC_OUTPUT_DIR", "yours, never removed"),
+    Rule("history", "logs and records of collected jobs, and what became of removed ones", "30 days", 30 * DAY),
+    Rule("working folders", "the projects of running jobs, and of failed ones", "1 day after their end", DAY),
+    Rule("runner code", "kinetic's own code for its jobs", "30 days after the last that needs it", 30 * DAY),
+    Rule("environments", "isolated environments", "30 days after their last use", 30 * DAY),
+    Rule("caches", "digests of files, so that nothing is sent twice", "90 days after their last use", 90 * DAY),
+    Rule("queue", "", "the queue, its locks and its supervisors' logs"),
+    Rule("keys and settings", "keys that seal results, profiles", "until you remove them"),
+    Rule("being written", "half-written files", "1 day", DAY),
+    Rule("other", "", "not kinetic's, or of a later version"),
+)
+_BY_NAME = {rule.name: rule for rule in RULES}
+
+
+def retention_seconds(name: str) -> float:
+    """Return after how long a kind of file is removed."""
+    found = _BY_NAME[name].seconds
+    assert found is not None  # noqa: S101 - only asked where a clock removes
+    return found
+
 
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
@@ -104,7 +167,7 @@ def _collect_packs(store: LocalStore, home: Path, runtime: Path, now: float) -> 
     needed = None if _is_anybody_submitting(home, runtime, now) else named_packs(store)
     if needed is None:
         return 0, 0
-    old = [entry for entry in store.entries(keys.PACKS) if now - entry.modified > rules.seconds("packs")]
+    old = [entry for entry in store.entries(keys.PACKS) if now - entry.modified > retention_seconds("packs")]
     spare = [entry for entry in old if entry.key.removeprefix(keys.PACKS) not in needed]
     return _drop(store, spare, home, runtime, now) if spare else (0, 0)
 
@@ -122,8 +185,8 @@ def _drop(store: LocalStore, spare: list[Entry], home: Path, runtime: Path, now:
         for entry, path in hidden:
             with contextlib.suppress(FileNotFoundError):
                 if needed is None or entry.key.removeprefix(keys.PACKS) in needed:
-                    with descriptors.above(store.root, entry.key) as folder:  # or over an equal one, sent meanwhile
-                        os.replace(path, descriptors.name_of(entry.key), dst_dir_fd=folder)
+                    with folders.opened_parent(store.root, entry.key) as folder:  # or over an equal one, sent meanwhile
+                        os.replace(path, folders.name_of(entry.key), dst_dir_fd=folder)
                 else:
                     path.unlink()
                     gone, freed = gone + 1, freed + entry.size
@@ -134,20 +197,20 @@ def _hide(store: LocalStore, entry: Entry) -> Path:
     aside = store.scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.spare"
     with (
         contextlib.suppress(FileNotFoundError, NotADirectoryError),  # another sweep was faster
-        descriptors.above(store.root, entry.key) as folder,
+        folders.opened_parent(store.root, entry.key) as folder,
     ):
-        os.replace(descriptors.name_of(entry.key), aside, src_dir_fd=folder)
+        os.replace(folders.name_of(entry.key), aside, src_dir_fd=folder)
     return aside
 
 
 def _is_anybody_submitting(home: Path, runtime: Path, now: float) -> bool:
     """Say whether a submission is under way: here by the lock it holds, on hosts that share the home by its file."""
     paths = Paths(runtime)
-    if any(process_lock.is_held(paths.submitting(folder.name)) for folder in _listed(paths.jobs)):
+    if any(liveness.is_locked(paths.submitting(folder.name)) for folder in _listed(paths.jobs)):
         return True
     others = (other for other in _listed(home / "run") if other != runtime)
     marks = (Paths(other).submitting(folder.name) for other in others for folder in _listed(other / "jobs"))
-    return any(0 <= now - _modified(mark, 0.0) < rules.DAY for mark in marks)
+    return any(0 <= now - _modified(mark, 0.0) < DAY for mark in marks)
 
 
 def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
@@ -158,7 +221,7 @@ def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
             continue
         entries = {entry.key: entry for entry in store.entries(keys.job(job_id))}
         verdict = entries.get(keys.result(job_id))
-        if verdict is None or now - verdict.modified <= rules.seconds("jobs"):
+        if verdict is None or now - verdict.modified <= retention_seconds("jobs"):
             continue
         for key in (keys.function(job_id), keys.arguments(job_id)):
             if key in entries:
@@ -171,9 +234,9 @@ def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
     """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
     gone, freed = 0, 0
     for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):
-        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > rules.seconds("data")]:
+        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > retention_seconds("data")]:
             latest = store.entry(entry.key)  # a client may have made it young since we listed it
-            if latest is not None and now - latest.modified > rules.seconds("data"):
+            if latest is not None and now - latest.modified > retention_seconds("data"):
                 store.delete(entry.key)
                 gone, freed = gone + 1, freed + entry.size
     return gone, freed
@@ -192,7 +255,7 @@ def _collect_history(store: Store) -> None:
     store.put(keys.HISTORY_CLOCK, b"")
     clock = store.entry(keys.HISTORY_CLOCK)
     store.delete(keys.HISTORY_CLOCK)
-    limit = clock.modified - rules.seconds("history") if clock is not None else 0.0
+    limit = clock.modified - retention_seconds("history") if clock is not None else 0.0
     for entry in found:
         job_id = keys.job_of_history(entry.key)
         with contextlib.suppress(KineticError):  # one that cannot be deleted does not keep the others
@@ -202,11 +265,11 @@ def _collect_history(store: Store) -> None:
 
 def _collect_cache(cache: Path, now: float) -> tuple[int, int]:
     gone, freed = 0, 0
-    for path, about in descriptors.walk(cache):
+    for path, about in folders.walk(cache):
         folder, _, name = path.rpartition("/")
         is_page = folder in {"", "packs", "data"} and stat.S_ISREG(about.st_mode)
-        if is_page and now - max(about.st_atime, about.st_mtime) > rules.seconds("caches"):
-            with contextlib.suppress(OSError), descriptors.folder(cache, folder) as at:
+        if is_page and now - max(about.st_atime, about.st_mtime) > retention_seconds("caches"):
+            with contextlib.suppress(OSError), folders.opened(cache, folder) as at:
                 os.unlink(name, dir_fd=at)
                 gone, freed = gone + 1, freed + about.st_size
     return gone, freed
@@ -227,7 +290,7 @@ def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, in
 
 def _is_due(mark: Path, now: float) -> bool:
     """Say whether the last sweep is a day ago, and if so, mark that one begins now."""
-    if 0 <= now - _modified(mark, -rules.DAY) < rules.DAY:
+    if 0 <= now - _modified(mark, -DAY) < DAY:
         return False
     try:
         mark.touch(0o600)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kinetic._maintenance import garbage_collection, rules
+from kinetic._maintenance import garbage_collection
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, keys
 
 ValueSince = Callable[[str], float | None]
-OLD_SECONDS = 30 * rules.DAY  # a result that waits longer is told about
+OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is told about
 _SCRATCH = ".tmp"
 _READ_EACH_TIME = frozenset({_SCRATCH, "packs", "data", "outputs"})  # of a store: written to, or used again
 _SCHEMA = 1
@@ -32,7 +32,7 @@ _WORTH_WRITING = 100  # folders of which nothing was known; to read fewer costs 
 # A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
 # 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
 _RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
-_NAMES = {rule.name for rule in rules.RULES}
+_NAMES = {rule.name for rule in garbage_collection.RULES}
 
 
 @dataclass
@@ -154,7 +154,7 @@ class _Survey:
         self._places = _apart([home, runtime, *([self._root] if self._root is not None else [])])
         named = ((self._root, "store"), (runtime, "run"), (home, "home"))
         self._roots = [(os.fspath(folder), name) for folder, name in named if folder]
-        self._holdings = {rule.name: Holding(rule.name, rule.why) for rule in rules.RULES}
+        self._holdings = {rule.name: Holding(rule.name, rule.why) for rule in garbage_collection.RULES}
         self._waiting: list[Waiting] = []
         self._linked: set[tuple[int, int]] = set()  # files with several names that were counted
         self._counted: set[tuple[int, int]] = set()  # files of folders that were not read: one may have a new name

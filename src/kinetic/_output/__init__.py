@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from kinetic._output.progress import Progress, phase
-from kinetic._output.terminal import alarm, clear, is_due, once, report, warn, warn_once
+from kinetic._output.terminal import (
+    Progress,
+    clear,
+    is_notice_due,
+    phase,
+    report,
+    report_error,
+    report_once,
+    warn,
+    warn_once,
+)
 
-__all__ = ["Progress", "alarm", "clear", "is_due", "once", "phase", "report", "warn", "warn_once"]
+__all__ = ["Progress", "clear", "is_notice_due", "phase", "report", "report_error", "report_once", "warn", "warn_once"]

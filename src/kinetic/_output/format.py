@@ -2,11 +2,94 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TextIO
 
-from kinetic._output.terminal_text import plain
+from kinetic.errors import printable
+
+_KEPT = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")  # renditions, and erasing in the line
+_STRING = r"\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # a title, the clipboard, private messages
+_SEQUENCE = re.compile(rf"{_STRING}|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?\Z")
+_STEERS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """Return a text as one line that does nothing to a terminal."""
+    return printable(text, keep="")
+
+
+class Sanitized(str):
+    """Text that has passed the gate, or that we made ourselves: the streams of the command write it as it is."""
+
+    __slots__ = ()
+    has_passed = True
+
+
+class JobText:
+    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return what may be shown by now."""
+        text = self._held + text
+        begun = _BEGUN.search(text)
+        self._held = text[begun.start() :] if begun else ""
+        return self._shown(text[: begun.start()] if begun else text)
+
+    def end(self) -> str:
+        """Return the rest: a sequence that was never finished, in a form that can be read."""
+        held, self._held = self._held, ""
+        return printable(held)
+
+    def _shown(self, text: str) -> str:
+        if "\x1b" in text:
+            text = _SEQUENCE.sub(lambda found: found[0] if _KEPT.fullmatch(found[0]) else "", text)
+            parts = _KEPT.split(text)
+            kept = [*_KEPT.findall(text), ""]
+            return "".join(f"{_tamed(part)}{keep}" for part, keep in zip(parts, kept, strict=True))
+        return _tamed(text)
+
+
+class Terminal:
+    """Where the bytes of a log go on a terminal: whole characters, and nothing in them that steers it.
+
+    Args:
+        stream: The terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = JobText()
+
+    def write(self, data: bytes) -> int:
+        """Write a piece of a log."""
+        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
+        return len(data)
+
+
+def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
+    """Return what the bytes of a log are written to: a terminal's are tamed, all others stay what they are."""
+    return Terminal(stream) if stream.isatty() else stream.buffer
+
+
+def write_job_text(stream: TextIO, text: str) -> None:
+    """Write all of a text that a job made, e.g. its value: tamed on a terminal, else as it is."""
+    if stream.isatty():
+        filter_ = JobText()
+        text = filter_.feed(text) + filter_.end()
+    stream.write(Sanitized(text))
+
+
+def _tamed(text: str) -> str:
+    return _STEERS.sub(lambda found: printable(found[0], keep=""), text)
+
 
 _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and every disk; requests keep their Mi and Gi
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
@@ -118,7 +201,7 @@ def table_lines(
     shown = list(range(len(columns)))
     if columns_wide is not None:
         shown, widths = _fitted(columns, widths, columns_wide)
-    return [_line(columns, row, shown, widths) for row in cells]
+    return [_table_line(columns, row, shown, widths) for row in cells]
 
 
 def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tuple[list[int], list[int]]:
@@ -139,7 +222,7 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tupl
         fitted = list(widths)
 
 
-def _line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
+def _table_line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], widths: Sequence[int]) -> str:
     cells = []
     for index in shown:
         text = shortened(row[index], widths[index]) if columns[index].flexible else row[index]
@@ -148,24 +231,22 @@ def _line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[int], w
     return _GAP.join(cells).rstrip()
 
 
-__all__ = ["Column", "ago", "document", "jsonable", "plain", "show", "status"]
-
 SCHEMA_VERSION = 1
 
 
-def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: no wider than the terminal, and in full where there is no terminal."""
     print("\n".join(table_lines(columns, rows, columns_wide=_terminal_width())))
 
 
-def document(**fields: Any) -> None:
+def print_document(**fields: Any) -> None:
     """Print one JSON document with the version of its form."""
     import json
 
     print(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, allow_nan=False))
 
 
-def ago(written: str, now: float) -> str:
+def ago_text(written: str, now: float) -> str:
     """Say in a sentence how long ago a time was that is written as everything durable writes it, e.g. "5 s ago"."""
     from datetime import datetime
 
@@ -176,10 +257,10 @@ def ago(written: str, now: float) -> str:
     return f"{age_in_words(seconds)} ago"
 
 
-def status(page: Mapping[str, Any], now: float) -> str:
+def status_text(page: Mapping[str, Any], now: float) -> str:
     """Write the status of a job; of one that was collected, how it ended and when it was collected."""
     collected = page.get("collected_at")
-    return f"{page['status']} (collected {ago(collected, now)})" if collected else str(page["status"])
+    return f"{page['status']} (collected {ago_text(collected, now)})" if collected else str(page["status"])
 
 
 def _terminal_width() -> int | None:
@@ -190,7 +271,7 @@ def _terminal_width() -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def jsonable(value: object) -> bool:
+def is_json(value: object) -> bool:
     """Say whether JSON can hold a value; it has no NaN, for one."""
     import json
 

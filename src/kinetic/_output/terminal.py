@@ -13,11 +13,13 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from kinetic._output import terminal_text
-from kinetic._output.format import shortened
+from kinetic._output import format as output_format
+from kinetic._output.format import duration_text, shortened
+from kinetic._wire import threads
 from kinetic.errors import printable
 
 _CLEAR = "\r\x1b[K"
@@ -40,7 +42,7 @@ def is_possible() -> bool:
         return False
 
 
-def show(text: str, *, owner: object = None) -> None:
+def show_line(text: str, *, owner: object = None) -> None:
     """Show a text in the place of what is shown; never more than one line of the terminal.
 
     Args:
@@ -53,7 +55,7 @@ def show(text: str, *, owner: object = None) -> None:
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{terminal_text.plain(text)[: _width() - 1]}")
+        _write(f"{_CLEAR}{output_format.plain(text)[: _width() - 1]}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 
@@ -69,7 +71,7 @@ def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
         if _is_taken(owner):
             return
         width = _width() - 1
-        fitting = [shortened(terminal_text.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
+        fitting = [shortened(output_format.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
         _again[:] = fitting if owner is not None else []
@@ -80,7 +82,7 @@ def write_line(text: str) -> None:
     with _lock:
         if not _again or _owner is None or _owner() is None or not is_possible():
             clear()
-            sys.stderr.write(terminal_text.Sanitized(f"{text}\n"))
+            sys.stderr.write(output_format.Sanitized(f"{text}\n"))
             sys.stderr.flush()
             return
         before = f"{_to_the_top()}{_CLEAR_BELOW}" if _shown else ""
@@ -155,7 +157,7 @@ def _size() -> os.terminal_size:
 
 def _write(text: str) -> None:
     try:
-        sys.stderr.write(terminal_text.Sanitized(text))
+        sys.stderr.write(output_format.Sanitized(text))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # a closed terminal, or none, must not harm the job
         return
@@ -170,23 +172,23 @@ _DAY_SECONDS = 24 * 3600.0
 
 def report(text: str) -> None:
     """Tell something that is good to know."""
-    _write_line(text, INFO)
+    _write_message(text, INFO)
 
 
 def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
     """Tell something that may need attention, and in lines of their own why, and what to do."""
     parts = (("why:   ", why), ("next:  ", next))
-    _write_line(
+    _write_message(
         f"warning: {text}", _LEVELS["WARNING"], *(label + _below(said, len(label)) for label, said in parts if said)
     )
 
 
-def alarm(text: str) -> None:
+def report_error(text: str) -> None:
     """Tell in one line that something is not what it must be; who wants no warnings is told, too."""
-    _write_line(text, _LEVELS["ERROR"])
+    _write_message(text, _LEVELS["ERROR"])
 
 
-def once(text: str, *, about: str = "") -> None:
+def report_once(text: str, *, about: str = "") -> None:
     """Tell something, but only the first time in this process.
 
     Args:
@@ -205,7 +207,7 @@ def warn_once(text: str) -> None:
         warn(text)
 
 
-def is_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
+def is_notice_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
     """Return whether a notice is to be given: once a day, as an empty file with its digest for a name remembers.
 
     Args:
@@ -227,7 +229,7 @@ def is_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
     return True
 
 
-def wanted(level: int) -> bool:
+def is_wanted(level: int) -> bool:
     """Say whether the user wants to be told what has this weight."""
     return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
 
@@ -238,11 +240,150 @@ def _below(text: str, indent: int) -> str:
     return "\n".join([first, *(line if line[:1] in {"", " "} else f"{' ' * indent}{line}" for line in others)])
 
 
-def _write_line(text: str, level: int, *parts: str) -> None:
+def _write_message(text: str, level: int, *parts: str) -> None:
     stream = sys.stderr
-    if stream is None or not wanted(level):
+    if stream is None or not is_wanted(level):
         return
     try:
         write_line("\n".join([f"{PREFIX}{_below(text, len(PREFIX))}", *parts]))
     except (OSError, ValueError):  # a closed terminal must not harm the job
         return
+
+
+SLOW_SECONDS = 1.0
+LONG_SECONDS = 5.0  # without a terminal: what takes longer may look as if it hung
+_MINUTE, _HOUR = 60, 3600
+Clock = Callable[[], float]
+
+
+class Progress:
+    """The phases of one piece of work, one after the other.
+
+    Args:
+        clock: Gives seconds; tests bring their own.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._is_live = is_possible() and is_wanted(INFO)
+        self._phase = ""
+        self._detail = ""
+        self._since = 0.0
+        self._told = ""  # what a log file has been told, or the terminal shows
+        self._mid_line = False
+
+    def enter(self, phase: str, detail: str = "", *, since: float | None = None) -> None:
+        """Say what goes on now; the phase before it, if it is another one, has ended.
+
+        Args:
+            phase: E.g. "waiting for a slot".
+            detail: More about it, e.g. how many are before us.
+            since: When it began, by the clock; now by default.
+        """
+        if phase != self._phase:
+            self.end()
+            self._phase, self._told = phase, ""
+            self._since = self._clock() if since is None else since
+        self._detail = detail
+        self.show()
+
+    def tell(self, detail: str) -> None:
+        """Say how far the phase is."""
+        self._detail = detail
+        self.show()
+
+    def show(self) -> None:
+        """Bring what is shown up to date."""
+        seconds = self._clock() - self._since
+        if not self._phase or seconds < SLOW_SECONDS:
+            return
+        about = f": {self._detail}" if self._detail else ""
+        if self._is_live and not self._mid_line:
+            text = f"{PREFIX}{self._phase}, {duration_text(seconds)}{about}"
+            if text != self._told:
+                self._told = text
+                show_line(text, owner=self)
+        elif not self._is_live and about and not self._told:
+            self._told = about
+            report(f"{self._phase}{about}")
+
+    def show_still(self, detail: str = "") -> None:
+        """Say once that the phase goes on, where no line counts its seconds.
+
+        Args:
+            detail: How far it is.
+        """
+        if self._phase and not self._is_live and not self._told:
+            about = f": {detail}" if detail else ""
+            self._told = f"still {self._phase} after {duration_text(self._clock() - self._since)}{about}"
+            report(self._told)
+
+    def wrote(self, text: str) -> None:
+        """Take note of text that others wrote to the terminal: the line is shown again only where a line begins."""
+        if text:
+            self._mid_line = not text.endswith("\n")
+            self._told = "" if self._is_live else self._told
+
+    def end(self) -> None:
+        """Say how long the phase took, if it was long."""
+        self.clear()
+        seconds = self._clock() - self._since
+        if self._phase and seconds >= SLOW_SECONDS:
+            if self._mid_line and self._is_live:
+                end_line()
+            report(f"{self._phase} took {duration_text(seconds)}")
+        self._phase, self._mid_line = "", False
+
+    def clear(self) -> None:
+        """Take the line away that this drew, and none of somebody else's."""
+        release(self)
+
+
+@contextmanager
+def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
+    """Name what happens inside, if it takes long.
+
+    Args:
+        name: E.g. "packing".
+        summary: Say at the end how long it took; False where the caller says it in better words.
+        detail: Says how far it is, each second on a terminal, once elsewhere; asked by another thread.
+    """
+    progress = Progress()
+    progress.enter(name)
+    stop = _keep_showing(progress, detail) if is_wanted(INFO) else _nothing
+    try:
+        yield
+    finally:
+        stop()
+        if summary:
+            progress.end()
+        else:
+            progress.clear()
+
+
+def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Callable[[], None]:
+    """Show a phase from a thread while the caller works; return what stops it."""
+    import threading
+
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(SLOW_SECONDS):
+            progress.show() if detail is None else progress.tell(detail())
+
+    def tell_once() -> None:
+        if not over.wait(LONG_SECONDS):
+            progress.show_still("" if detail is None else detail())
+
+    thread = threads.start(tick if is_possible() else tell_once, "kinetic-progress")
+
+    def stop() -> None:
+        over.set()
+        if thread is not None:
+            thread.join()
+
+    return stop
+
+
+def _nothing() -> None:
+    return

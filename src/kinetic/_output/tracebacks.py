@@ -75,7 +75,7 @@ def interrupt(words: str) -> KeyboardInterrupt:
     return error
 
 
-def saw(text: str) -> None:
+def note_log_output(text: str) -> None:
     """Take note of what a job's log has just written to standard output."""
     global _seen_last, _seen_at
     _seen_last, _seen_at = (_seen_last + text)[-_TAIL:], time.monotonic()

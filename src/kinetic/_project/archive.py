@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kinetic._blobs import cache as caches
-from kinetic._blobs import pack_writer
+from kinetic._blobs import file_tree, pack_writer
+from kinetic._blobs.file_tree import File, LeftOut, Scan
 from kinetic._blobs.pack_writer import PackSender
-from kinetic._blobs.scan import File, LeftOut, Scan
-from kinetic._project import advice, ignore, selection
+from kinetic._project import ignore, selection
 from kinetic._project.root import Plan
 from kinetic._stores.protocol import Store
 from kinetic._wire import folders, trees
@@ -56,7 +55,7 @@ class ProjectCache:
 
     def __init__(self, cache: str, root: str, stamps: Sequence[str]) -> None:
         self._folder = cache
-        self._path = f"{cache}/{caches.name_of(root)}"
+        self._path = f"{cache}/{file_tree.name_of(root)}"
         self._root = root
         self._stamps = stamps
         self._learned: dict[str, bytes] = {}
@@ -76,8 +75,8 @@ class ProjectCache:
         return self._file.each()
 
     @functools.cached_property
-    def _file(self) -> caches.Digests:
-        return caches.Digests(f"{self._path}.stamps", self._root, self._stamps)
+    def _file(self) -> file_tree.Digests:
+        return file_tree.Digests(f"{self._path}.stamps", self._root, self._stamps)
 
     def learn(self, stamp: str, size: int, digest: bytes) -> None:
         """Remember the digest of a file that was settled when it was read."""
@@ -99,7 +98,7 @@ class ProjectCache:
         with contextlib.suppress(OSError):
             for pack, index in indexes.items():
                 folders.write_whole(f"{self._folder}/packs/{pack}", index)
-        caches.write_page(f"{self._path}.json", {"root": self._root, "stores": self._stores})
+        file_tree.write_page(f"{self._path}.json", {"root": self._root, "stores": self._stores})
         with contextlib.suppress(OSError):
             self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
 
@@ -132,7 +131,7 @@ class ProjectCache:
                         os.unlink(entry.path)
 
     def _load(self) -> dict[str, dict[str, Any]]:
-        page = caches.read_page(f"{self._path}.json")
+        page = file_tree.read_page(f"{self._path}.json")
         try:
             stores: dict[str, dict[str, Any]] = page["stores"]
             if page["root"] == self._root and all(map(_is_sound, stores.values())):
@@ -208,10 +207,10 @@ def ship(
         StoreError: The store did not take it.
     """
     root = os.fspath(plan.root)
-    rules, notes = ignore.read(root, environ)
+    rules, notes = ignore.read_rules(root, environ)
     apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
     walked = selection.scan_project(root, rules, exclude=apart)
-    notes += ignore.meant_more(rules, walked.paths())
+    notes += ignore.differences_from_fnmatch(rules, walked.paths())
     there = {entry.key: entry.size for entry in store.entries("packs/")}
     stamps = [file.stamp for folder in walked.folders for file in folder.files]
     memory = ProjectCache(os.fspath(cache), root, stamps)
@@ -220,12 +219,12 @@ def ship(
     if known.looks == looks:
         measures = known.files, known.bytes
         return Shipped(
-            known.tree, known.tree_packs, *measures, 0, plan.notes + notes + advice.notes_about(walked, environ)
+            known.tree, known.tree_packs, *measures, 0, plan.notes + notes + selection.notes_about(walked, environ)
         )
     opener = selection.Opener(root, rules, apart)
     shipment = _Shipment(walked, opener, store, memory, known, os.fspath(cache), there)
     tree, packs = shipment.run(looks)
-    notes = plan.notes + notes + advice.notes_about(walked, environ, unsteady=shipment.unsteady)
+    notes = plan.notes + notes + selection.notes_about(walked, environ, unsteady=shipment.unsteady)
     return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
 
 
@@ -362,3 +361,67 @@ def _too_spread(known: StoreContents) -> frozenset[str]:
     small = frozenset(pack for pack, size in known.packs.items() if size < _SMALL_PACK)
     allowed = max(8, MANY_PACKS - (len(known.packs) - len(small)))
     return small if len(small) >= allowed else frozenset()
+
+
+@dataclass(frozen=True)
+class ListedPath:
+    """One path of the project.
+
+    Attributes:
+        path: Below the root, with forward slashes; a folder's ends with one.
+        size: Bytes; None for a folder that is left out, since nobody looks into it.
+        kept: It ships.
+        reason: Why it does not; "" when it does.
+    """
+
+    path: str
+    size: int | None
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A project as it would ship.
+
+    Attributes:
+        root: Its folder.
+        entries: Every path, sorted.
+        files: How many files ship.
+        bytes: What they hold.
+        notes: What the user should know, a sentence each.
+        problem: Why it could not ship as it is, or "".
+    """
+
+    root: str
+    entries: tuple[ListedPath, ...]
+    files: int
+    bytes: int
+    notes: tuple[str, ...]
+    problem: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the listing as plain data."""
+        return asdict(self)
+
+
+def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) -> Listing:
+    """Say for every path of a project whether it ships; nothing is read or sent."""
+    root = os.fspath(plan.root)
+    rules, notes = ignore.read_rules(root, environ)
+    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
+    walked = selection.scan_project(root, rules, exclude=apart, limited=False)
+    notes += ignore.differences_from_fnmatch(rules, walked.paths())
+    kept = [
+        ListedPath(file.relative, file.size, kept=True, reason="") for folder in walked.folders for file in folder.files
+    ]
+    empty = [
+        ListedPath(f"{at.relative}/", 0, kept=True, reason="")
+        for at in walked.folders[1:]
+        if not at.files and not at.folders
+    ]
+    left = [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in walked.left_out]
+    entries = tuple(sorted([*kept, *empty, *left], key=lambda item: item.path))
+    problem = selection.too_large(root, walked)
+    notes = plan.notes + notes + selection.notes_about(walked, environ)
+    return Listing(root, entries, walked.files, walked.bytes, notes, problem.what if problem else "")

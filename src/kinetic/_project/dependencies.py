@@ -104,14 +104,14 @@ def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     return [entry for entry in found if entry not in brought], brought
 
 
-def without_ourselves(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
     """Part what is to be installed from what names kinetic itself: a job brings its own copy.
 
     What an extra of ours brings for jobs stays, in the place of the line.
     """
     kept, ours = list[Entry](), list[Entry]()
     for entry in found:
-        if not _names_us(entry):
+        if not _is_kinetic(entry):
             kept.append(entry)
             continue
         ours.append(entry)
@@ -123,7 +123,7 @@ def without_ourselves(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]
     return kept, ours
 
 
-def refuse_local(found: Sequence[Entry], source: object) -> None:
+def reject_local(found: Sequence[Entry], source: object) -> None:
     """Refuse the first entry that names something which only this machine has.
 
     Args:
@@ -134,7 +134,7 @@ def refuse_local(found: Sequence[Entry], source: object) -> None:
         OptionError: It names file and line.
     """
     for entry in found:
-        reason, advice = _complaint(entry.text)
+        reason, advice = _local_reference(entry.text)
         if reason:
             line = f", line {entry.number}" if entry.number else ""
             raise OptionError(
@@ -145,7 +145,7 @@ def refuse_local(found: Sequence[Entry], source: object) -> None:
             )
 
 
-def _names_us(entry: Entry) -> bool:
+def _is_kinetic(entry: Entry) -> bool:
     """Say whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
     if entry.name:
         return entry.name in distribution.NAMES
@@ -186,7 +186,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         yield begin, "".join(parts)
 
 
-def _complaint(text: str) -> tuple[str, str]:
+def _local_reference(text: str) -> tuple[str, str]:
     """Return why a line cannot be carried out elsewhere, and what to do; two empty strings if it can."""
     if _FILE_URL.search(text):
         return "it names a file of this machine", _SHIPS_ANYWAY
@@ -274,7 +274,7 @@ def in_script(file: Path, text: str) -> Declared | None:
     if not blocks:
         return None
     if len(blocks) > 1:
-        _malformed(file, "it has more than one block '# /// script'")
+        _invalid(file, "it has more than one block '# /// script'")
     lines = blocks[0]["content"].splitlines(keepends=True)
     page = _toml(file, "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
     found = _entries(file, text, _strings(file, page, "", "dependencies"))
@@ -288,20 +288,20 @@ def _toml(file: Path, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        _malformed(file, f"it is not TOML: {error}")
+        _invalid(file, f"it is not TOML: {error}")
 
 
 def _table(file: Path, page: Mapping[str, object], name: str, above: str = "") -> Mapping[str, object]:
     found = page.get(name, {})
     if not isinstance(found, dict):
-        _malformed(file, f"[{above}{name}] is not a table")
+        _invalid(file, f"[{above}{name}] is not a table")
     return found
 
 
 def _strings(file: Path, table: Mapping[str, object], where: str, name: str) -> list[str]:
     found = table.get(name, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        _malformed(
+        _invalid(
             file, f"{name!r} of [{where}] is not a list of strings" if where else f"{name!r} is no list of strings"
         )
     return found
@@ -310,7 +310,7 @@ def _strings(file: Path, table: Mapping[str, object], where: str, name: str) -> 
 def _python(file: Path, table: Mapping[str, object]) -> str | None:
     found = table.get("requires-python")
     if found is not None and not isinstance(found, str):
-        _malformed(file, "'requires-python' is not a string")
+        _invalid(file, "'requires-python' is not a string")
     return found
 
 
@@ -345,7 +345,7 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
         number = places[0] if places else 0
         for entry in entries(" ".join(requirement.splitlines())):
             if entry.text.startswith("-"):
-                _malformed(file, f"{entry.text!r} is an option of pip and not a requirement", number)
+                _invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
             kept = entry.keep or any(is_kept(lines[place - 1]) for place in places)
             found.append(Entry(number, entry.text, kept))
     return found
@@ -390,7 +390,7 @@ def _no_such_extra(file: Path, extra: str, known: Sequence[str]) -> NoReturn:
     )
 
 
-def _malformed(file: Path, why: str, number: int = 0) -> NoReturn:
+def _invalid(file: Path, why: str, number: int = 0) -> NoReturn:
     place = f"{file}, line {number}," if number else str(file)
     raise OptionError(
         f"the dependencies in {place} cannot be read", why=why, next="correct the file", code="dependency"
@@ -593,11 +593,11 @@ def _finished(
     *,
     base: bool,
 ) -> Dependencies:
-    found, ours = without_ourselves(found)
+    found, ours = without_kinetic(found)
     if ours:
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
-    refuse_local(found, source)
+    reject_local(found, source)
     kept, brought = without_base(found) if base else (list(found), [])
     filtered = tuple(entry.text for entry in brought)
     if filtered:

@@ -84,8 +84,8 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule], *, environments: bool = True) -> None:
         self._rules = tuple(reversed(rules))  # the last line that fits decides
-        self._files = _Sieve(rule for rule in rules if not rule.keeps and not rule.folders_only)
-        self._folders = _Sieve(rule for rule in rules if not rule.keeps)
+        self._files = _NameFilter(rule for rule in rules if not rule.keeps and not rule.folders_only)
+        self._folders = _NameFilter(rule for rule in rules if not rule.keeps)
         self.environments = environments
 
     def of_the_user(self) -> Iterator[Rule]:
@@ -138,7 +138,7 @@ class Rules:
         return None
 
 
-class _Sieve:
+class _NameFilter:
     """One quick look at all names of a folder at once: what it catches is then judged name by name, rule by rule."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -165,7 +165,7 @@ class _Sieve:
         return self._catches_all or self._any.search(f"/{'/'.join(names)}/".lower()) is not None
 
 
-def read(root: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> tuple[Rules, tuple[str, ...]]:
+def read_rules(root: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> tuple[Rules, tuple[str, ...]]:
     """Read the rules of a project.
 
     Returns:
@@ -338,7 +338,7 @@ def _translate_piece(piece: re.Match[str]) -> str:
     return f"[{'^' if negated else ''}{body}]"
 
 
-def meant_more(rules: Rules, paths: Sequence[str]) -> tuple[str, ...]:
+def differences_from_fnmatch(rules: Rules, paths: Sequence[str]) -> tuple[str, ...]:
     """Name lines that leave out less here than in the package that we replace, where that makes a difference.
 
     There, a line is stripped of blanks, and ``*`` goes on over slashes.

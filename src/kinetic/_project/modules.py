@@ -135,7 +135,7 @@ def _age() -> float:
 
 
 Kind = Literal["ships", "installed", "by-value"]
-_OURS = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
+_BUNDLED = frozenset({"kinetic", "cloudpickle"})  # the runner brings them along
 _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py", ".pyc")  # the order in which the importer looks
 
 
@@ -154,7 +154,7 @@ class ModuleOrigin(NamedTuple):
 
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
     """Say how a module reaches the job that a plan describes."""
-    return _judge(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
+    return _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
 
 
 def first_party(plan: Plan) -> Iterator[tuple[str, ModuleType]]:
@@ -179,13 +179,13 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
         for name, module in list(sys.modules.items())
         if name != "__main__"
         and isinstance(module, ModuleType)
-        and _touched(module, below, start)  # a stat; classifying some thousand modules would cost 100 us each
+        and _changed_since(module, below, start)  # a stat; classifying some thousand modules would cost 100 us each
         and classify(module, plan).kind == "ships"
         and is_stale(module, start)
     )
 
 
-def _touched(module: ModuleType, below: str, since: float) -> bool:
+def _changed_since(module: ModuleType, below: str, since: float) -> bool:
     """Say whether a module's file lies below a folder and changed after a time."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.startswith(below):
@@ -196,21 +196,21 @@ def _touched(module: ModuleType, below: str, since: float) -> bool:
         return False
 
 
-class _Judge:
+class _Classifier:
     """Everything that does not change from module to module."""
 
     def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
         self._root = os.fspath(plan.root)
         self._real_root = os.path.realpath(self._root)
         self._searched = [f"{self._root}/{part}" if part else self._root for part in plan.sys_path_rel]
-        self._rules, _ = ignore.read(self._root)
+        self._rules, _ = ignore.read_rules(self._root)
         self._libraries = frozenset(item for item in path if item and _holds_packages(item))
         self._below: dict[str, str | None] = {}
         self._environments: dict[str, bool] = {}
 
     def classify(self, module: ModuleType) -> ModuleOrigin:
         name = module.__name__
-        if name.partition(".")[0] in _OURS:
+        if name.partition(".")[0] in _BUNDLED:
             return ModuleOrigin("installed", "it comes with kinetic")
         if name in {"__main__", "__mp_main__"}:
             return ModuleOrigin("by-value", "it is the script itself")
@@ -273,8 +273,8 @@ class _Judge:
 
 
 @functools.lru_cache(maxsize=4)
-def _judge(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Judge:
-    return _Judge(plan, path)
+def _classifier(plan: Plan, _ignore_stamp: object, path: tuple[str, ...]) -> _Classifier:
+    return _Classifier(plan, path)
 
 
 def _ignore_stamp(plan: Plan) -> tuple[int, int] | None:

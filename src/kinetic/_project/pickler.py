@@ -61,7 +61,7 @@ class _MainGlobals(dict[str, Any]):
         return references.main_globals, ()
 
 
-class Travel:
+class PickleRules:
     """Decide how each function, class and module travels, and remember what went by value and why.
 
     Args:
@@ -107,13 +107,13 @@ def pickler_version() -> str:
     return str(cloudpickle.__version__)
 
 
-def dump(value: object, file: IO[bytes], travel: Travel) -> None:
+def dump(value: object, file: IO[bytes], travel: PickleRules) -> None:
     """Pickle a value for the job into a file, piece by piece."""
     with _registered() as register:
-        _pickler(file, travel, register).dump(value)
+        _new_pickler(file, travel, register).dump(value)
 
 
-def dumps(value: object, travel: Travel) -> bytes:
+def dumps(value: object, travel: PickleRules) -> bytes:
     """Pickle a value for the job."""
     file = io.BytesIO()
     dump(value, file, travel)
@@ -141,7 +141,7 @@ def _registered() -> Iterator[Callable[[ModuleType], None]]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _pickler(file: IO[bytes], travel: Travel, register: Callable[[ModuleType], None]) -> pickle.Pickler:
+def _new_pickler(file: IO[bytes], travel: PickleRules, register: Callable[[ModuleType], None]) -> pickle.Pickler:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
@@ -182,7 +182,7 @@ def _is_wrapped(function: FunctionType, module: str) -> bool:
     return found is not function and references.plain(found) is function
 
 
-def names_of(values: Sequence[object], named: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def argument_names(values: Sequence[object], named: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Name the arguments of a call as error messages do."""
     for number, value in enumerate(values):
         yield f"argument {number}", value
@@ -265,11 +265,11 @@ def pack_call(
     Raises:
         ArgumentNotPicklableError: It names the path to the value that cannot be pickled.
     """
-    travel = Travel(plan, by_value, swap=swap)
-    roots = [(f"the function {call.name}", call.function), *names_of(call.args, call.kwargs)]
+    travel = PickleRules(plan, by_value, swap=swap)
+    roots = [(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)]
     try:
-        packed = _write(call.function, travel, store, keys[0])
-        arguments = _write((tuple(call.args), dict(call.kwargs)), travel, store, keys[1])
+        packed = _pickle_into_store(call.function, travel, store, keys[0])
+        arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), travel, store, keys[1])
     except Exception as error:
         if _is_not_about_pickling(error):
             raise
@@ -285,9 +285,9 @@ def pack_function(
     Returns:
         The function, and sentences for the user.
     """
-    travel = Travel(plan, by_value, swap=swap)
+    travel = PickleRules(plan, by_value, swap=swap)
     try:
-        packed = _write(call.function, travel, store, key)
+        packed = _pickle_into_store(call.function, travel, store, key)
     except Exception as error:
         if _is_not_about_pickling(error):
             raise
@@ -304,8 +304,8 @@ def script_of(plan: Plan) -> str:
     return inside or ""
 
 
-def _write(value: object, travel: Travel, store: Store, key: str) -> Artifact:
-    spool = _Spool(store)
+def _pickle_into_store(value: object, travel: PickleRules, store: Store, key: str) -> Artifact:
+    spool = _PickleBuffer(store)
     try:
         writer = digests.HashingWriter(spool)  # type: ignore[arg-type] # it needs write() only
         dump(value, writer, travel)  # type: ignore[arg-type] # a pickler needs write() only
@@ -317,7 +317,7 @@ def _write(value: object, travel: Travel, store: Store, key: str) -> Artifact:
         spool.discard()
 
 
-class _Spool:
+class _PickleBuffer:
     """Keep a pickle in memory while it is small, then in a file: a gigabyte of arguments is never held twice."""
 
     def __init__(self, store: Store) -> None:
@@ -374,16 +374,16 @@ def disk_errors_translated() -> Iterator[None]:
         ) from error
 
 
-def why_unpicklable(value: object, travel: Travel) -> BaseException | None:
+def why_unpicklable(value: object, travel: PickleRules) -> BaseException | None:
     """Try to pickle a value, and return what went wrong, or None."""
     try:
-        dump(value, _Nowhere(), travel)  # type: ignore[arg-type] # a pickler needs write() only
+        dump(value, _NullWriter(), travel)  # type: ignore[arg-type] # a pickler needs write() only
     except Exception as error:  # noqa: BLE001 - pickling runs user code
         return error
     return None
 
 
-class _Nowhere:
+class _NullWriter:
     def write(self, data: bytes) -> int:
         return len(data)
 
@@ -421,7 +421,7 @@ class InputPacker:
     """
 
     def __init__(self, plan: Plan, store: Store, key_of: Callable[[int], str], *, by_value: Sequence[str] = ()) -> None:
-        self._travel = Travel(plan, by_value)
+        self._travel = PickleRules(plan, by_value)
         self._store = store
         self._key_of = key_of
         self._number = 0
@@ -458,7 +458,7 @@ class InputPacker:
         with disk_errors_translated():
             file = self._file or self._open()
             start = file.tell()
-        writer = digests.HashingWriter(_OnDisk(file))  # type: ignore[arg-type] # it needs write() only
+        writer = digests.HashingWriter(_CheckedFile(file))  # type: ignore[arg-type] # it needs write() only
         try:
             dump((tuple(args), dict(kwargs)), writer, self._travel)  # type: ignore[arg-type] # it needs write() only
         except BaseException as error:
@@ -504,10 +504,12 @@ class InputPacker:
         self._file = self._path = None
 
     def _refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> Exception:
-        return unpicklable(list(names_of(args, kwargs)), lambda value: why_unpicklable(value, self._travel), error)
+        return unpicklable(
+            list(argument_names(args, kwargs)), lambda value: why_unpicklable(value, self._travel), error
+        )
 
 
-class _OnDisk:
+class _CheckedFile:
     """A file whose own troubles are told apart from what an input's pickling raises."""
 
     def __init__(self, file: IO[bytes]) -> None:

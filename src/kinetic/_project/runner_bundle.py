@@ -172,7 +172,7 @@ MODULES = (
     "kinetic._config.profiles",
     "kinetic._config.resources",
     "kinetic._config.target",
-    "kinetic._config.variables",
+    "kinetic._config.options",
     "kinetic._jobs",
     "kinetic._jobs.data_refs",
     "kinetic._jobs.options",
@@ -188,7 +188,7 @@ MODULES = (
 )
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
-    "kinetic._blobs.scan",
+    "kinetic._blobs.file_tree",
     "kinetic._data",
     "kinetic._jobs.data_refs",
     "kinetic._runner.data",

@@ -6,12 +6,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from kinetic._blobs.scan import File, Folder, LeftOut, Scan, Selection, scan
+from kinetic._blobs.file_tree import File, Folder, LeftOut, Scan, Selection, scan
 from kinetic._output.format import size_text
-from kinetic._project.ignore import ENVIRONMENT_SIGNS, Rule, Rules
-from kinetic._wire import descriptors
+from kinetic._project.ignore import ENVIRONMENT_SIGNS, FILE, Rule, Rules
+from kinetic._wire import folders
 from kinetic.errors import ProjectRootError
 
 LIMIT_BYTES = 2 * 10**9  # 2 GB: above this it is data, and belongs into kinetic.Data
@@ -153,11 +153,11 @@ class Opener:
             OSError: It is gone or no longer a file, or a link leads to what does not ship.
         """
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return descriptors.open_file(self._root, file.relative)
+            return folders.open_file(self._root, file.relative)
         real = os.path.realpath(file.path)
         if left := self._project.target(real, file.relative):
             raise PermissionError(errno.EPERM, left.reason, file.path)
-        return descriptors.open_file(self._root, real[len(self._root.rstrip("/")) + 1 :])
+        return folders.open_file(self._root, real[len(self._root.rstrip("/")) + 1 :])
 
 
 def _skipped(relative: str, reason: str) -> LeftOut:
@@ -206,3 +206,73 @@ def too_large(root: str, walked: Scan) -> ProjectRootError | None:
         next="name in .kineticignore what the job does not need, or set KINETIC_PACKAGE_ROOT to a smaller folder",
         code="project-too-large",
     )
+
+
+WARN_VARIABLE = "KINETIC_CONTEXT_SIZE_WARN_MB"
+_WARN_MB = 100.0
+_NAMED = 10  # names in one line
+
+
+def notes_about(walked: Scan, environ: Mapping[str, str], *, unsteady: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the notes about a walk, a sentence each; usually none."""
+    notes = [*_note_secrets(walked), *_note_links_outside(walked), *_note_skipped(walked)]
+    if unsteady:
+        notes.append(f"written to while they were packed, so they ship as they were at that moment: {_some(unsteady)}")
+    limit, complaint = _warn_limit(environ)
+    notes += complaint
+    if 0 < limit < walked.bytes / 1_000_000:
+        notes.append(_note_size(walked, limit))
+    return tuple(notes)
+
+
+def _note_secrets(walked: Scan) -> list[str]:
+    names = [left.relative for left in walked.left_out if left.origin == "secret"]
+    if not names:
+        return []
+    line = f"!{escaped(names[0])[1:]}"
+    return [f"left out because they look like secrets: {_some(names)} (a line '{line}' in {FILE} ships it)"]
+
+
+def _note_links_outside(walked: Scan) -> list[str]:
+    links = [f"{left.relative.rstrip('/')} ({left.reason})" for left in walked.left_out if left.origin == "outside"]
+    if not links:
+        return []
+    told = f"skipped links that lead out of the project: {_some(links)}; copy what the job needs into the project, "
+    return [f"{told}pass it as kinetic.Data, or set KINETIC_PACKAGE_ROOT to a folder that holds both"]
+
+
+def _note_skipped(walked: Scan) -> list[str]:
+    skipped = [f"{left.relative}: {left.reason}" for left in walked.left_out if left.origin == "skipped"]
+    more = [f"skipped {len(skipped) - _NAMED} more files that cannot ship"] if len(skipped) > _NAMED else []
+    return [f"skipped {line}" for line in skipped[:_NAMED]] + more
+
+
+def _warn_limit(environ: Mapping[str, str]) -> tuple[float, list[str]]:
+    text = environ.get(WARN_VARIABLE, "")
+    try:
+        return (float(text) if text.strip() else _WARN_MB), []
+    except ValueError:
+        return _WARN_MB, [f"{WARN_VARIABLE} is not a number: {text!r}; the limit is {_WARN_MB:g} MB"]
+
+
+def _note_size(walked: Scan, limit: float) -> str:
+    largest = walked.largest(5)
+    files = ", ".join(f"{file.relative} ({size_text(file.size)})" for file in largest)
+    lines = "\n".join(f"    {escaped(file.relative)}" for file in largest)
+    return (
+        f"the project holds {size_text(walked.bytes)} in {walked.files} files, more than {limit:g} MB "
+        f"({WARN_VARIABLE}); the largest: {files}. These lines in {FILE} would leave them out:\n{lines}"
+    )
+
+
+def escaped(relative: str) -> str:
+    """Return the line of an ignore file that fits exactly one path."""
+    text = "".join(f"\\{sign}" if sign in "\\*?[" else sign for sign in relative)
+    if text.endswith(" "):
+        text = f"{text[:-1]}\\ "
+    return f"/{text}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

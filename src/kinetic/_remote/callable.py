@@ -9,28 +9,170 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from kinetic._config.options import UNSET, documented
+from kinetic._jobs.options import Options
 from kinetic._output import tracebacks
-from kinetic._remote import recording
 from kinetic._wire import references, standard_library
-from kinetic.errors import CallableError
+from kinetic.errors import CallableError, OptionError, OptionTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kinetic._batches.batch_handle import BatchHandle
+    from kinetic._batches.submission import Arguments
+    from kinetic._data.data import Data
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.options import Options
+
+
+_SUBMITTING = frozenset({"run_async", "submit"})
+_calls: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)
+
+
+class Remote(Protocol):
+    """What submits: a RemoteCallable, as far as recording knows it."""
+
+    def is_alike(self, other: Any) -> bool: ...
+
+
+class Call(NamedTuple):
+    """A job that would have been submitted."""
+
+    remote: Remote
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _NotYet:
+    """Stands for the handle of a job that its batch is going to submit."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CallableError(
+            f"{name} was asked of a job that is not submitted yet",
+            why="collections.map submits the jobs of all inputs together, after it has called the function for each",
+            next="let the function return what run_async returns, and use the batch: batch.jobs, batch.results()",
+        )
+
+
+def record_call(remote: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Write a call down and return what stands for its handle; None where nothing is recorded."""
+    calls = _calls.get()
+    if calls is None:
+        return None
+    calls.append(Call(remote, args, kwargs))
+    return _NotYet()
+
+
+def refuse_blocking_call(name: str) -> None:
+    """Refuse a blocking call while calls are recorded: it would run one input after the other.
+
+    Raises:
+        CallableError: Calls are being recorded.
+    """
+    if _calls.get() is not None:
+        raise CallableError(
+            f"{name} was called and not submitted",
+            why="collections.map takes a function that submits one job for each input",
+            next=f"write {name}.run_async(…) in it",
+        )
+
+
+def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
+    """Call a function for each input, and return whose batch that is, and the arguments of each job.
+
+    Args:
+        function: Submits one job when it is called.
+        inputs: What it is called with.
+        mode: How an input becomes its arguments; see ``run_async_map``.
+
+    Raises:
+        CallableError: It submits nothing, or more than one job; whatever the function itself raises is let through.
+        OptionError: The jobs are of several functions, or have different options.
+    """
+    from kinetic._batches import submission
+
+    if not _may_submit(function):
+        raise _undecorated(function)
+    found: list[Arguments] = []
+    first: Remote | None = None
+    for index, item in enumerate(inputs):
+        arguments = submission.arguments_of(item, mode)
+        with _recording() as calls:
+            function(*arguments.args, **arguments.kwargs)
+        if len(calls) != 1:
+            raise CallableError(
+                f"input {index} submits {len(calls) or 'no'} jobs",
+                why="a batch has one job for each input",
+                next="call run_async exactly once, and return what it returns",
+            )
+        remote, args, kwargs = calls[0]
+        first = first or remote
+        if not first.is_alike(remote):
+            raise OptionError(
+                f"input {index} is for another function, or has other options, than input 0",
+                why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
+                next="make one batch for each",
+            )
+        found.append(submission.Arguments(args, kwargs))
+    if first is None:
+        submission.input_list(found)  # says that there are no inputs
+        raise AssertionError
+    return first, found
+
+
+@contextmanager
+def _recording() -> Iterator[list[Call]]:
+    calls: list[Call] = []
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+def _may_submit(function: object) -> bool:
+    """Say whether a callable names what submits: one that does not would run here, for nothing."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if getattr(function, "__name__", "") in _SUBMITTING:
+        return True
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and bool(_SUBMITTING & _names(code))
+
+
+def _names(code: Any) -> set[str]:
+    nested = (_names(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
+    return {*code.co_names, *code.co_freevars}.union(*nested)
+
+
+def _undecorated(function: object) -> CallableError:
+    return CallableError(
+        f"{function!r} cannot be run as a batch",
+        why="it was not decorated with kinetic.run, and calls no run_async",
+        next="put @kinetic.run(...) above it, or pass a function that returns f.run_async(...)",
+    )
 
 
 _COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
 _NAME = 40
 
 
-def check(function: object) -> None:
+def check_callable(function: object) -> None:
     """Refuse what cannot run as a job.
 
     Raises:
@@ -142,11 +284,11 @@ class RemoteCallable(Generic[P, R]):
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
             return self._here(args, kwargs)
-        recording.refuse_to_block(self._name)
+        refuse_blocking_call(self._name)
         with standard_library.naming_what_hides():
-            from kinetic._jobs import blocking_call  # the client's rooms load with the first job
+            from kinetic._jobs import submit  # the client's rooms load with the first job
 
-        return blocking_call.call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
+        return submit.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
     @_reaching
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -170,12 +312,12 @@ class RemoteCallable(Generic[P, R]):
             CallableError: Inside a job: a job cannot submit another one.
         """
         self._refuse_inside_a_job()
-        if (recorded := recording.take(self, args, kwargs)) is not None:
+        if (recorded := record_call(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # stands for a handle until its batch is submitted
         with standard_library.naming_what_hides():
-            from kinetic._jobs import blocking_call
+            from kinetic._jobs import submit
 
-        return blocking_call.submit_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
+        return submit.submit_call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
 
     submit = run_async
 
@@ -217,10 +359,10 @@ class RemoteCallable(Generic[P, R]):
         """
         self._refuse_inside_a_job()
         with standard_library.naming_what_hides():
-            from kinetic._batches import request, submission  # the client's rooms load with the first job
+            from kinetic._batches import submission  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}
-        wish = request.request_of(
+        wish = submission.request_of(
             self._plain,
             self._leading,
             self._name,
@@ -309,10 +451,10 @@ class RemoteCallable(Generic[P, R]):
         return self._call_here(args, kwargs)
 
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
-        from kinetic._remote import local_call
+        from kinetic._remote import function_paths
 
-        local_call.tell_of_volumes(self._name, self._options.volumes)
-        args, kwargs = local_call.with_paths(self._plain, self._leading, args, kwargs)
+        function_paths.report_missing_volumes(self._name, self._options.volumes)
+        args, kwargs = function_paths.replace_data(self._plain, self._leading, args, kwargs)
         return self._plain(*self._leading, *args, **kwargs)
 
     def _refuse_inside_a_job(self) -> None:
@@ -359,3 +501,98 @@ def _may_be_a_classmethod(function: object) -> bool:
     code = getattr(function, "__code__", None)
     first = code.co_varnames[:1] if code is not None else ("self",)
     return bool(holder) and not holder.endswith("<locals>") and first not in {(), ("self",)}
+
+
+class Decorator(Protocol):
+    """What ``kinetic.run(...)`` returns: it keeps the signature of what it decorates."""
+
+    def __call__(self, function: Callable[P, R], /) -> RemoteCallable[P, R]:
+        """Decorate a function."""
+
+
+@tracebacks.hides_frames
+@documented
+def run(
+    accelerator: str = UNSET,
+    container_image: str | None = None,
+    base_image_repo: str | None = None,
+    zone: str | None = None,
+    project: str | None = None,
+    capture_env_vars: Sequence[str] | None = None,
+    cluster: str | None = None,
+    backend: str | None = None,
+    namespace: str | None = None,
+    volumes: Mapping[str, Data] | None = None,
+    spot: bool = UNSET,
+    output_dir: str | None = None,
+    debug: bool = False,
+    *,
+    deadline: float | str | None = None,
+    resources: Mapping[str, object] | str | None = None,
+    retries: int | None = None,
+) -> Decorator:
+    """Run the decorated function on an accelerator.
+
+    Without any configuration that is this machine; a project, a profile, KINETIC_BACKEND or ``backend=`` selects
+    another place. Calling the function blocks and returns its value; ``.run_async(...)`` returns a JobHandle at once.
+
+    Args:
+        accelerator: What it runs on, e.g. "cpu", "gpu-l4", "gpu-a100x8", "tpu-v5e-1", "tpu-v5litepod-2x4". Falls
+            back to the options of the profile, then to ``[tool.kinetic]`` in the project's pyproject.toml.
+        container_image: None or "bundled", "prebuilt", or the address of an image. Recorded on this machine. Falls
+            back like the accelerator.
+        base_image_repo: Repository of prebuilt base images. Recorded on this machine.
+        zone: Google Cloud zone. Falls back to KINETIC_ZONE, the profile, then "us-central1-a".
+        project: Google Cloud project. Falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
+        capture_env_vars: Names of environment variables to take along; an entry may end in ``*``.
+        cluster: GKE cluster. Falls back to KINETIC_CLUSTER, then the profile.
+        backend: "local", "gke" or "pathways".
+        namespace: Kubernetes namespace. Falls back to KINETIC_NAMESPACE, the profile, then "default".
+        volumes: Absolute mount paths to ``kinetic.Data``.
+        spot: Ask for capacity that may be taken away at short notice. Falls back like the accelerator.
+        output_dir: Where outputs of the job are kept; the job sees it as KINETIC_OUTPUT_DIR.
+        debug: Wait for a debugger before the function begins.
+        deadline: How long the function may run: seconds, or a text such as "10m". Falls back to KINETIC_DEADLINE, then
+            like the accelerator.
+        resources: What it asks for of a machine: {"cpu": 4, "memory": "16Gi", "disk": "100Gi", "shm": "8Gi"}, or the
+            text "cpu=4,memory=16Gi". Falls back to KINETIC_RESOURCES, then like the accelerator.
+        retries: How many more times a job that failed is tried. Falls back to KINETIC_RETRIES, then like the
+            accelerator.
+
+    Returns:
+        A decorator.
+
+    Raises:
+        OptionError: A value that cannot work (also a ValueError), or of the wrong type (also a TypeError).
+    """
+    if callable(accelerator):
+        raise OptionTypeError(
+            "@kinetic.run is used without parentheses",
+            why=f"it received the function {getattr(accelerator, '__name__', accelerator)!r} as its accelerator",
+            next="write @kinetic.run() or @kinetic.run(accelerator=…)",
+        )
+    options = Options.checked(
+        accelerator=accelerator,
+        container_image=container_image,
+        base_image_repo=base_image_repo,
+        zone=zone,
+        project=project,
+        capture_env_vars=capture_env_vars,
+        cluster=cluster,
+        backend=backend,
+        namespace=namespace,
+        volumes=volumes,
+        spot=spot,
+        output_dir=output_dir,
+        debug=debug,
+        deadline=deadline,
+        resources=resources,
+        retries=retries,
+    )
+
+    @tracebacks.hides_frames
+    def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
+        check_callable(function)
+        return RemoteCallable(function, options)
+
+    return decorate

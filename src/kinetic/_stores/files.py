@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kinetic._stores.protocol import HIDDEN, SCRATCH, Entry, Source, check_key, check_prefix, is_hidden
-from kinetic._wire import descriptors, folders
+from kinetic._wire import folders
+from kinetic._wire import folders as wire_folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
@@ -69,7 +70,7 @@ class FileStore:
         folder = self.root / SCRATCH
         with _translated_errors(SCRATCH, writing=True):
             folders.make(self.root)
-            with descriptors.folder(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
+            with wire_folders.opened(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
         return folder
 
@@ -99,7 +100,7 @@ class FileStore:
         """Return a descriptor of an object's file; see LocalStore."""
         with _translated_errors(key):
             check_key(key)
-            return descriptors.open_file(self.root, key)
+            return wire_folders.open_file(self.root, key)
 
     def fetch(self, key: str, to: os.PathLike[str]) -> None:
         """Copy an object into a local file; see the protocol."""
@@ -123,7 +124,7 @@ class FileStore:
         with _translated_errors(key):
             check_key(key)
             try:
-                about = descriptors.about(self.root, key)
+                about = wire_folders.lstat(self.root, key)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return Entry(key, about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
@@ -134,8 +135,8 @@ class FileStore:
             return False
         with _translated_errors(key, writing=True):
             try:
-                with descriptors.above(self.root, key) as folder:
-                    os.utime(descriptors.name_of(key), dir_fd=folder, follow_symlinks=False)
+                with wire_folders.opened_parent(self.root, key) as folder:
+                    os.utime(wire_folders.name_of(key), dir_fd=folder, follow_symlinks=False)
             except (FileNotFoundError, NotADirectoryError):  # deleted between the two
                 return False
         return True
@@ -153,7 +154,7 @@ class FileStore:
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
                 )
-            with descriptors.folder(self.root, prefix) as folder, os.scandir(folder) as items:
+            with wire_folders.opened(self.root, prefix) as folder, os.scandir(folder) as items:
                 found = [item.name for item in items if item.is_dir(follow_symlinks=False)]
             yield from sorted(name for name in found if prefix or name not in HIDDEN)
 
@@ -162,7 +163,7 @@ class FileStore:
         with _translated_errors(prefix):
             if prefix.endswith("/"):
                 check_prefix(prefix)
-                count = descriptors.remove(self.root, prefix)
+                count = wire_folders.remove(self.root, prefix)
                 self._known_folders.clear()
             else:
                 count = self._delete_one(prefix)
@@ -176,15 +177,15 @@ class FileStore:
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
         with _translated_errors(prefix):
-            for key, about in descriptors.walk(self.root, prefix, after):
+            for key, about in wire_folders.walk(self.root, prefix, after):
                 if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
                     yield Entry(key, about.st_size, about.st_mtime)
 
     def _delete_one(self, key: str) -> int:
         check_key(key)
-        name = descriptors.name_of(key)
+        name = wire_folders.name_of(key)
         try:
-            with descriptors.above(self.root, key) as folder:
+            with wire_folders.opened_parent(self.root, key) as folder:
                 try:
                     os.unlink(name, dir_fd=folder)
                 except (IsADirectoryError, PermissionError):  # Linux says the first of a folder, macOS the second
@@ -200,8 +201,8 @@ class FileStore:
         folder = key.rstrip("/").rpartition("/")[0]
         while folder:
             try:
-                with descriptors.above(self.root, folder) as above:
-                    os.rmdir(descriptors.name_of(folder), dir_fd=above)
+                with wire_folders.opened_parent(self.root, folder) as above:
+                    os.rmdir(wire_folders.name_of(folder), dir_fd=above)
             except OSError:  # not empty, or gone already
                 return
             self._known_folders.discard(f"{self.root}/{folder}")
@@ -232,8 +233,8 @@ class FileStore:
     def _create(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            with descriptors.folder(self.root, SCRATCH) as folder:
-                return os.open(descriptors.name_of(path), flags, 0o600, dir_fd=folder)
+            with wire_folders.opened(self.root, SCRATCH) as folder:
+                return os.open(wire_folders.name_of(path), flags, 0o600, dir_fd=folder)
         except FileNotFoundError:
             self.scratch()
             return os.open(path, flags, 0o600)
@@ -253,7 +254,7 @@ class FileStore:
         make, left = None, _ATTEMPTS
         while True:
             try:
-                with descriptors.folder(self.root, inside, make=make) as at:  # refused where a link leads out
+                with wire_folders.opened(self.root, inside, make=make) as at:  # refused where a link leads out
                     return self._into_place(scratch, name, at, if_absent=if_absent)
             except FileNotFoundError:
                 left -= 1

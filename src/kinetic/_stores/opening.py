@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._stores.addresses import CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:

@@ -196,7 +196,7 @@ def is_hidden(key: str) -> bool:
 
 
 PROBE = f"{RESERVED_FOLDER}/probe-1"
-PAGE = b"kinetic asks here whether this service creates objects only where none is. Safe to delete.\n"
+PROBE_CONTENT = b"kinetic asks here whether this service creates objects only where none is. Safe to delete.\n"
 
 _proven: set[str] = set()
 _proven_lock = threading.Lock()
@@ -213,14 +213,14 @@ def check_conditional_writes(store: Store) -> None:
     """
     if store.url.startswith(("file://", "memory://")) or store.url in _proven:
         return
-    created = store.put(PROBE, PAGE, if_absent=True) and store.put(PROBE, PAGE, if_absent=True)
+    created = store.put(PROBE, PROBE_CONTENT, if_absent=True) and store.put(PROBE, PROBE_CONTENT, if_absent=True)
     if created:
-        raise conditions_ignored(store.url, "an object was created a second time under the same key")
+        raise unconditional_store_error(store.url, "an object was created a second time under the same key")
     with _proven_lock:
         _proven.add(store.url)
 
 
-def conditions_ignored(url: str, why: str) -> StoreError:
+def unconditional_store_error(url: str, why: str) -> StoreError:
     """Say that a store cannot be used."""
     return StoreError(
         f"{url} ignores conditional writes, so results in it could be lost",
@@ -228,3 +228,68 @@ def conditions_ignored(url: str, why: str) -> StoreError:
         next="use a service that honours If-None-Match (Amazon S3, Cloud Storage, MinIO and Ceph of 2024 or later)",
         code="store-unconditional",
     )
+
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
+
+# What stores read of the environment. A job that is to reach the same store needs the same variables.
+CREDENTIAL_VARIABLES = (
+    # Cloud Storage, as Google's own clients name them, and as obstore does
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SERVICE_ACCOUNT_PATH", "STORAGE_EMULATOR_HOST", "GCE_METADATA_HOST", "GCE_METADATA_IP",
+    "GCE_METADATA_ROOT",
+    # S3
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONFIG_FILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+    "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ENDPOINT_URL_STS",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT",
+)  # fmt: skip
+
+# Those of them that say where a store is, and nothing about who we are: whoever can read pods may read them.
+PUBLIC_VARIABLES = (
+    "STORAGE_EMULATOR_HOST", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+)  # fmt: skip
+
+
+class Address(NamedTuple):
+    """Where a store in the cloud lies.
+
+    Attributes:
+        scheme: "gs" or "s3".
+        bucket: Its name.
+        prefix: Empty, or ends in "/".
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The address in its one spelling."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+def parse_address(url: str) -> Address:
+    """Take ``gs://bucket/prefix`` or ``s3://bucket/prefix`` apart.
+
+    Raises:
+        OptionError: It has no bucket, or a prefix that no key could start with.
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} stands where the bucket's name belongs")
+    prefix = prefix.strip("/")
+    if prefix:
+        check_key(prefix)
+    return Address(scheme, bucket, prefix and prefix + "/")
+
+
+def google_emulator() -> str | None:
+    """Return the address of the emulator that Google's clients would use, or None for the real service."""
+    host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if not host:
+        return None
+    return host if "://" in host else f"http://{host}"

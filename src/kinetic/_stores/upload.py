@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kinetic._stores import store_errors
+from kinetic._stores import obstore_client
 from kinetic._stores.obstore_client import ObstoreClient, is_ambiguous, is_transient, names_no_bucket
 from kinetic._stores.protocol import SCRATCH, Source
 from kinetic.errors import StoreError
@@ -221,9 +221,11 @@ class Uploader:
         except AlreadyExistsError:
             self._copies_conditionally = True
             return
-        from kinetic._stores.protocol import conditions_ignored
+        from kinetic._stores.protocol import unconditional_store_error
 
-        raise conditions_ignored(self._service.address.url, "a copy replaced an object that it should have left alone")
+        raise unconditional_store_error(
+            self._service.address.url, "a copy replaced an object that it should have left alone"
+        )
 
     # ----------------------------------------------------------------------------------------------------------- parts
 
@@ -248,7 +250,7 @@ class Uploader:
                 if self._writer(key) == me:  # complete, and only the answer did not come
                     return
                 if not body.again or attempt == service.retry.attempts - 1:
-                    raise store_errors.unreachable(service.address, key, error) from None
+                    raise obstore_client.unreachable(service.address, key, error) from None
             service.retry.pause(attempt)
 
     # ------------------------------------------------------------------------------------------------------------- age

@@ -14,8 +14,8 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 
 NAME = "kinetic-jobs"
-STRANGER = "kinetic"
-NAMES = frozenset({NAME, STRANGER})
+FOREIGN_NAME = "kinetic"
+NAMES = frozenset({NAME, FOREIGN_NAME})
 # What our extras bring that a job, too, can need; the rest of them serves clients only.
 EXTRAS_OF_JOBS = {"debug": "debugpy>=1.8", "hf": "datasets>=3"}
 
@@ -26,7 +26,7 @@ _OURS = b"kinetic._cli.main"  # stands in the entry points of every release of o
 _METADATA = re.compile(r"kinetic-(?P<version>[^-]+)(?:-py[0-9.]+)?\.(?:dist|egg)-info", re.IGNORECASE)
 
 
-def overriding(environ: dict[str, str], file: str) -> dict[str, str]:
+def with_overrides(environ: dict[str, str], file: str) -> dict[str, str]:
     """Return variables with which uv leaves our names out, even where a dependency of a dependency wants them.
 
     Args:
@@ -36,7 +36,7 @@ def overriding(environ: dict[str, str], file: str) -> dict[str, str]:
     return {**environ, "UV_OVERRIDE": " ".join(filter(None, (environ.get("UV_OVERRIDE"), file)))}
 
 
-def stranger(folders: Iterable[str]) -> str:
+def foreign_distribution(folders: Iterable[str]) -> str:
     """Return the name, version and place of a distribution ``kinetic`` that is not ours, or "".
 
     Args:
@@ -50,7 +50,7 @@ def stranger(folders: Iterable[str]) -> str:
         for name in sorted(names):
             found = _METADATA.fullmatch(name)
             if found and not _is_ours(os.path.join(folder, name)):
-                return f"{STRANGER} {found['version']} in {folder}"
+                return f"{FOREIGN_NAME} {found['version']} in {folder}"
     return ""
 
 

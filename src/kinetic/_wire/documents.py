@@ -7,14 +7,125 @@ type and range of each field. What it returns is plain, frozen data.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
-from kinetic._wire import seal
 from kinetic.errors import IntegrityError, OptionError
+
+KEY_BYTES = 32
+_TAG = 24  # hexadecimal digits: 96 bits
+
+
+def key_id(key: bytes) -> str:
+    """Name a key without telling it."""
+    return hashlib.sha256(b"kinetic key id" + key).hexdigest()[:16]
+
+
+def check_key_length(size: int, where: str) -> None:
+    """Refuse a key that is not whole: what is sealed with half of one could never be opened.
+
+    Raises:
+        IntegrityError: It has another length.
+    """
+    if size != KEY_BYTES:
+        raise IntegrityError(
+            "the key of this job is damaged",
+            why=f"{where} has {size} bytes instead of {KEY_BYTES}, as after a write to a full disk",
+            next="submit the job again",
+            code="key",
+        )
+
+
+@contextlib.contextmanager
+def temporary_key(path: str | os.PathLike[str], start: int = 0) -> Iterator[bytes]:
+    """Lend a key from its file for a moment, in memory that is overwritten afterwards.
+
+    For a process that is about to fork a worker: nothing of the key may be left in what the worker inherits.
+
+    Raises:
+        IntegrityError: The file is shorter.
+    """
+    key = bytearray(KEY_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.lseek(descriptor, start, os.SEEK_SET)
+        check_key_length(os.readv(descriptor, [key]), str(path))
+        yield cast("bytes", key)  # HMAC takes either; bytes could not be overwritten
+    finally:
+        os.close(descriptor)
+        key[:] = bytes(KEY_BYTES)
+
+
+def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
+    """Derive the key of one job, or of one batch, in one store."""
+    return hmac.digest(key, f"kinetic job {job_id}\0{store_url}".encode(), "sha256")
+
+
+def seal_purpose(kind: str, at: str) -> str:
+    """Return what a seal is for: a kind of page, at one place of a store."""
+    return f"{kind}\0{at}"
+
+
+def sealed_name(stem: str, word: str, key: bytes) -> str:
+    """Return the name of a key that says something by being there: its seal is part of the name.
+
+    A listing of a thousand such names can be verified without reading a single object.
+    """
+    return f"{stem}.{word}.{_tag(stem, word, key)}"
+
+
+def _tag(stem: str, word: str, key: bytes) -> str:
+    return hmac.digest(key, f"mark\0{stem}\0{word}".encode(), "sha256").hex()[:_TAG]
+
+
+def with_seal(fields: dict[str, Any], key: bytes, purpose: str) -> dict[str, Any]:
+    """Return the fields with their seal in ``mac``."""
+    return {**fields, "mac": _mac(fields, key, purpose)}
+
+
+def has_seal(fields: dict[str, Any], key: bytes, purpose: str) -> bool:
+    """Say whether the seal of these fields is right."""
+    mac = fields.get("mac")
+    return isinstance(mac, str) and mac.isascii() and hmac.compare_digest(mac, _mac(fields, key, purpose))
+
+
+def check_seal(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) -> None:
+    """Refuse a page whose seal is wrong.
+
+    Args:
+        fields: Of the page.
+        key: The key that it must be sealed with; None only when the user said to trust the store.
+        purpose: What the page was sealed for.
+        what: What the page is, for humans.
+
+    Raises:
+        IntegrityError: The seal is wrong.
+    """
+    if key is not None and not has_seal(fields, key, purpose):
+        raise IntegrityError(
+            f"{what} carries a wrong seal",
+            why="it was written or changed by somebody who does not hold this namespace's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it all the same",
+            code="seal",
+        )
+
+
+def canonical_json(fields: dict[str, Any]) -> bytes:
+    """Write fields as JSON: sorted names and no spaces, so that equal fields are equal bytes."""
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _mac(fields: dict[str, Any], key: bytes, purpose: str) -> str:
+    page = canonical_json({name: value for name, value in fields.items() if name != "mac"})
+    return hmac.digest(key, purpose.encode() + b"\0" + page, "sha256").hex()
+
 
 SCHEMA = 3  # version N reads N and N-1; before the first release there was 1, whose seals were bound to less
 MOST_BYTES = 64 << 20  # of any page, unless its kind says less
@@ -74,10 +185,10 @@ def open_page(kind: PageKind[T], store: Readable, at: str, key: bytes | None) ->
         KeyMissingError: There is none.
         IntegrityError: It is too long, damaged, of another version, or its seal is wrong.
     """
-    return verified(kind, claimed(kind, store, at), at, key)
+    return verify(kind, read_unverified(kind, store, at), at, key)
 
 
-def claimed(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
+def read_unverified(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
     """Read a page without believing it: for what its seal must be looked up by.
 
     Raises:
@@ -88,13 +199,13 @@ def claimed(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
     return read(fetch(store, at, kind.most_bytes, what), what, most_bytes=kind.most_bytes)
 
 
-def verified(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) -> T:
+def verify(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) -> T:
     """Return what a page says, once its seal and each of its fields are right; see ``open_page``."""
-    seal.check(page, key, seal.bound(kind.name, at), kind.at(at))
+    check_seal(page, key, seal_purpose(kind.name, at), kind.at(at))
     return kind.build(page, kind.at(at))
 
 
-def sealed(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
+def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
     """Write a page as ``open_page`` reads it; what could not be read again is not written.
 
     Raises:
@@ -105,7 +216,7 @@ def sealed(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> by
         kind.build(page, kind.what)
     except IntegrityError as error:
         raise OptionError(f"{kind.what} cannot be written", why=error.why, code="page") from None
-    return write(seal.sealed(page, key, seal.bound(kind.name, at)))
+    return write(with_seal(page, key, seal_purpose(kind.name, at)))
 
 
 def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
@@ -122,7 +233,7 @@ def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
 
 def write(fields: dict[str, Any]) -> bytes:
     """Write a page: equal pages are equal bytes."""
-    return seal.text_of(fields)
+    return canonical_json(fields)
 
 
 def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:

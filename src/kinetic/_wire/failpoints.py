@@ -33,7 +33,7 @@ CANCELLER = (
     "canceller:stopped",
     "canceller:tombstone-written",
 )
-KEEPER = (
+SUPERVISOR = (
     "keeper:alive",  # it holds its life lock
     "keeper:registered",
     "keeper:claimed",
@@ -69,7 +69,7 @@ OBSERVER = (
     "observer:sealed",
     "observer:settled",
 )
-SINGLE = CLIENT + CANCELLER + KEEPER + WORKER + OBSERVER
+SINGLE = CLIENT + CANCELLER + SUPERVISOR + WORKER + OBSERVER
 BATCH = (
     "driver:inputs-written",
     "driver:order-written",

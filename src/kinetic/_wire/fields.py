@@ -59,7 +59,7 @@ def sha256(value: object) -> str:
     return _digest(value)
 
 
-def whole(least: int, most: int) -> Reader[int]:
+def integer(least: int, most: int) -> Reader[int]:
     """Read a whole number within a range."""
 
     def read(value: object) -> int:
@@ -85,14 +85,14 @@ def number(least: float, most: float) -> Reader[float]:
     return read
 
 
-def flag(value: object) -> bool:
+def boolean(value: object) -> bool:
     """Read true or false."""
     if not isinstance(value, bool):
         raise FieldError(f"must be true or false, not {shown(value)}")
     return value
 
 
-def maybe(reader: Reader[T]) -> Reader[T | None]:
+def optional(reader: Reader[T]) -> Reader[T | None]:
     """Read what may be null."""
     return lambda value: None if value is None else reader(value)
 
@@ -141,7 +141,7 @@ def map_of(reader: Reader[T], most: int, name: Reader[str] | None = None) -> Rea
     return read
 
 
-def part(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Reader[T]:
+def nested(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Reader[T]:
     """Read an object within a page into its dataclass."""
 
     def read(value: object) -> T:
@@ -152,7 +152,7 @@ def part(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Reader[T]:
     return read
 
 
-def some(readers: Mapping[str, Reader[Any]], required: Iterable[str] = ()) -> Reader[dict[str, Any]]:
+def known_fields(readers: Mapping[str, Reader[Any]], required: Iterable[str] = ()) -> Reader[dict[str, Any]]:
     """Read an object of which some fields are known; the others are passed over."""
 
     def read(value: object) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def some(readers: Mapping[str, Reader[Any]], required: Iterable[str] = ()) -> Re
     return read
 
 
-def anything(value: object) -> Any:
+def any_value(value: object) -> Any:
     """Read any JSON value: the page's own limits of size and depth hold for it."""
     return value
 
@@ -193,12 +193,12 @@ def checked(
         IntegrityError: One cannot, or one that is required is missing.
     """
     try:
-        return some(readers, required)(page)
+        return known_fields(readers, required)(page)
     except FieldError as error:
         raise IntegrityError(f"{what} is damaged", why=str(error), code="page") from None
 
 
-def take(reader: Reader[T], value: object, what: str) -> T:
+def read_one(reader: Reader[T], value: object, what: str) -> T:
     """Read a single value.
 
     Raises:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from kinetic._wire import documents, fields, keys, seal
+from kinetic._wire import documents, fields, keys
 from kinetic.errors import RunnerError
 
 PORT = 5678  # in a pod, and debugpy's own default; on a machine each server takes a free one
@@ -33,7 +38,7 @@ def page_key(token: str) -> bytes:
 
 def mark_begun(job_id: str, attempt: int, key: bytes) -> str:
     """Return the key whose presence says that a debugger came to a host of a slice, so the others need not wait."""
-    return seal.mark(keys.debug_begun(job_id, attempt), "begun", key)
+    return documents.sealed_name(keys.debug_begun(job_id, attempt), "begun", key)
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,9 @@ class DebugPage:
 
     def sealed(self, at: str, key: bytes) -> bytes:
         """Write the page for its place in a store, sealed with ``page_key``."""
-        return documents.sealed(DEBUG, asdict(self), at, key)
+        return documents.seal_page(DEBUG, asdict(self), at, key)
 
-    def is_of_an_older_pod(self, name: str) -> bool:
+    def is_from_older_pod(self, name: str) -> bool:
         """Say whether the pod of this name has taken the place of the one that wrote the page.
 
         The names of a job's pods differ in their last part. Those of a slice call their machine by their place in it.
@@ -91,10 +96,10 @@ def _pair(value: object) -> tuple[str, ...]:
 _folders = fields.list_of(fields.text(fields.PATH), 2)
 MOST_BYTES = 1 << 20
 _PAGE_READERS = {
-    "port": fields.whole(1, 65535),
+    "port": fields.integer(1, 65535),
     "state": fields.one_of(WAITING, ATTACHED, OVER),
     "until": fields.number(0, fields.SECONDS),
-    "pid": fields.whole(0, 1 << 31),
+    "pid": fields.integer(0, 1 << 31),
     "roots": fields.list_of(_pair, 1000),
     "pod": fields.text(fields.NAME),
 }
@@ -107,23 +112,77 @@ def _page(page: dict[str, Any], what: str) -> DebugPage:
 DEBUG = documents.PageKind("debug", "the page of a debug server", _page, MOST_BYTES)
 
 
-TROUBLE = 125  # the exit code of a visitor that did not get to see the worker, or could not become the command
-MARK = b"\x1ekinetic-visitor: "  # no text that is meant to be read begins with this byte
+INSPECT_ERROR_EXIT = (
+    125  # the exit code of a visitor that did not get to see the worker, or could not become the command
+)
+ERROR_MARK = b"\x1ekinetic-visitor: "  # no text that is meant to be read begins with this byte
 _FIELDS = ("what", "why", "next", "code")
 
 
-def line(error: RunnerError) -> bytes:
+def error_line(error: RunnerError) -> bytes:
     """Put what was wrong into a line."""
-    return MARK + json.dumps({name: getattr(error, name) for name in _FIELDS}).encode() + b"\n"
+    return ERROR_MARK + json.dumps({name: getattr(error, name) for name in _FIELDS}).encode() + b"\n"
 
 
-def read_line(text: bytes) -> RunnerError | None:
+def read_error_line(text: bytes) -> RunnerError | None:
     """Return what such a line says; None where it is none: then a command wrote it."""
-    if not text.startswith(MARK):
+    if not text.startswith(ERROR_MARK):
         return None
     try:
-        page = json.loads(text.removeprefix(MARK))
+        page = json.loads(text.removeprefix(ERROR_MARK))
         what, why, next_, code = (page[name] for name in _FIELDS)
     except (ValueError, KeyError, TypeError):
         return None
     return RunnerError(str(what), why=why, next=next_, code=code)
+
+
+_TABLES = ("tcp", "tcp6")  # a client of ::ffff:127.0.0.1 is in the second one
+_ESTABLISHED = "01"  # in other states the kernel no longer names the owner, and shows 0
+_LSOF_SECONDS = 5.0
+
+
+def is_own_peer(connection: socket.socket) -> bool:
+    """Return whether the process at the other end runs as our user, or as root.
+
+    False also where nothing says who it is: what cannot be known is not let in.
+
+    Args:
+        connection: An accepted TCP connection over IPv4.
+    """
+    try:
+        ours, theirs = connection.getsockname()[:2], connection.getpeername()[:2]
+    except OSError:  # it is gone already
+        return False
+    if Path("/proc/net/tcp").exists():
+        return _socket_owner(theirs, ours) in {os.geteuid(), 0}
+    return _is_seen_by_lsof(theirs[1], ours[1])
+
+
+def _socket_owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
+    """Return the user who holds the socket that is bound to ``local`` and connected to ``remote``."""
+    wanted = (_hexadecimal(*local), _hexadecimal(*remote))
+    for table in _TABLES:
+        try:
+            rows = Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]
+        except OSError:  # a kernel without IPv6
+            continue
+        for row in rows:
+            fields = row.split()
+            if fields[3] == _ESTABLISHED and all(map(str.endswith, fields[1:3], wanted)):
+                return int(fields[7])
+    return None
+
+
+def _hexadecimal(address: str, port: int) -> str:
+    """Write an address as the kernel's table does: the four bytes in the machine's order, then the port."""
+    return f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
+
+
+def _is_seen_by_lsof(their_port: int, our_port: int) -> bool:
+    """Ask lsof, which shows the sockets of our own user without further rights; macOS brings it."""
+    command = ["lsof", "-nP", "-a", f"-u{os.geteuid()}", f"-iTCP@127.0.0.1:{their_port}", "-sTCP:ESTABLISHED", "-Fn"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LSOF_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return f"n127.0.0.1:{their_port}->127.0.0.1:{our_port}" in done.stdout.splitlines()

@@ -10,7 +10,7 @@ import base64
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from kinetic._wire import digests, documents, fields, keys, names
+from kinetic._wire import digests, documents, fields, keys
 from kinetic.errors import IntegrityError
 
 Kind = Literal["shipped", "object", "prefix", "hf", "view"]
@@ -70,15 +70,15 @@ _REFERENCE_READERS = {
     "uri": fields.text(fields.PATH),
     "path": fields.text(fields.PATH),
     "name": fields.text(fields.LINE),
-    "is_dir": fields.flag,
+    "is_dir": fields.boolean,
     "hash": fields.text(fields.NAME),
     "manifest": fields.text(fields.NAME),
     "mount": fields.text(fields.PATH),
-    "fuse": fields.flag,
-    "writable": fields.flag,
-    "trust": fields.flag,
+    "fuse": fields.boolean,
+    "writable": fields.boolean,
+    "trust": fields.boolean,
 }
-REF = fields.part(DataRef, _REFERENCE_READERS)
+REF = fields.nested(DataRef, _REFERENCE_READERS)
 
 
 INLINE_BYTES = 16_384  # what is smaller travels inside the Order: one object less to write and to fetch
@@ -223,7 +223,7 @@ class Order:
         """Stem of the key that tells of a batch's child how it ended; "" for a job of its own."""
         return keys.mark(self.group, self.index, self.group_attempt) if self.index is not None else ""
 
-    def placed_early(self) -> list[dict[str, Any]] | None:
+    def data_to_mount(self) -> list[dict[str, Any]] | None:
         """Return what a job reads, if any of it needs a mount: mounts are made before the worker opens any store.
 
         A store in the cloud brings threads, and a process with threads cannot enter a place of its own.
@@ -274,45 +274,45 @@ def read(store: documents.Readable, key: str, sha256: str) -> Order:
 
 
 _REFS = fields.list_of(REF, 100_000)
-ARTIFACT = fields.part(
+ARTIFACT = fields.nested(
     Artifact,
     {
         "sha256": fields.sha256,
-        "size": fields.whole(0, fields.BYTES),
+        "size": fields.integer(0, fields.BYTES),
         "key": fields.text(fields.LINE),
         "inline": fields.text(2 * INLINE_BYTES),
-        "start": fields.whole(0, fields.BYTES),
+        "start": fields.integer(0, fields.BYTES),
     },
 )
 _CHILD = {
-    "job_id": names.JOB_ID,
-    "index": names.INDEX,
-    "attempt": names.ATTEMPT,
+    "job_id": keys.JOB_ID,
+    "index": keys.INDEX,
+    "attempt": keys.ATTEMPT,
     "arguments": ARTIFACT,
     "data": _REFS,
     "output_dir": fields.text(fields.PATH),
 }
 _READERS = {
-    "job_id": names.JOB_ID_OR_NONE,
+    "job_id": keys.JOB_ID_OR_NONE,
     "function_name": fields.text(),
     "function": ARTIFACT,
     "arguments": ARTIFACT,
     "tree": fields.text(64),
     "packs": fields.list_of(fields.sha256, 1_000_000),
-    "plan": fields.map_of(fields.anything, 64),
+    "plan": fields.map_of(fields.any_value, 64),
     "script": fields.text(fields.PATH),
     "environment": fields.list_of(fields.text(), 100_000),
     "output_dir": fields.text(fields.PATH),
     "accelerator": fields.text(fields.NAME),
-    "hosts": fields.whole(1, 100_000),
-    "deadline": fields.maybe(fields.number(0, fields.SECONDS)),
+    "hosts": fields.integer(1, 100_000),
+    "deadline": fields.optional(fields.number(0, fields.SECONDS)),
     "fingerprint": fields.map_of(fields.text(), 64),
-    "debug": fields.maybe(fields.number(0, fields.SECONDS)),
+    "debug": fields.optional(fields.number(0, fields.SECONDS)),
     "data": _REFS,
-    "group": names.GROUP_ID_OR_NONE,
-    "index": fields.maybe(names.INDEX),
-    "group_attempt": names.ATTEMPT,
-    "cpu": fields.maybe(fields.number(0, fields.BYTES)),
-    "memory_bytes": fields.maybe(fields.whole(0, fields.BYTES)),
-    "retries": fields.whole(0, fields.BYTES),
+    "group": keys.GROUP_ID_OR_NONE,
+    "index": fields.optional(keys.INDEX),
+    "group_attempt": keys.ATTEMPT,
+    "cpu": fields.optional(fields.number(0, fields.BYTES)),
+    "memory_bytes": fields.optional(fields.integer(0, fields.BYTES)),
+    "retries": fields.integer(0, fields.BYTES),
 }

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from kinetic._wire.order import Order
 
 CHECKPOINTS = "checkpoints"
-HERE = "outputs"  # below the current folder: where a function writes outside of a job, unless somebody says otherwise
-SIGN = ".gitignore"
-_SIGNED = "# made by kinetic.output_dir(), for what functions write outside of jobs\n*\n"
+DEFAULT_FOLDER = (
+    "outputs"  # below the current folder: where a function writes outside of a job, unless somebody says otherwise
+)
+MARKER = ".gitignore"
+_MARKER_TEXT = "# made by kinetic.output_dir(), for what functions write outside of jobs\n*\n"
 _ONE_SLASH = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of "gs://bucket"
 
 
@@ -47,13 +49,13 @@ def address(written: str) -> str:
     return os.path.abspath(os.path.expanduser(written.removeprefix("file://")))
 
 
-def chosen(argument: str | None, environ: Mapping[str, str]) -> str:
+def resolve(argument: str | None, environ: Mapping[str, str]) -> str:
     """Return the output directory that a user chose for a job: the argument, else KINETIC_OUTPUT_DIR; "" for none."""
     said = argument or environ.get("KINETIC_OUTPUT_DIR")
     return address(said) if said else ""
 
 
-def folder_of(output_dir: str) -> str:
+def local_folder(output_dir: str) -> str:
     """Return the local folder that an address stands for, or "" when it lies elsewhere."""
     path = output_dir.removeprefix("file://")
     return path if path.startswith("/") else ""
@@ -78,24 +80,24 @@ def checkpoints_of(order: Order) -> str:
     return checkpoint_dir(order.output_dir, order.group, order.index)
 
 
-def make(output_dir: str) -> str:
+def make_folder(output_dir: str) -> str:
     """Make the folder if it is a local one, and return the address: a function may write there at once."""
-    if folder := folder_of(output_dir):
+    if folder := local_folder(output_dir):
         os.makedirs(folder, exist_ok=True)  # as the user's umask has it: what lies there is the user's
     return output_dir
 
 
-def make_here() -> str:
+def make_default_folder() -> str:
     """Make the folder below the current one, with a sign in it that keeps it out of git and of this project's jobs."""
-    folder = os.path.abspath(HERE)
+    folder = os.path.abspath(DEFAULT_FOLDER)
     if not os.path.isdir(folder):
         os.mkdir(folder)
-        with open(os.path.join(folder, SIGN), "w") as sign:  # plain: the user's own folder
-            sign.write(_SIGNED)
+        with open(os.path.join(folder, MARKER), "w") as sign:  # plain: the user's own folder
+            sign.write(_MARKER_TEXT)
     return folder
 
 
-def not_shipped(output_dir: str, needed: Iterable[str]) -> list[Path]:
+def excluded_folders(output_dir: str, needed: Iterable[str]) -> list[Path]:
     """Name the folders of outputs that a project may hold: what jobs wrote does not travel with the next job.
 
     Args:
@@ -104,15 +106,15 @@ def not_shipped(output_dir: str, needed: Iterable[str]) -> list[Path]:
     """
     from pathlib import Path  # only for a client; a job that asks for its folder need not load it
 
-    here = os.path.abspath(HERE)
-    found = [folder_of(output_dir), here if _is_signed(here) else ""]
+    here = os.path.abspath(DEFAULT_FOLDER)
+    found = [local_folder(output_dir), here if _has_marker(here) else ""]
     starts = [f"{folder}/" for folder in needed]
     return [Path(folder) for folder in found if folder and not any(each.startswith(f"{folder}/") for each in starts)]
 
 
-def _is_signed(folder: str) -> bool:
+def _has_marker(folder: str) -> bool:
     try:
-        with open(os.path.join(folder, SIGN)) as sign:  # plain
-            return sign.read() == _SIGNED
+        with open(os.path.join(folder, MARKER)) as sign:  # plain
+            return sign.read() == _MARKER_TEXT
     except (OSError, ValueError):
         return False

@@ -18,7 +18,7 @@ import re
 from typing import NamedTuple
 
 _WORD = b"kinetic|"
-SAID = "kinetic| "  # a line of the runner begins so
+RUNNER_PREFIX = "kinetic| "  # a line of the runner begins so
 VERDICT = "the verdict is in the store"  # such a line goes on so once there is one
 LEFT_OUT = "left out here: "  # and so where bytes of the log are missing
 
@@ -44,13 +44,13 @@ class Claim(NamedTuple):
     host: int
 
 
-def said(text: str) -> bytes:
+def runner_lines(text: str) -> bytes:
     """Return what the runner says, each line marked."""
-    lines = "".join(f"{SAID}{line}\n" for line in text.split("\n"))
+    lines = "".join(f"{RUNNER_PREFIX}{line}\n" for line in text.split("\n"))
     return lines.encode(errors="backslashreplace")
 
 
-def claimed(claim: Claim, hosts: int) -> str:
+def claim_line(claim: Claim, hosts: int) -> str:
     """Return the words by which a reader knows whose log follows."""
     return f"attempt {claim.attempt} of {claim.job_id}, host {claim.host} of {hosts}\r"
 
@@ -153,7 +153,7 @@ class Reader:
         line, end, rest = data.partition(b"\n")
         if not end:
             return None
-        text = line.removeprefix(SAID.encode())
+        text = line.removeprefix(RUNNER_PREFIX.encode())
         self.has_verdict = self.has_verdict or text.startswith(VERDICT.encode())
         self.is_lost = text.startswith(LEFT_OUT.encode())
         return rest

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kinetic._wire import digests, documents, fields, keys, names
+from kinetic._wire import digests, documents, fields, keys
 from kinetic._wire.order import REF, Artifact, Child, DataRef
 from kinetic.errors import IntegrityError
 
@@ -61,7 +61,7 @@ def plain(job: JobRecord) -> dict[str, Any]:
 
 _NAME, _LINE = fields.text(fields.NAME), fields.text()
 HANDLE: dict[str, fields.Reader[Any]] = {
-    "job_id": names.JOB_ID,
+    "job_id": keys.JOB_ID,
     "backend": _NAME,
     "project": _LINE,
     "cluster_name": _LINE,
@@ -74,16 +74,16 @@ HANDLE: dict[str, fields.Reader[Any]] = {
     "func_name": _LINE,
     "display_name": fields.text(fields.PATH),
     "created_at": _NAME,
-    "group_id": fields.maybe(names.GROUP_ID),
-    "group_kind": fields.maybe(_NAME),
-    "group_index": fields.maybe(names.INDEX),
-    "group_attempt": fields.maybe(names.ATTEMPT),
-    "debug": fields.flag,
-    "store": fields.maybe(fields.text(fields.PATH)),
-    "context": fields.maybe(_LINE),
-    "host": fields.maybe(_NAME),
-    "key_id": fields.maybe(_NAME),
-    "output_dir": fields.maybe(fields.text(fields.PATH)),
+    "group_id": fields.optional(keys.GROUP_ID),
+    "group_kind": fields.optional(_NAME),
+    "group_index": fields.optional(keys.INDEX),
+    "group_attempt": fields.optional(keys.ATTEMPT),
+    "debug": fields.boolean,
+    "store": fields.optional(fields.text(fields.PATH)),
+    "context": fields.optional(_LINE),
+    "host": fields.optional(_NAME),
+    "key_id": fields.optional(_NAME),
+    "output_dir": fields.optional(fields.text(fields.PATH)),
 }
 # Of every handle; a child of a batch adds its own to what all have in common.
 SHARED = (
@@ -92,27 +92,27 @@ SHARED = (
 )
 REQUIRED = (*SHARED, "job_id", "k8s_name", "display_name")
 _LOG = {
-    "attempt": names.ATTEMPT,
-    "host": fields.whole(0, 100_000),
-    "size_bytes": fields.whole(0, fields.BYTES),
+    "attempt": keys.ATTEMPT,
+    "host": fields.integer(0, 100_000),
+    "size_bytes": fields.integer(0, fields.BYTES),
     "sha256": fields.sha256,
-    "changed": fields.flag,
+    "changed": fields.boolean,
 }
-_TIME = fields.maybe(fields.number(0, fields.SECONDS))
+_TIME = fields.optional(fields.number(0, fields.SECONDS))
 _PAST = {
     **HANDLE,
     "status": _NAME,
-    "emulation": fields.maybe(_NAME),
+    "emulation": fields.optional(_NAME),
     "reason": _LINE,
     "created": _TIME,
     "started": _TIME,
     "ended": _TIME,
     "removed": _TIME,
     "collected": _TIME,
-    "attempts": fields.whole(0, names.MOST_ATTEMPTS),
-    "artifacts_removed": fields.flag,
-    "resource_removed": fields.flag,
-    "logs": fields.array_of(fields.some(_LOG, ("attempt", "host", "size_bytes")), 100_000),
+    "attempts": fields.integer(0, keys.MOST_ATTEMPTS),
+    "artifacts_removed": fields.boolean,
+    "resource_removed": fields.boolean,
+    "logs": fields.array_of(fields.known_fields(_LOG, ("attempt", "host", "size_bytes")), 100_000),
 }
 
 
@@ -182,7 +182,7 @@ class Group:
 
     def child_id(self, index: int, attempt: int) -> str:
         """Return the id of one child's attempt."""
-        return names.child_id(self.slug, self.submit_fn_name, self.group_id, self.created, index, attempt)
+        return keys.child_id(self.slug, self.submit_fn_name, self.group_id, self.created, index, attempt)
 
     @property
     def store(self) -> str:
@@ -191,8 +191,8 @@ class Group:
 
     def to_bytes(self, key: bytes) -> bytes:
         """Write the page, sealed with the key that is derived for this batch."""
-        page = {**asdict(self), "created_at": names.utc(self.created), "store": self.store}
-        return documents.sealed(MANIFEST, page, keys.group_manifest(self.group_id), key)
+        page = {**asdict(self), "created_at": keys.format_utc(self.created), "store": self.store}
+        return documents.seal_page(MANIFEST, page, keys.group_manifest(self.group_id), key)
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,9 @@ class Table:
             )
         what = "the table of inputs"
         page = documents.parse(data, what, most_bytes=TABLE_BYTES, any_name=True)
-        packs = fields.take(fields.list_of(fields.text(), names.MOST_INPUTS), _of(page, "packs"), what)
-        rows = fields.take(fields.list_of(fields.anything, names.MOST_INPUTS), _of(page, "inputs"), what)
-        return cls(tuple([fields.take(_input_of(packs), row, f"a row of {what}") for row in rows]))
+        packs = fields.read_one(fields.list_of(fields.text(), keys.MOST_INPUTS), _of(page, "packs"), what)
+        rows = fields.read_one(fields.list_of(fields.any_value, keys.MOST_INPUTS), _of(page, "inputs"), what)
+        return cls(tuple([fields.read_one(_input_of(packs), row, f"a row of {what}") for row in rows]))
 
     def addresses(self) -> set[str]:
         """Return where the data of all inputs lies."""
@@ -292,42 +292,42 @@ def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
     """Return what reads a row of the table."""
 
     def read(row: object) -> Input:
-        items = fields.list_of(fields.anything, 6)(row)
+        items = fields.list_of(fields.any_value, 6)(row)
         if len(items) == 2:
             return Input(_SHOWN(items[0]), error=_SHOWN(items[1]))
         if len(items) < 5:
             raise fields.FieldError(f"must have 2, 5 or 6 items, and has {len(items)}")
-        number, start, size = fields.whole(0, len(packs) - 1)(items[1]), _SIZE(items[2]), _SIZE(items[3])
+        number, start, size = fields.integer(0, len(packs) - 1)(items[1]), _SIZE(items[2]), _SIZE(items[3])
         arguments = Artifact(fields.sha256(items[4]), size, key=packs[number], start=start)
         return Input(_SHOWN(items[0]), arguments, _REFS(items[5]) if len(items) == 6 else ())
 
     return read
 
 
-_SHOWN, _SIZE, _REFS = fields.text(fields.TEXT), fields.whole(0, fields.BYTES), fields.list_of(REF, 100_000)
+_SHOWN, _SIZE, _REFS = fields.text(fields.TEXT), fields.integer(0, fields.BYTES), fields.list_of(REF, 100_000)
 TABLE_BYTES, _ROW_BYTES = 4 << 30, 1 << 18  # a row names the data of its input
 _SETTINGS = {
-    "max_concurrent": fields.maybe(fields.whole(1, fields.BYTES)),
-    "retries": fields.whole(0, fields.BYTES),
-    "fail_fast": fields.flag,
-    "cancel_running_on_fail": fields.flag,
+    "max_concurrent": fields.optional(fields.integer(1, fields.BYTES)),
+    "retries": fields.integer(0, fields.BYTES),
+    "fail_fast": fields.boolean,
+    "cancel_running_on_fail": fields.boolean,
 }
 _GROUP_READERS = {
-    "group_id": names.GROUP_ID,
-    "group_name": fields.maybe(fields.text()),
+    "group_id": keys.GROUP_ID,
+    "group_name": fields.optional(fields.text()),
     "tags": fields.map_of(fields.text(), 1000),
     "created": fields.number(0, fields.SECONDS),
-    "total_expected": fields.whole(0, names.MOST_INPUTS),
+    "total_expected": fields.integer(0, keys.MOST_INPUTS),
     "submit_fn_name": fields.text(),
     "slug": fields.text(fields.NAME),
-    "handle": fields.some(HANDLE, (*SHARED, "store")),
-    "more": fields.some({"spot": fields.flag, "machine": fields.text(), "python": fields.text()}),
-    "settings": fields.part(Settings, _SETTINGS),
+    "handle": fields.known_fields(HANDLE, (*SHARED, "store")),
+    "more": fields.known_fields({"spot": fields.boolean, "machine": fields.text(), "python": fields.text()}),
+    "settings": fields.nested(Settings, _SETTINGS),
     "order_sha256": fields.sha256,
     "table_sha256": fields.sha256,
     "outputs": fields.text(fields.PATH),
     "key_id": fields.text(fields.NAME),
-    "spot": fields.flag,
+    "spot": fields.boolean,
     "group_kind": fields.text(fields.NAME),
     "created_at": fields.text(fields.NAME),
 }

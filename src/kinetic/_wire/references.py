@@ -45,7 +45,7 @@ def data(number: int) -> str:
     return _data_paths[number]
 
 
-def put_data(paths: Sequence[str]) -> None:
+def set_data_paths(paths: Sequence[str]) -> None:
     """Say where the data of this job lies, before its arguments are opened."""
     _data_paths[:] = paths
 
@@ -66,7 +66,7 @@ def bound(function: Callable[..., Any], instance: object) -> Callable[..., Any]:
 Where = Literal["value", "set", "key"]
 
 
-class Spot(NamedTuple):
+class Occurrence(NamedTuple):
     """Where one object was found.
 
     Attributes:
@@ -80,7 +80,9 @@ class Spot(NamedTuple):
     where: Where
 
 
-def find(args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callable[[object], bool]) -> Iterator[Spot]:
+def find_objects(
+    args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callable[[object], bool]
+) -> Iterator[Occurrence]:
     """Find every wanted object; an object that is reached in several ways is named by the first."""
     pending: list[tuple[str, object, Where]] = [(f"argument {n}", value, "value") for n, value in enumerate(args)]
     pending += [(f"argument {name!r}", value, "value") for name, value in kwargs.items()]
@@ -91,7 +93,7 @@ def find(args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callab
         if (id(value), where == "value") in seen:
             continue
         if is_wanted(value):
-            yield Spot(position, value, where)
+            yield Occurrence(position, value, where)
         elif _is_container(value):
             pending += reversed(list(_parts(position, value, where)))
         else:
@@ -99,7 +101,7 @@ def find(args: Sequence[object], kwargs: Mapping[str, object], is_wanted: Callab
         seen[id(value), where == "value"] = value
 
 
-def replaced(value: object, swap: Callable[[object], object]) -> Any:
+def replace_leaves(value: object, swap: Callable[[object], object]) -> Any:
     """Return a copy of the containers of a value in which ``swap`` has put something else for some leaves.
 
     Types, shared objects and cycles stay as they are: Python's own pickling does the walk, and every leaf passes it by

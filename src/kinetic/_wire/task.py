@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinetic._wire import documents, fields, names
+from kinetic._wire import documents, fields, keys
 
 FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob
@@ -66,12 +66,12 @@ class PodSettings:
         holds: After the verdict the process stays until it is told to end: for a LeaderWorkerSet, which starts again
             whatever ends.
         removes: Path, in the cluster's API, of what the leader deletes after the verdict; "" for nothing.
-        reaches_with: What must be installed to open the store, where the image lacks it; "" for nothing.
+        store_requirement: What must be installed to open the store, where the image lacks it; "" for nothing.
         runner_sha256: Digest of the zip, for the note.
-        key_at: Where the job's key begins in its file, in bytes.
+        key_offset: Where the job's key begins in its file, in bytes.
         secret: The folder of the mounted Secret.
         last_words: The file for what Kubernetes shall show of a failure.
-        look_seconds: How often a slice of several hosts looks for what its hosts tell.
+        poll_seconds: How often a slice of several hosts looks for what its hosts tell.
         grace_seconds: From the first failure in a slice to the verdict: time for a preempted host to say so.
         patience_seconds: How long the hosts of a slice wait at their beginning for a store that is out of reach.
     """
@@ -81,12 +81,12 @@ class PodSettings:
     most_attempts: int | None = None
     holds: bool = False
     removes: str = ""
-    reaches_with: str = ""
+    store_requirement: str = ""
     runner_sha256: str = ""
-    key_at: int = 0
+    key_offset: int = 0
     secret: str = SECRET_FOLDER
     last_words: str = TERMINATION_LOG
-    look_seconds: float = 5.0
+    poll_seconds: float = 5.0
     grace_seconds: float = 15.0
     patience_seconds: float = 3600.0
 
@@ -250,53 +250,53 @@ class AttemptFiles(_HostFiles):
     suffix: str
 
 
-_PAGES = fields.array_of(fields.map_of(fields.anything, 64), 100_000)
-_PAGE = fields.maybe(fields.map_of(fields.anything, 64))
+_PAGES = fields.array_of(fields.map_of(fields.any_value, 64), 100_000)
+_PAGE = fields.optional(fields.map_of(fields.any_value, 64))
 _SECONDS = fields.number(0, fields.SECONDS)
 POD_READERS = {
     "output_dir": fields.text(fields.PATH),
     "checkpoint_dir": fields.text(fields.PATH),
-    "most_attempts": fields.maybe(fields.whole(0, names.MOST_ATTEMPTS)),
-    "holds": fields.flag,
+    "most_attempts": fields.optional(fields.integer(0, keys.MOST_ATTEMPTS)),
+    "holds": fields.boolean,
     "removes": fields.text(),
-    "reaches_with": fields.text(),
+    "store_requirement": fields.text(),
     "runner_sha256": fields.text(),
-    "key_at": fields.whole(0, fields.BYTES),
+    "key_offset": fields.integer(0, fields.BYTES),
     "secret": fields.text(fields.PATH),
     "last_words": fields.text(fields.PATH),
-    "look_seconds": _SECONDS,
+    "poll_seconds": _SECONDS,
     "grace_seconds": _SECONDS,
     "patience_seconds": _SECONDS,
 }
 READERS = {
-    "job_id": names.JOB_ID,
+    "job_id": keys.JOB_ID,
     "order_sha256": fields.sha256,
     "store_url": fields.text(fields.PATH, least=1),
     "key_id": fields.text(fields.NAME),
     "order_key": fields.text(),
     "child": _PAGE,
     "mark": fields.text(),
-    "hosts": fields.whole(1, 100_000),
+    "hosts": fields.integer(1, 100_000),
     "coordinator": fields.text(),
-    "deadline": fields.maybe(_SECONDS),
+    "deadline": fields.optional(_SECONDS),
     "function": fields.text(),
-    "placed": fields.maybe(_PAGES),
-    "umask": fields.whole(0, 0o777),
-    "retries": fields.whole(0, fields.BYTES),
-    "memory_bytes": fields.maybe(fields.whole(0, fields.BYTES)),
+    "placed": fields.optional(_PAGES),
+    "umask": fields.integer(0, 0o777),
+    "retries": fields.integer(0, fields.BYTES),
+    "memory_bytes": fields.optional(fields.integer(0, fields.BYTES)),
     "kind": fields.text(fields.NAME),
-    "chips": fields.whole(0, 1_000_000),
-    "require_accelerator": fields.flag,
+    "chips": fields.integer(0, 1_000_000),
+    "require_accelerator": fields.boolean,
     "requirements": _PAGE,
     "machine": fields.text(),
     "queued": _PAGE,
-    "pod": fields.maybe(fields.part(PodSettings, POD_READERS)),
+    "pod": fields.optional(fields.nested(PodSettings, POD_READERS)),
     "environment": fields.map_of(fields.text(fields.BYTES), 1_000_000, fields.text(fields.TEXT)),
-    "attempt": names.ATTEMPT,
-    "host": fields.whole(0, 100_000),
+    "attempt": keys.ATTEMPT,
+    "host": fields.integer(0, 100_000),
     "base": fields.text(fields.PATH),
     "suffix": fields.text(fields.NAME),
     "cache": fields.text(fields.PATH),
     "runner": fields.text(fields.PATH),
-    "own_interpreter": fields.flag,
+    "own_interpreter": fields.boolean,
 }

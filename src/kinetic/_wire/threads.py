@@ -15,7 +15,7 @@ VARIABLES = (
 )
 
 
-def begin(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread | None:
+def start(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread | None:
     """Start a thread.
 
     Args:
@@ -35,7 +35,7 @@ def begin(work: Callable[[], object], name: str, *, daemon: bool = True) -> thre
     return thread
 
 
-def variables(cores: float) -> dict[str, str]:
+def thread_count_variables(cores: float) -> dict[str, str]:
     """Return what tells libraries how many threads to start in a job that asked for some cores.
 
     Without it they start one for each core of the machine, and jobs side by side slow each other down.

@@ -15,7 +15,7 @@ from kinetic._config import keyring
 from kinetic._jobs import record
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, seal
+from kinetic._wire import documents, keys
 
 NASTY = "x\nPWNED\r\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b31m\u202eevil\u2066\x7f"
 # Everything that a terminal would obey, in UTF-8; line feeds and tabs are ours.
@@ -181,7 +181,9 @@ def test_a_sealed_record_with_nasty_words_steers_no_terminal(home: Path, kinetic
     handle.image_uri = handle.namespace = handle.zone = handle.created_at = NASTY
     key_id, key = keyring.own_key(home)
     handle.key_id = key_id
-    page = record.to_bytes(handle.to_dict(), {"machine": NASTY, "python": NASTY}, seal.job_key(key, job_id, store.url))
+    page = record.to_bytes(
+        handle.to_dict(), {"machine": NASTY, "python": NASTY}, documents.job_key(key, job_id, store.url)
+    )
     store.delete(keys.record(job_id))
     store.put(keys.record(job_id), page)
 

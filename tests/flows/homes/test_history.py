@@ -24,7 +24,7 @@ def test_what_is_known_of_a_job_goes_after_thirty_days_and_one_page_of_a_wrong_c
     for job, age in ages.items():
         put_history(store, {"job_id": job, "status": "SUCCEEDED", "created_at": "2026-11-20T14:30:00Z"})
         store.put(keys.history_log(job, 0, 0), b"log")
-        for key in (keys.tombstone(job), keys.history_log(job, 0, 0)):
+        for key in (keys.history(job), keys.history_log(job, 0, 0)):
             os.utime(clients.home / "store" / key, (time.time() - age, time.time() - age))
 
     locate.runtime().mkdir(parents=True)  # as on every machine that ran a job
@@ -33,5 +33,5 @@ def test_what_is_known_of_a_job_goes_after_thirty_days_and_one_page_of_a_wrong_c
     assert told.returncode == 0, told.stderr
     left = [*ages][:3]
     assert sorted(job for job in ages if job in told.stdout) == sorted(left)
-    kept = {*map(keys.tombstone, left), *(keys.history_log(job, 0, 0) for job in left)}
+    kept = {*map(keys.history, left), *(keys.history_log(job, 0, 0) for job in left)}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == kept

@@ -20,7 +20,7 @@ from cluster import containers, images, nodes
 from cluster.fixtures import OTHER, add_node, agent, namespace, plane, why_not
 from flows.kube.site import JOBS, Bucket, Site
 
-from kinetic._stores.addresses import CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 
 ANYWHERE = "test_any_cluster.py"  # what runs on a cluster of somebody else as well
 # Read now: a test's environment has nothing of kinetic's.

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kinetic._batches.control_log import CANCELLED, FAIL_FAST, ControlLog
+from kinetic._batches.control import CANCELLED, FAIL_FAST, ControlLog
 from kinetic._wire import keys
 
 GROUP, KEY = "grp-00000001", b"k" * 32
@@ -123,8 +123,8 @@ FORGED = [
 @pytest.mark.parametrize("page", FORGED, ids=lambda page: page[:30].decode(errors="replace"))
 def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(store, page):
     for number in (0, 1, 7):
-        store.put(keys.turn(GROUP, number), page)
-    store.put(f"{keys.turns(GROUP)}nonsense", page)
+        store.put(keys.control_entry(GROUP, number), page)
+    store.put(f"{keys.control_entries(GROUP)}nonsense", page)
 
     forged = read(store)
     ControlLog(KEY).again(store, GROUP, {3: 2})
@@ -137,9 +137,9 @@ def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(sto
 def test_an_old_turn_in_a_new_place_or_in_another_batch_is_not_taken(store):
     ControlLog(KEY).again(store, GROUP, {3: 2})
     ControlLog(KEY).stop(store, GROUP, CANCELLED)
-    copied = store.get(keys.turn(GROUP, 0))
-    store.put(keys.turn(GROUP, 2), copied)
-    store.put(keys.turn("grp-00000002", 0), copied)
+    copied = store.get(keys.control_entry(GROUP, 0))
+    store.put(keys.control_entry(GROUP, 2), copied)
+    store.put(keys.control_entry("grp-00000002", 0), copied)
     elsewhere = ControlLog(KEY)
     elsewhere.read(store, "grp-00000002")
 

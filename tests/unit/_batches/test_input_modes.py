@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kinetic._batches import request
+from kinetic._batches import submission
 from kinetic._project.pickler import check_arguments
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
@@ -45,7 +45,7 @@ class Point(NamedTuple):
     ],
 )
 def test_an_item_becomes_arguments_by_its_mode(item, mode, args, kwargs):
-    found = request.arguments_of(item, mode)
+    found = submission.arguments_of(item, mode)
 
     assert (found.args, dict(found.kwargs)) == (args, kwargs)
 
@@ -55,12 +55,12 @@ def test_an_item_becomes_arguments_by_its_mode(item, mode, args, kwargs):
 )
 def test_an_item_of_the_wrong_type_is_a_type_error(item, mode):
     with pytest.raises(TypeError, match="the input"):
-        request.arguments_of(item, mode)
+        submission.arguments_of(item, mode)
 
 
 def test_a_key_that_is_no_text_is_told_and_does_not_become_python_s_own_error():
     with pytest.raises(CallableError, match="has the key 1, which is no name"):
-        request.fitting({1: 2}, "kwargs", (), lambda args, kwargs: None)
+        submission.checked_arguments({1: 2}, "kwargs", (), lambda args, kwargs: None)
 
 
 def test_arguments_are_checked_together_with_the_instance_of_a_bound_method():
@@ -70,26 +70,26 @@ def test_arguments_are_checked_together_with_the_instance_of_a_bound_method():
     def check(args, kwargs):
         check_arguments(scaled, args, kwargs, "scaled")
 
-    found = request.fitting(5, "auto", ("me",), check)
+    found = submission.checked_arguments(5, "auto", ("me",), check)
 
     assert found.args == ("me", 5)
     with pytest.raises(TypeError, match="cannot be called so"):
-        request.fitting([5, 6], "auto", ("me",), check)
+        submission.checked_arguments([5, 6], "auto", ("me",), check)
 
 
 @pytest.mark.parametrize("mode", ["", "AUTO", None, 3])
 def test_a_mode_that_is_none_names_those_that_are(mode):
     with pytest.raises(OptionError, match="auto, single, args, kwargs"):
-        request.check_mode(mode)
+        submission.check_mode(mode)
 
 
 def test_inputs_are_gone_through_once_and_there_is_at_least_one():
-    assert request.listed(number * 2 for number in range(3)) == [0, 2, 4]
-    assert request.listed({"a": 1}) == ["a"]
+    assert submission.input_list(number * 2 for number in range(3)) == [0, 2, 4]
+    assert submission.input_list({"a": 1}) == ["a"]
     with pytest.raises(ValueError, match="there are no inputs"):
-        request.listed([])
+        submission.input_list([])
     with pytest.raises(OptionTypeError, match="not a collection"):
-        request.listed(5)
+        submission.input_list(5)
 
 
 def test_what_an_iterable_raises_on_its_way_is_its_own_error():
@@ -98,7 +98,7 @@ def test_what_an_iterable_raises_on_its_way_is_its_own_error():
         raise LookupError("theirs")
 
     with pytest.raises(LookupError, match="theirs"):
-        request.listed(broken())
+        submission.input_list(broken())
 
 
 def test_a_text_of_an_input_is_short_on_one_line_and_never_fails():
@@ -106,8 +106,8 @@ def test_a_text_of_an_input_is_short_on_one_line_and_never_fails():
         def __repr__(self):
             raise RuntimeError("no")
 
-    assert request.shown({"lr": 0.1}) == "{'lr': 0.1}"
-    assert request.shown(Rude()) == "<Rude, whose repr raises RuntimeError>"
-    assert len(request.shown("x" * 500)) == 80
-    assert request.shown("x" * 500).endswith("…")
-    assert "\n" not in request.shown(type("Tall", (), {"__repr__": lambda self: "a\nb"})())
+    assert submission.input_repr({"lr": 0.1}) == "{'lr': 0.1}"
+    assert submission.input_repr(Rude()) == "<Rude, whose repr raises RuntimeError>"
+    assert len(submission.input_repr("x" * 500)) == 80
+    assert submission.input_repr("x" * 500).endswith("…")
+    assert "\n" not in submission.input_repr(type("Tall", (), {"__repr__": lambda self: "a\nb"})())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._batches import lease
+from kinetic._batches import control
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -43,29 +43,29 @@ def as_if_elsewhere(monkeypatch):
 
 
 def test_the_first_to_come_drives_and_the_second_does_not(store):
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
 
     assert first.epoch == 0
     assert first.is_ours()
-    assert lease.take(store, GROUP, KEY) is None
-    assert lease.holder(store, GROUP, KEY).pid == os.getpid()
+    assert control.take_lease(store, GROUP, KEY) is None
+    assert control.lease_holder(store, GROUP, KEY).pid == os.getpid()
 
 
 def test_a_lease_that_was_released_can_be_taken_at_once(store):
-    lease.take(store, GROUP, KEY).release()
+    control.take_lease(store, GROUP, KEY).release()
 
-    second = lease.take(store, GROUP, KEY)
+    second = control.take_lease(store, GROUP, KEY)
 
     assert second.epoch == 1
     assert second.is_ours()
 
 
 def test_another_machine_waits_for_a_minute_by_the_clock_of_the_store(store, monkeypatch):
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
     as_if_elsewhere(monkeypatch)
 
-    assert lease.take(store, GROUP, KEY, clock=after(lease.OLD_SECONDS - 1)) is None
-    second = lease.take(store, GROUP, KEY, clock=after(lease.OLD_SECONDS + 1))
+    assert control.take_lease(store, GROUP, KEY, clock=after(control.OLD_SECONDS - 1)) is None
+    second = control.take_lease(store, GROUP, KEY, clock=after(control.OLD_SECONDS + 1))
 
     assert second.epoch == 1
     assert second.is_ours()
@@ -73,49 +73,49 @@ def test_another_machine_waits_for_a_minute_by_the_clock_of_the_store(store, mon
 
 
 def test_the_clock_of_this_machine_does_not_count(store, monkeypatch):
-    lease.take(store, GROUP, KEY)
+    control.take_lease(store, GROUP, KEY)
     as_if_elsewhere(monkeypatch)
     monkeypatch.setattr(time, "time", lambda: 4e9)  # a century ahead
 
-    assert lease.take(store, GROUP, KEY) is None
+    assert control.take_lease(store, GROUP, KEY) is None
 
 
 def test_a_lease_that_is_touched_stays_young(store, monkeypatch):
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
     path = Path(store.root) / keys.lease(GROUP, 0)
     os.utime(path, (1000.0, 1000.0))
-    later = time.monotonic() + lease.TOUCH_SECONDS + 1
+    later = time.monotonic() + control.TOUCH_SECONDS + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
     assert first.is_ours()
 
     as_if_elsewhere(monkeypatch)
-    assert lease.take(store, GROUP, KEY) is None
+    assert control.take_lease(store, GROUP, KEY) is None
 
 
 def test_a_driver_of_this_machine_that_was_killed_is_known_to_be_dead_at_once(store, tmp_path):
     code = (
         "import os, sys\n"
-        "from kinetic._batches import lease\n"
+        "from kinetic._batches import control\n"
         "from kinetic._stores.files import FileStore\n"
-        f"assert lease.take(FileStore(sys.argv[1]), {GROUP!r}, {KEY!r}).epoch == 0\n"
+        f"assert control.take_lease(FileStore(sys.argv[1]), {GROUP!r}, {KEY!r}).epoch == 0\n"
         "os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
 
     assert killed.returncode == -9
-    assert not lease.holder(store, GROUP, KEY).lives
-    assert lease.take(store, GROUP, KEY).epoch == 1
+    assert not control.lease_holder(store, GROUP, KEY).lives
+    assert control.take_lease(store, GROUP, KEY).epoch == 1
 
 
 def test_of_many_that_take_over_at_the_same_time_one_drives(store):
     code = (
         "import sys, time\n"
-        "from kinetic._batches import lease\n"
+        "from kinetic._batches import control\n"
         "from kinetic._stores.files import FileStore\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
-        f"held = lease.take(FileStore(sys.argv[1]), {GROUP!r}, {KEY!r})\n"
+        f"held = control.take_lease(FileStore(sys.argv[1]), {GROUP!r}, {KEY!r})\n"
         "print('drives' if held is not None and held.is_ours() else 'watches', flush=True)\n"
         "sys.stdin.readline()"
     )
@@ -138,7 +138,7 @@ def test_of_many_that_take_over_at_the_same_time_one_drives(store):
 
 
 def test_a_batch_that_was_removed_is_driven_by_nobody(store):
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
     store.delete(keys.group(GROUP))
 
     assert not first.is_ours()
@@ -161,27 +161,27 @@ def test_what_is_no_lease_of_ours_neither_ends_a_driver_nor_keeps_one_from_drivi
     store.put(keys.lease(GROUP, 0), page)
     store.put(f"{keys.leases(GROUP)}nonsense", page)
 
-    held = lease.take(store, GROUP, KEY, clock=after(1))
+    held = control.take_lease(store, GROUP, KEY, clock=after(1))
     store.put(keys.lease(GROUP, 999_999), page)
 
     assert held.epoch == 1
     assert held.is_ours()
-    assert lease.holder(store, GROUP, KEY).epoch == 1
+    assert control.lease_holder(store, GROUP, KEY).epoch == 1
 
 
 def test_a_lease_of_another_batch_or_epoch_is_none_of_this_one(folder_or_bucket):
     store = folder_or_bucket
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
     copied = store.get(keys.lease(GROUP, 0))
     store.put(keys.lease(GROUP, 5), copied)
     store.put(keys.lease("grp-00000002", 0), copied)
 
     assert first.is_ours()
-    assert lease.holder(store, "grp-00000002", KEY) is None
+    assert control.lease_holder(store, "grp-00000002", KEY) is None
 
 
 def test_patience_with_a_silent_driver_elsewhere_ends_with_the_lease(store, monkeypatch):
-    lease.take(store, GROUP, KEY)
+    control.take_lease(store, GROUP, KEY)
     path = Path(store.root) / keys.lease(GROUP, 0)
     as_if_elsewhere(monkeypatch)
     waited = []
@@ -191,17 +191,17 @@ def test_patience_with_a_silent_driver_elsewhere_ends_with_the_lease(store, monk
         then = time.time() - 61
         os.utime(path, (then, then))
 
-    monkeypatch.setattr(lease.time, "sleep", wait)
+    monkeypatch.setattr(control.time, "sleep", wait)
 
     # its touch moved into the past, which is no sign of life
-    assert lease.take_patiently(store, GROUP, KEY).epoch == 1
+    assert control.wait_for_lease(store, GROUP, KEY).epoch == 1
     assert len(waited) == 1
 
 
 def test_patience_ends_when_the_driver_elsewhere_shows_that_it_lives(store, monkeypatch):
-    first = lease.take(store, GROUP, KEY)
+    first = control.take_lease(store, GROUP, KEY)
     as_if_elsewhere(monkeypatch)
-    monkeypatch.setattr(lease.time, "sleep", lambda seconds: store.touch(keys.lease(GROUP, 0)))
+    monkeypatch.setattr(control.time, "sleep", lambda seconds: store.touch(keys.lease(GROUP, 0)))
 
-    assert lease.take_patiently(store, GROUP, KEY) is None
+    assert control.wait_for_lease(store, GROUP, KEY) is None
     assert first.is_ours()

@@ -26,7 +26,7 @@ class Board:
     def end(self, index: int) -> End | None:
         state = self._states[index]
         word = batch_state.FAILED if state == batch_state.AGAIN else state
-        return End(word, 0.0) if state in batch_state.OVER | {batch_state.AGAIN} else None
+        return End(word, 0.0) if state in batch_state.ENDED | {batch_state.AGAIN} else None
 
     def is_final(self, index: int) -> bool:
         return self._states[index] != batch_state.AGAIN

@@ -13,11 +13,10 @@ from kinetic._backends.local.backend import LocalBackend
 from kinetic._batches.state import BatchTracker
 from kinetic._config import keyring
 from kinetic._jobs import locate
-from kinetic._runner.supervisor import seal_outcome
+from kinetic._runner.supervisor import attempts
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, seal
-from kinetic._wire.attempt import AttemptNote
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import documents, keys
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import Group, Settings
 from kinetic.errors import StoreUnreachableError
 from kinetic.job_status import JobStatus
@@ -61,7 +60,7 @@ class Ground:
         self._count_requests()
 
     def key_of(self, name):
-        return seal.job_key(self.root, name, self.store.url)
+        return documents.job_key(self.root, name, self.store.url)
 
     def tracker(self):
         return BatchTracker(self.group, self.store, self.backend)
@@ -72,14 +71,17 @@ class Ground:
         return found
 
     def submit(self, index, attempt=0, *, machine="here", row=True):
-        self.store.put(seal.mark(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
+        self.store.put(documents.sealed_name(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
         if row:
             self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *SOIL)
 
     def mark(self, index, word, attempt=0):
         self.backend.queue.forget([self.group.child_id(index, attempt)])
         self.store.put(
-            seal.mark(keys.mark(GROUP, index, attempt), word, self.key_of(self.group.child_id(index, attempt))), b""
+            documents.sealed_name(
+                keys.mark(GROUP, index, attempt), word, self.key_of(self.group.child_id(index, attempt))
+            ),
+            b"",
         )
 
     def outcome(self, index, status, attempt=0):
@@ -87,7 +89,7 @@ class Ground:
         job_id = self.group.child_id(index, attempt)
         self.backend.queue.forget([job_id])
         key = self.key_of(job_id)
-        seal_outcome.seal(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="keeper"), key)
+        attempts.seal_outcome(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="keeper"), key)
 
     def note(self, index, machine, attempt=0):
         job_id = self.group.child_id(index, attempt)
@@ -154,7 +156,7 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     batch = ground(count)
     batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *SOIL)
     for index in range(count):
-        batch.store.put(seal.mark(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
+        batch.store.put(documents.sealed_name(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
     for index in range(0, count, 2):
         batch.mark(index, "succeeded")
     watched = batch.tracker()
@@ -171,7 +173,7 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
 def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
     batch = ground(3000)
     tracker = batch.tracker()
-    tracker.submit_alone()
+    tracker.set_only_submitter()
     for index in range(3000):
         tracker.submitted(index, 0)
         batch.mark(index, "succeeded") if index != 2500 else batch.submit(index)
@@ -276,7 +278,7 @@ def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
 
     tracker.stop("fail-fast")
     stopped = [tracker.is_final(index) for index in range(2)]
-    tracker.want_again([1])
+    tracker.allow_retry([1])
 
     assert stopped == [True, True]
     assert [tracker.is_final(index) for index in range(2)] == [True, False]
@@ -381,7 +383,7 @@ def test_who_has_not_read_everything_need_not_wait(ground):
 def test_what_others_put_among_children_and_marks_says_nothing(ground):
     batch = ground()
     batch.submit(0)
-    honest = seal.mark(keys.mark(GROUP, 1, 0), "failed", batch.key_of(batch.group.child_id(1, 0)))
+    honest = documents.sealed_name(keys.mark(GROUP, 1, 0), "failed", batch.key_of(batch.group.child_id(1, 0)))
     tag, another = honest.rpartition(".")[2], "0" * 24
     for stem in (keys.mark(GROUP, 0, 0), keys.mark(GROUP, 3, 0), keys.mark(GROUP, 999_999, 0)):
         for name in ("succeeded", "removed", f"failed.{tag}", f"failed.{another}", "..", "failed.\u00e9"):

@@ -20,9 +20,9 @@ from kinetic._jobs import locate, record
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys, names, records, seal
+from kinetic._wire import digests, documents, keys, records
 from kinetic._wire.order import Artifact
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import Group, Input, Settings, Table
 
 Kinetic = Callable[..., Result]
@@ -75,9 +75,9 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
         **more,
     ) -> str:
         when = time.time() - days * DAY
-        job_id = names.new_job_id("cpu", f"{function}-{next(number)}", now=when)
+        job_id = keys.new_job_id("cpu", f"{function}-{next(number)}", now=when)
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
-        key = seal.job_key(own, job_id, store.url)
+        key = documents.job_key(own, job_id, store.url)
         handle = JobHandle(
             job_id=job_id,
             backend="local",
@@ -91,7 +91,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
             accelerator=accelerator,
             func_name=function,
             display_name=function,
-            created_at=names.utc(when),
+            created_at=keys.format_utc(when),
             store=store.url,
             host=locate.machine(),
             key_id=key_id,
@@ -130,7 +130,7 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
         *states: str, name: str | None = None, created: float | None = None, tags: dict[str, str] | None = None
     ) -> str:
         when = time.time() if created is None else created
-        group_id = names.new_group_id()
+        group_id = keys.new_group_id()
         key_id, own = keyring.own_key(settings.ensure_home(os.environ))
         table = Table(tuple(Input(f"x={index}", Artifact.within(b"")) for index in range(len(states))))
         group = Group(
@@ -151,7 +151,7 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
                 "image_uri": "",
                 "accelerator": "cpu",
                 "func_name": "train",
-                "created_at": names.utc(when),
+                "created_at": keys.format_utc(when),
                 "store": store.url,
                 "host": locate.machine(),
                 "key_id": key_id,
@@ -164,7 +164,7 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
             key_id=key_id,
         )
         store.put(keys.group_table(group_id), table.to_bytes())
-        store.put(keys.group_manifest(group_id), group.to_bytes(seal.job_key(own, group_id, store.url)))
+        store.put(keys.group_manifest(group_id), group.to_bytes(documents.job_key(own, group_id, store.url)))
         for index, status in enumerate(states):
             if status:
                 _end_child(store, group, index, status, own)
@@ -176,9 +176,9 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
 def _end_child(store: FileStore, group: Group, index: int, status: str, own: bytes) -> None:
     """Put one child of a batch into the store, with its log, its verdict and its mark."""
     handle = state.record_of(group, index, 0)
-    key = seal.job_key(own, handle.job_id, store.url)
-    group_key = seal.job_key(own, group.group_id, store.url)
-    store.put(seal.mark(keys.child(group.group_id, index, 0), "", group_key), b"")
+    key = documents.job_key(own, handle.job_id, store.url)
+    group_key = documents.job_key(own, group.group_id, store.url)
+    store.put(documents.sealed_name(keys.child(group.group_id, index, 0), "", group_key), b"")
     store.put(keys.record(handle.job_id), record.to_bytes(records.plain(handle), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""
@@ -193,4 +193,4 @@ def _end_child(store: FileStore, group: Group, index: int, status: str, own: byt
         ended=group.created + 2,
     )
     store.put(keys.result(handle.job_id), body + verdict.footer(key))
-    store.put(seal.mark(keys.mark(group.group_id, index, 0), status, key), b"")
+    store.put(documents.sealed_name(keys.mark(group.group_id, index, 0), status, key), b"")

@@ -124,7 +124,7 @@ def test_save_replaces_nothing_by_itself_and_leaves_nothing_half_written(kinetic
 def test_a_person_is_asked_before_a_batch_goes(answer, exit_code, there, kinetic, made_batch, monkeypatch) -> None:
 
     group_id = made_batch("succeeded", "failed")
-    monkeypatch.setattr(shared_options, "can_ask", lambda: True)
+    monkeypatch.setattr(shared_options, "is_interactive", lambda: True)
 
     told = kinetic("batch", "cleanup", group_id, input=answer)
 
@@ -138,9 +138,9 @@ def test_the_tab_key_offers_batches_newest_first(made_batch, home) -> None:
     for when, group_id in enumerate(made):  # three of one moment have no order
         os.utime(home / "store" / keys.group_manifest(group_id), (when, when))
 
-    assert shared_options.batches(None, None, "") == ["@last", *made[::-1]]
-    assert shared_options.batches(None, None, made[1]) == [made[1]]
+    assert shared_options.complete_batches(None, None, "") == ["@last", *made[::-1]]
+    assert shared_options.complete_batches(None, None, made[1]) == [made[1]]
 
 
 def test_the_tab_key_offers_nothing_where_there_is_nothing(home) -> None:
-    assert shared_options.batches(None, None, "") == []
+    assert shared_options.complete_batches(None, None, "") == []

@@ -8,8 +8,8 @@ import pytest
 
 from kinetic._config import keyring
 from kinetic._jobs import find, locate, logs, wait
-from kinetic._wire import attempt, digests, keys, seal
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire import digests, documents, keys, outcomes
+from kinetic._wire.outcomes import AttemptNote
 
 LINES = "".join(f"line {number}\n" for number in range(20_000))
 ATTACKS = {
@@ -101,12 +101,14 @@ def test_a_log_that_nobody_sealed_is_shown_without_a_word(kinetic, made_job) -> 
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_log_of_an_attempt_that_was_tried_again_is_sealed_in_its_note(honest, kinetic, made_job, store) -> None:
     job_id = made_job(log="", attempt=1)
-    key = seal.job_key(keyring.own_key(locate.home())[1], job_id, store.url)
+    key = documents.job_key(keyring.own_key(locate.home())[1], job_id, store.url)
     hasher = digests.LogHasher()
     hasher.update(b"first\n")
     sealed = hasher.digest(0, 0)
     logs_ = [{**vars(sealed), "blocks": []}]
-    store.put(keys.attempt(job_id, 0), AttemptNote(job_id, 0, "m", 1.0, details={attempt.LOGS: logs_}).to_bytes(key))
+    store.put(
+        keys.attempt(job_id, 0), AttemptNote(job_id, 0, "m", 1.0, details={outcomes.LOGS_DETAIL: logs_}).to_bytes(key)
+    )
     store.put(keys.attempt(job_id, 1), AttemptNote(job_id, 1, "m", 1.0).to_bytes(key))
     store.put(keys.log_segment(job_id, 0, 0, 0), b"first\n" if honest else b"First\n")
 

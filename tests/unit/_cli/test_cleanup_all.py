@@ -17,7 +17,7 @@ from kinetic.errors import BackendError
 @pytest.fixture
 def terminal(monkeypatch) -> None:
     """Make the code under test believe that a person sits there; CliRunner replaces the streams themselves."""
-    monkeypatch.setattr(shared_options, "can_ask", lambda: True)
+    monkeypatch.setattr(shared_options, "is_interactive", lambda: True)
 
 
 def live() -> set[str]:

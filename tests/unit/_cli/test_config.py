@@ -222,7 +222,7 @@ def test_a_place_that_no_project_may_set_is_told(kinetic, folder) -> None:
 
 def test_no_secret_is_shown(kinetic, folder, home, monkeypatch) -> None:
     home.mkdir()
-    keyring.add(home, "cd" * 32)
+    keyring.add_key(home, "cd" * 32)
     monkeypatch.setenv("KINETIC_STORE", "s3://me:hunter2@bucket/x?sig=hunter2")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
 

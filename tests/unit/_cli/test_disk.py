@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kinetic._jobs import locate, status
-from kinetic._maintenance import rules, usage
+from kinetic._maintenance import garbage_collection, usage
 from kinetic._stores.files import FileStore
 
 DAY = 24 * 3600.0
@@ -34,7 +34,7 @@ def fill(home):
 
 def look(home: Path) -> usage.Usage:
     store = FileStore(home / "store")
-    return usage.measure(home, locate.runtime(), store, functools.partial(status.value_since, store))
+    return usage.measure(home, locate.runtime(), store, functools.partial(status.value_age, store))
 
 
 def holdings(found: usage.Usage) -> dict[str, tuple[int, int]]:
@@ -293,7 +293,7 @@ def test_as_json_everything_is_there(kinetic, made_job, home) -> None:
     page = json.loads(told.stdout)
     assert page["places"] == [str(home)]
     assert page["removed"] is None
-    assert {holding["what"] for holding in page["holdings"]} == {rule.name for rule in rules.RULES}
+    assert {holding["what"] for holding in page["holdings"]} == {rule.name for rule in garbage_collection.RULES}
     assert [(result["job_id"], result["overdue"]) for result in page["waiting_results"]] == [(job_id, True)]
 
 

@@ -94,7 +94,7 @@ def test_a_terminal_shows_colours_unless_it_is_told_not_to(no_color, coloured, m
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
 
-    error_output.block("it failed", code="x", why="because")
+    error_output.print_parts("it failed", code="x", why="because")
     shown = capsys.readouterr().err
 
     assert ("\x1b[33m" in shown) is coloured

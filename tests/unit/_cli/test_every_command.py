@@ -116,7 +116,7 @@ def test_what_has_no_json_prints_no_table(path: str, call, monkeypatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("a table")
 
-    monkeypatch.setattr(output_format, "show", refused)
+    monkeypatch.setattr(output_format, "print_table", refused)
 
     told = call(f"{path} {WITHOUT_A_TABLE[path]}")
 

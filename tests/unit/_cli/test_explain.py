@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Sighting
-from kinetic._cli.commands import jobs
+from kinetic._backends.protocol import DebugAddress, Diagnosis, Observation
+from kinetic._cli import jobs
 from kinetic._inspect import port_forward
-from kinetic._jobs import find, locate, serializers
+from kinetic._jobs import find, locate, status
 from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
 
@@ -110,7 +110,7 @@ def waiting(made_job, monkeypatch):
         )
         monkeypatch.setattr(locate, "backend_of", lambda _: backend)
         monkeypatch.setattr(locate, "is_supervised", lambda: kept)
-        seen = Snapshot(JobStatus.PENDING, None, Sighting(handle.job_id, JobStatus.PENDING, reason=reason))
+        seen = Snapshot(JobStatus.PENDING, None, Observation(handle.job_id, JobStatus.PENDING, reason=reason))
         return jobs.explanation(handle, seen)
 
     return run
@@ -134,7 +134,7 @@ def test_a_job_of_another_machine_can_only_be_seen_from_there(made_job, monkeypa
 
     told = jobs.explanation(handle, Snapshot(JobStatus.RUNNING))
 
-    assert told.what == f"it is on {serializers.place_of(handle)}, and only that machine can see more of it"
+    assert told.what == f"it is on {status.place_of(handle)}, and only that machine can see more of it"
 
 
 @pytest.mark.parametrize(

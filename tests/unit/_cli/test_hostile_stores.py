@@ -11,7 +11,7 @@ import pytest
 
 from kinetic._config import keyring
 from kinetic._jobs import find
-from kinetic._wire import documents, keys, seal
+from kinetic._wire import documents, keys
 from kinetic.errors import CredentialsError, IntegrityError
 
 EVIL = "cpu-evil-20261120-143000-0000001"
@@ -117,7 +117,7 @@ def test_a_record_of_ours_from_another_store_or_under_another_name_is_not_believ
     fields.pop("schema")
     from kinetic._jobs import record as records
 
-    whole = records.to_bytes(fields, {}, seal.job_key(key, EVIL, "file:///old/store"))
+    whole = records.to_bytes(fields, {}, documents.job_key(key, EVIL, "file:///old/store"))
     store.put(keys.record(EVIL), whole)
     store.put(keys.record("cpu-other-20261120-143000-0000002"), whole)
 
@@ -131,7 +131,7 @@ def test_a_forged_page_of_the_history_steers_nothing_and_hides_no_job(store, vic
     job = made_job("failed")
     for job_id in (EVIL, job):
         page = record(victim, job_id, status="SUCCEEDED", collected=1.0, attempts=10**9, artifacts_removed=True)
-        store.put(keys.tombstone(job_id), json.dumps(page | {"resource_removed": True, "logs": 7}).encode())
+        store.put(keys.history(job_id), json.dumps(page | {"resource_removed": True, "logs": 7}).encode())
 
     told = [
         kinetic("jobs", "list", "--all"),
@@ -205,9 +205,9 @@ def test_one_odd_object_costs_one_line_and_breaks_no_list(odd, store, kinetic, m
     for key in (
         keys.record(EVIL),
         keys.group_manifest(GROUP),
-        keys.tombstone("cpu-odd-20261120-143000-0000003"),
+        keys.history("cpu-odd-20261120-143000-0000003"),
         keys.lease(batch, 7),
-        keys.turn(batch, 3),
+        keys.control_entry(batch, 3),
         keys.attempt(job, 4),
         f"{keys.marks(batch)}0000/0000001.0.succeeded",
         f"{keys.children(batch)}0000/9999999.0.here.00",

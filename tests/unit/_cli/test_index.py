@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kinetic._jobs import index
+from kinetic._jobs import history
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -14,9 +14,9 @@ from kinetic._wire import keys
 @pytest.fixture(autouse=True)
 def another_process():
     """Return a function after which the index is read from its file, as by the next command."""
-    index._open.clear()
-    yield index._open.clear
-    index._open.clear()
+    history._indexes.clear()
+    yield history._indexes.clear
+    history._indexes.clear()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kinetic._cli import job_table
+from kinetic._cli import jobs
 from kinetic._jobs import locate
 
 
@@ -107,6 +107,6 @@ def test_a_batch_that_was_cleaned_up_while_it_was_read_is_still_one_row() -> Non
     page = dict.fromkeys(("reason", "collected_at", "removed_at", "started_at", "ended_at", "duration_seconds"))
     page |= {"group_id": "grp-1", "status": "RUNNING", "created_at": "2026-11-20T14:30:00Z", "job_id": "a"}
 
-    (row,) = job_table.folded([page, {**page, "job_id": "b", "status": "PENDING"}], {})
+    (row,) = jobs.fold_batches([page, {**page, "job_id": "b", "status": "PENDING"}], {})
 
     assert (row["job_id"], row["status"], row["reason"]) == ("grp-1", "RUNNING", "batch: 2 jobs: 1 RUNNING, 1 PENDING")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._cli.commands import jobs
+from kinetic._cli import jobs
 from kinetic._jobs import locate
 
 WAITING = {"status": "PENDING", "where": "this machine"}
@@ -24,7 +24,7 @@ WAITING = {"status": "PENDING", "where": "this machine"}
 def test_waiting_jobs_without_a_keeper_are_told(pages, kept, told, monkeypatch, capsys) -> None:
     monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
-    jobs._say_if_nobody_keeps(pages)
+    jobs._warn_if_unsupervised(pages)
 
     said = capsys.readouterr()
     assert said.out == ""

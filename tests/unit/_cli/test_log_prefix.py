@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 
-from kinetic._cli.log_prefix import Prefixed
+from kinetic._cli.job_results import PrefixedLog
 
 
 def test_half_a_line_waits_for_its_other_half_and_the_last_one_gets_a_break() -> None:
     out = io.BytesIO()
-    prefixed = Prefixed(out, 2)
+    prefixed = PrefixedLog(out, 2)
 
     for data in (b"on", b"e\ntwo\nth", b"ree"):
         prefixed.write(data)
@@ -20,7 +20,7 @@ def test_half_a_line_waits_for_its_other_half_and_the_last_one_gets_a_break() ->
 
 def test_a_line_without_end_is_written_in_pieces_and_not_held() -> None:
     out = io.BytesIO()
-    prefixed = Prefixed(out, 0)
+    prefixed = PrefixedLog(out, 0)
 
     for _ in range(48):
         prefixed.write(bytes(1 << 16))

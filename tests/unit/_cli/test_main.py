@@ -11,7 +11,7 @@ import click
 import pytest
 
 import kinetic as package
-from kinetic._cli import suggestions
+from kinetic._cli import command_tree
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.main import cli
 
@@ -136,9 +136,9 @@ def test_the_words_of_other_tools_lead_to_ours(words, near, kinetic) -> None:
 
 
 def test_every_command_that_words_of_other_tools_lead_to_exists(kinetic) -> None:
-    for table in suggestions._TABLES.values():
-        for _, ours in suggestions.rows(table):
-            command = [part for part in ours if not suggestions._is_example(part)]
+    for table in command_tree._TABLES.values():
+        for _, ours in command_tree.rows(table):
+            command = [part for part in ours if not command_tree._is_example(part)]
             assert kinetic(*command, "-h").exit_code == 0, command
 
 

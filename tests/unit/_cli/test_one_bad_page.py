@@ -8,7 +8,7 @@ import pytest
 from servers.sealed import put_sealed
 
 from kinetic._stores.files import FileStore
-from kinetic._wire import keys, names
+from kinetic._wire import keys
 
 PAGES = {
     "nothing": b"",
@@ -28,7 +28,7 @@ def _listed(kinetic, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("key", [keys.record, keys.result, keys.order, keys.tombstone])
+@pytest.mark.parametrize("key", [keys.record, keys.result, keys.order, keys.history])
 def test_a_job_with_a_bad_page_hides_no_other_job(page, key, kinetic, made_job, home) -> None:
     good, bad = made_job(), made_job()
     FileStore(home / "store").put(key(bad), PAGES[page])
@@ -63,9 +63,9 @@ def test_a_job_with_a_bad_page_hides_no_other_job(page, key, kinetic, made_job, 
 )
 def test_a_page_of_the_history_with_a_wrong_type_hides_no_other_job(field, kinetic, made_job, home) -> None:
     good, store = made_job(), FileStore(home / "store")
-    page = {"job_id": "x", "created_at": names.utc(0), "backend": "local", "status": "FAILED", "func_name": "f"}
+    page = {"job_id": "x", "created_at": keys.format_utc(0), "backend": "local", "status": "FAILED", "func_name": "f"}
     for number, wrong in enumerate(WRONG):
-        at = keys.tombstone(f"cpu-f-20261120-14300{number}-0000000")
+        at = keys.history(f"cpu-f-20261120-14300{number}-0000000")
         put_sealed(store, at, {**page, "job_id": keys.job_of_history(at), field: wrong})
 
     assert good in _listed(kinetic)

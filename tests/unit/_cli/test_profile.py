@@ -79,7 +79,7 @@ def test_a_profile_holds_what_holds_for_all_jobs_of_a_cluster(kinetic, saved) ->
     done = kinetic("profile", "create", "team", *PLACE, *names, *more, *numbers)
 
     assert done.exit_code == 0, done.stderr
-    assert cluster.read(saved().saved["team"], {}) == cluster.ClusterSettings(
+    assert cluster.read_settings(saved().saved["team"], {}) == cluster.ClusterSettings(
         service_account="runner",
         queue="gold",
         priority_class="high",

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._cli import function_loading
-from kinetic._cli.commands import run
+from kinetic._cli import run, target_function
 from kinetic._remote.callable import RemoteCallable
 from kinetic.errors import KineticError, OptionError
 
@@ -73,7 +72,7 @@ def write(folder):
 
 def refusal(written: str) -> KineticError:
     with pytest.raises(KineticError) as raised:
-        function_loading.find(written, ())
+        target_function.find_function(written, ())
     return raised.value
 
 
@@ -83,7 +82,7 @@ def refusal(written: str) -> KineticError:
 def test_the_file_is_imported_under_its_own_name_and_its_script_part_does_not_run(write) -> None:
     write("training.py", TRAIN)
 
-    found = function_loading.find("training.py::plain", ("1", "--x"))
+    found = target_function.find_function("training.py::plain", ("1", "--x"))
 
     module = sys.modules["training"]
     assert found.function is module.plain
@@ -95,7 +94,7 @@ def test_the_file_s_folder_comes_first_on_the_search_path(write, folder) -> None
     write("tools/training.py", "import beside\ndef f(): return beside.WORD\n")
     write("tools/beside.py", "WORD = 'there'\n")
 
-    found = function_loading.find("tools/training.py::f", ())
+    found = target_function.find_function("tools/training.py::f", ())
 
     assert found.function() == "there"
     assert sys.path[0] == str(folder / "tools")
@@ -108,7 +107,7 @@ def test_a_file_of_a_package_has_the_package_in_its_name_and_relative_imports_wo
     write("src/shop/models/base.py", "X = 1\n")
     write("src/shop/prices.py", "Y = 2\n")
 
-    found = function_loading.find("src/shop/models/train.py::f", ())
+    found = target_function.find_function("src/shop/models/train.py::f", ())
 
     assert found.function() == 3
     assert found.function.__module__ == "shop.models.train"
@@ -118,7 +117,7 @@ def test_a_file_of_a_package_has_the_package_in_its_name_and_relative_imports_wo
 def test_a_file_whose_name_means_another_module_is_loaded_by_itself(write) -> None:
     write("json.py", "def f(): return __name__\n")
 
-    found = function_loading.find("json.py::f", ())
+    found = target_function.find_function("json.py::f", ())
 
     assert found.function() == "kinetic_run_json"
     assert sys.modules["json"].__name__ == "json"
@@ -130,9 +129,9 @@ def test_a_file_whose_name_is_no_module_s_name_is_loaded_all_the_same(write) -> 
     write("my-train.py", "def g(): return 2\n")
     write("__main__.py", "def h(): return 3\n")
 
-    assert function_loading.find("train.v2.py::f", ()).function() == 1
-    assert function_loading.find("my-train.py::g", ()).function() == 2
-    assert function_loading.find("__main__.py::h", ()).function() == 3
+    assert target_function.find_function("train.v2.py::f", ()).function() == 1
+    assert target_function.find_function("my-train.py::g", ()).function() == 2
+    assert target_function.find_function("__main__.py::h", ()).function() == 3
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_nearest(write) -> None:
@@ -179,13 +178,13 @@ def test_what_cannot_be_called_is_refused(write) -> None:
 def test_a_static_method_is_reached_through_its_class(write) -> None:
     write("training.py", TRAIN)
 
-    assert function_loading.find("training.py::Model.fit", ()).function(3) == 3
+    assert target_function.find_function("training.py::Model.fit", ()).function(3) == 3
 
 
 def test_the_only_decorated_function_need_not_be_named(write) -> None:
     write("training.py", TRAIN + "    alias = train\n")
 
-    found = function_loading.find("training.py", ())
+    found = target_function.find_function("training.py", ())
 
     assert isinstance(found.function, RemoteCallable)
     assert found.written == "training.py::train"
@@ -195,7 +194,7 @@ def test_a_decorated_function_of_another_file_does_not_count(write) -> None:
     write("training.py", TRAIN)
     write("more.py", "import kinetic\nfrom training import train\n@kinetic.run(accelerator='cpu')\ndef own(): pass\n")
 
-    assert function_loading.find("more.py", ()).written == "more.py::own"
+    assert target_function.find_function("more.py", ()).written == "more.py::own"
 
 
 def test_of_several_decorated_functions_one_must_be_named(write) -> None:
@@ -296,7 +295,7 @@ def test_a_decorator_that_refuses_keeps_its_own_words_and_on_request_shows_the_l
 
 
 def options_of(written: str, *names: str, **given):
-    function = function_loading.find(written, ()).function
+    function = target_function.find_function(written, ()).function
     return run._decorated(function, given, names).options
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from kinetic._cli import jobs as command_jobs
 from kinetic._cli import shared_options
-from kinetic._cli.commands import jobs as command_jobs
 from kinetic._jobs import wait as job_wait
 from kinetic.errors import JobTimeoutError
 
@@ -122,5 +122,5 @@ def test_a_bare_number_is_refused_where_it_could_mean_anything(kinetic) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(604800, "7d"), (5400, "90m"), (7200, "2h"), (90, "90s"), (0.5, "0.5s")])
 def test_a_span_is_written_as_it_can_be_typed_again(seconds, text) -> None:
-    assert shared_options.written(seconds) == text
+    assert shared_options.duration_argument(seconds) == text
     assert shared_options.Duration().convert(text, None, None) == seconds

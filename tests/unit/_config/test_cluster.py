@@ -44,17 +44,17 @@ OF_ENVIRON = ClusterSettings("other", "lead", "low", ("ours",), "bucket", {"pool
 
 
 def test_without_a_word_the_defaults_hold():
-    assert cluster.read(None, {}) == ClusterSettings()
-    assert cluster.read(Profile("team"), {}) == ClusterSettings()
+    assert cluster.read_settings(None, {}) == ClusterSettings()
+    assert cluster.read_settings(Profile("team"), {}) == ClusterSettings()
 
 
 def test_a_profile_wins_over_the_defaults_and_the_environment_over_a_profile():
-    assert cluster.read(TEAM, {}) == OF_TEAM
-    assert cluster.read(TEAM, ENVIRON) == OF_ENVIRON
+    assert cluster.read_settings(TEAM, {}) == OF_TEAM
+    assert cluster.read_settings(TEAM, ENVIRON) == OF_ENVIRON
 
 
 def test_what_is_set_to_nothing_says_nothing():
-    assert cluster.read(TEAM, dict.fromkeys(ENVIRON, "")) == OF_TEAM
+    assert cluster.read_settings(TEAM, dict.fromkeys(ENVIRON, "")) == OF_TEAM
 
 
 @pytest.mark.parametrize("field", cluster.FIELDS)
@@ -70,12 +70,12 @@ def test_each_field_says_where_its_value_came_from(field):
 
 
 def test_none_takes_any_node_and_differs_from_no_word_about_nodes():
-    assert cluster.read(None, {"KINETIC_NODE_SELECTOR": "none"}).node_selector == {}
-    assert cluster.read(None, {}).node_selector is None
+    assert cluster.read_settings(None, {"KINETIC_NODE_SELECTOR": "none"}).node_selector == {}
+    assert cluster.read_settings(None, {}).node_selector is None
 
 
 def test_a_label_may_have_an_empty_value():
-    read = cluster.read(None, {"KINETIC_NODE_SELECTOR": "node-role.kubernetes.io/worker="})
+    read = cluster.read_settings(None, {"KINETIC_NODE_SELECTOR": "node-role.kubernetes.io/worker="})
 
     assert read.node_selector == {"node-role.kubernetes.io/worker": ""}
 
@@ -83,13 +83,13 @@ def test_a_label_may_have_an_empty_value():
 def test_commas_and_spaces_too_many_are_passed_over():
     lists = {"KINETIC_PULL_SECRETS": " a, ,b,a,", "KINETIC_NODE_SELECTOR": " x = y ,"}
 
-    read = cluster.read(None, {**lists, "KINETIC_QUEUE": " gold\n"})
+    read = cluster.read_settings(None, {**lists, "KINETIC_QUEUE": " gold\n"})
 
     assert (read.pull_secrets, read.node_selector, read.queue) == (("a", "b"), {"x": "y"}, "gold")
 
 
 def test_a_moment_is_a_second_at_least():
-    assert cluster.read(None, {"KINETIC_TTL_HOURS": "0.000001"}).ttl_seconds == 1
+    assert cluster.read_settings(None, {"KINETIC_TTL_HOURS": "0.000001"}).ttl_seconds == 1
 
 
 def test_a_file_may_hold_what_json_has_for_it(tmp_path):
@@ -98,7 +98,7 @@ def test_a_file_may_hold_what_json_has_for_it(tmp_path):
     entry = {"project": "p", "zone": "z", "cluster": "c", **typed, "most_attempts": 3}
     (tmp_path / "profiles.json").write_text(json.dumps({"profiles": {"team": entry}}))
 
-    read = cluster.read(profiles.load(environ).saved["team"], {})
+    read = cluster.read_settings(profiles.load(environ).saved["team"], {})
 
     assert read.pull_secrets == ("mine", "theirs")
     assert read.node_selector == {"pool": "gpus"}
@@ -111,7 +111,7 @@ def test_an_object_without_labels_in_a_file_takes_any_node(tmp_path):
 
     saved = profiles.load({"KINETIC_HOME": str(tmp_path)}).saved
 
-    assert cluster.read(saved["team"], {}).node_selector == {}
+    assert cluster.read_settings(saved["team"], {}).node_selector == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_settings_survive_the_way_through_json():
 )
 def test_a_value_that_no_cluster_would_take_is_refused(variable, value, why):
     with pytest.raises(OptionError) as caught:
-        cluster.read(None, {variable: value})
+        cluster.read_settings(None, {variable: value})
 
     assert f"{variable}={value!r}" in caught.value.what
     assert why in caught.value.why
@@ -183,7 +183,7 @@ def test_a_value_that_no_cluster_would_take_is_refused(variable, value, why):
 
 def test_a_value_in_a_profile_is_refused_by_the_name_of_the_profile():
     with pytest.raises(OptionError) as caught:
-        cluster.read(TEAM._replace(ttl_hours="soon"), {})
+        cluster.read_settings(TEAM._replace(ttl_hours="soon"), {})
 
     assert caught.value.what == "ttl_hours='soon' in profile team cannot be a number of hours"
     assert "correct it in profile team" in caught.value.next
@@ -193,7 +193,7 @@ def test_a_value_in_a_profile_is_refused_by_the_name_of_the_profile():
 def test_what_an_error_proposes_can_be_used(field):
     variable = f"KINETIC_{field.upper()}"
     with pytest.raises(OptionError) as caught:
-        cluster.read(None, {variable: "?"})
+        cluster.read_settings(None, {variable: "?"})
     proposed = caught.value.next.removeprefix(f"export {variable}=").partition("  ")[0]
 
     assert cluster.look_up(field, None, {variable: proposed}).value

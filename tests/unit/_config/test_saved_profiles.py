@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import profile_store, profiles
+from kinetic._config import profiles
 from kinetic._config.profiles import Profile
 from kinetic.errors import OptionError, SettingsError
 
@@ -45,7 +45,7 @@ def beside(file: Path) -> list[str]:
 
 def program(text: str, environ: dict[str, str], *words: str) -> subprocess.Popen[str]:
     """Start a Python program that may use the store."""
-    head = "import json, os, sys, time\nfrom kinetic._config import profile_store, profiles\n"
+    head = "import json, os, sys, time\nfrom kinetic._config import profiles as profile_store, profiles\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(text), *words],
         env={**os.environ, **environ, "PYTHONPATH": str(SOURCE)},
@@ -63,27 +63,27 @@ def test_what_was_saved_can_be_read(environ):
     )
     full = full._replace(queue="gold", pull_secrets="a,b", node_selector="pool=gpus", ttl_hours="0.5")
 
-    profile_store.save(environ, full)
+    profiles.save(environ, full)
 
     assert profiles.load(environ).saved == {"team": full}
 
 
 def test_the_first_profile_becomes_the_current_one_and_the_second_does_not(environ):
-    assert profile_store.save(environ, TEAM) is True
-    assert profile_store.save(environ, SOLO) is False
+    assert profiles.save(environ, TEAM) is True
+    assert profiles.save(environ, SOLO) is False
 
     assert profiles.load(environ).current == "team"
 
 
 def test_the_first_profile_leaves_a_choice_of_this_machine_alone(environ):
-    profile_store.use(environ, "local")
+    profiles.use(environ, "local")
 
-    assert profile_store.save(environ, TEAM) is False
+    assert profiles.save(environ, TEAM) is False
     assert profiles.load(environ).current == "local"
 
 
 def test_the_file_is_sorted_indented_ended_and_private(environ, file):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
     assert file.read_text() == textwrap.dedent("""\
         {
@@ -107,7 +107,7 @@ def test_a_file_that_others_could_read_is_private_afterwards(environ, file):
     file.write_text("{}")
     file.chmod(0o644)
 
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -117,10 +117,10 @@ def test_what_a_later_version_wrote_stays(environ, file):
     later = {"project": "x", "zone": "z", "cluster": "c", "lanes": ["a"], "options": {"rank": 1}}
     file.write_text(json.dumps({"version": 9, "current": None, "profiles": {"theirs": later, "team": later}}))
 
-    profile_store.save(environ, TEAM, replace=True)
-    profile_store.save(environ, SOLO)
-    profile_store.use(environ, "solo")
-    profile_store.remove(environ, "solo")
+    profiles.save(environ, TEAM, replace=True)
+    profiles.save(environ, SOLO)
+    profiles.use(environ, "solo")
+    profiles.remove(environ, "solo")
 
     assert page_of(file) == {
         "version": 9,
@@ -137,7 +137,7 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_written(environ, file, tmp_
     (tmp_path / "dotfiles").mkdir()
     file.symlink_to(tmp_path / "dotfiles" / "profiles.json")
 
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
     assert file.is_symlink()
     assert page_of(tmp_path / "dotfiles" / "profiles.json")["current"] == "team"
@@ -147,37 +147,37 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_written(environ, file, tmp_
 
 
 def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_replaced(environ, file):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
     with pytest.raises(OptionError, match="there is a profile 'team' already") as caught:
-        profile_store.save(environ, TEAM._replace(zone="z"))
+        profiles.save(environ, TEAM._replace(zone="z"))
 
     assert str(file) in caught.value.why
     assert "--force" in caught.value.next
-    profile_store.save(environ, TEAM._replace(zone="z"), replace=True)
+    profiles.save(environ, TEAM._replace(zone="z"), replace=True)
     assert profiles.load(environ).saved["team"].zone == "z"
 
 
 def test_a_name_that_cannot_be_one_is_refused(environ, file):
     with pytest.raises(OptionError, match="cannot be the name of a profile"):
-        profile_store.save(environ, TEAM._replace(name="a b"))
+        profiles.save(environ, TEAM._replace(name="a b"))
 
     assert not file.exists()
 
 
 def test_the_built_in_profile_can_be_used_but_neither_made_nor_removed(environ):
-    assert profile_store.use(environ, "local") == profiles.LOCAL
+    assert profiles.use(environ, "local") == profiles.LOCAL
     assert profiles.choose(environ).profile == profiles.LOCAL
 
     with pytest.raises(OptionError, match="built in"):
-        profile_store.save(environ, TEAM._replace(name="local"), replace=True)
+        profiles.save(environ, TEAM._replace(name="local"), replace=True)
     with pytest.raises(OptionError, match="built in"):
-        profile_store.remove(environ, "local")
+        profiles.remove(environ, "local")
 
 
-@pytest.mark.parametrize("change", [profile_store.use, profile_store.remove])
+@pytest.mark.parametrize("change", [profiles.use, profiles.remove])
 def test_a_profile_that_is_not_there_can_be_neither_used_nor_removed(environ, file, change):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
     before = file.read_bytes()
 
     with pytest.raises(SettingsError, match="no profile is named 'taem'") as caught:
@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(environ, file):
     file.write_text("{ half a page")
 
     with pytest.raises(SettingsError, match="cannot be read"):
-        profile_store.save(environ, TEAM)
+        profiles.save(environ, TEAM)
 
     assert file.read_text() == "{ half a page"
 
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_made_is_told(environ, tmp_path):
     (tmp_path / "home").write_text("a file")
 
     with pytest.raises(SettingsError, match="cannot be written") as caught:
-        profile_store.save(environ, TEAM)
+        profiles.save(environ, TEAM)
 
     assert str(tmp_path / "home") in caught.value.why
 
@@ -210,21 +210,21 @@ def test_a_folder_that_cannot_be_made_is_told(environ, tmp_path):
 
 
 def test_removing_the_current_one_leaves_none_current(environ):
-    profile_store.save(environ, TEAM)
-    profile_store.save(environ, SOLO)
+    profiles.save(environ, TEAM)
+    profiles.save(environ, SOLO)
 
-    assert profile_store.remove(environ, "solo") is False
+    assert profiles.remove(environ, "solo") is False
     assert profiles.load(environ).current == "team"
-    assert profile_store.remove(environ, "team") is True
+    assert profiles.remove(environ, "team") is True
     assert profiles.load(environ).current == ""
 
 
 def test_unset_names_the_one_that_was_current_and_writes_nothing_when_none_was(environ, file):
-    assert profile_store.unset(environ) == ""
+    assert profiles.unset(environ) == ""
     assert not file.exists()
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
-    assert profile_store.unset(environ) == "team"
+    assert profiles.unset(environ) == "team"
     assert profiles.load(environ).current == ""
     assert [*profiles.load(environ).saved] == ["team"]
 
@@ -267,7 +267,7 @@ def test_threads_of_one_process_lose_nothing(environ):
 
 
 def test_a_writer_that_is_killed_in_the_middle_leaves_the_old_page_and_stops_nobody(environ, file):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
     before = file.read_bytes()
     text = """
         def stuck(*_):
@@ -284,13 +284,13 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_the_old_page_and_stops_nob
     writer.communicate()
 
     assert file.read_bytes() == before
-    profile_store.save(environ, SOLO)
+    profiles.save(environ, SOLO)
     assert [*profiles.load(environ).saved] == ["solo", "team"]
     assert beside(file) == [file.name]  # the next writer took the half-written one away
 
 
 def test_writers_killed_at_any_moment_leave_a_whole_page(environ, file):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
     text = """
         print("ready", flush=True)
         for number in range(100_000):
@@ -304,11 +304,11 @@ def test_writers_killed_at_any_moment_leave_a_whole_page(environ, file):
         writer.communicate()
 
         assert profiles.load(environ).saved["team"] == TEAM
-        profile_store.use(environ, "team")
+        profiles.use(environ, "team")
 
 
 def test_a_change_waits_for_the_writer_before_it(environ, file):
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
     text = """
         with profile_store._change(os.environ) as (page, before):
             print("held", flush=True)
@@ -318,20 +318,20 @@ def test_a_change_waits_for_the_writer_before_it(environ, file):
     writer = program(text, environ)
     assert writer.stdout.readline() == "held\n"
 
-    profile_store.save(environ, SOLO)
+    profiles.save(environ, SOLO)
 
     writer.communicate()
     assert [*profiles.load(environ).saved] == ["slow", "solo", "team"]
 
 
 def test_a_writer_that_never_ends_is_told_and_not_waited_for_for_ever(environ, monkeypatch):
-    profile_store.save(environ, TEAM)
-    monkeypatch.setattr(profile_store, "_PATIENCE_SECONDS", 0.05)
+    profiles.save(environ, TEAM)
+    monkeypatch.setattr(profiles, "_PATIENCE_SECONDS", 0.05)
     writer = program("with profile_store._change(os.environ): print('held', flush=True); time.sleep(60)", environ)
     assert writer.stdout.readline() == "held\n"
 
     with pytest.raises(SettingsError, match="being written by another process"):
-        profile_store.save(environ, SOLO)
+        profiles.save(environ, SOLO)
 
     writer.kill()
     writer.communicate()
@@ -343,6 +343,6 @@ def test_a_file_system_without_locks_is_written_all_the_same(environ, monkeypatc
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
 
-    profile_store.save(environ, TEAM)
+    profiles.save(environ, TEAM)
 
     assert profiles.load(environ).current == "team"

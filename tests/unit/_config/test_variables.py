@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kinetic import _config as _settings
-from kinetic._config import variables
-from kinetic._config.variables import VARIABLES, read
+from kinetic._config import options
+from kinetic._config.options import VARIABLES, read_variable
 
 ROOM = Path(_settings.__file__).parent
 
@@ -20,12 +20,12 @@ ROOM = Path(_settings.__file__).parent
     ids=["unset", "empty", "set"],
 )
 def test_a_variable_that_is_set_but_empty_counts_as_unset(environ, value):
-    assert read("KINETIC_ZONE", environ) == value
+    assert read_variable("KINETIC_ZONE", environ) == value
 
 
 def test_a_variable_that_no_page_describes_cannot_be_read():
     with pytest.raises(LookupError, match="KINETIC_SURPRISE is read but not described"):
-        read("KINETIC_SURPRISE", {"KINETIC_SURPRISE": "1"})
+        read_variable("KINETIC_SURPRISE", {"KINETIC_SURPRISE": "1"})
 
 
 def test_every_variable_is_described_once_in_whole_words():
@@ -46,7 +46,7 @@ def test_a_description_cannot_be_changed():
 def test_every_variable_that_this_room_mentions_is_described():
     mentioned = {name for file in ROOM.glob("*.py") for name in re.findall(r"\bKINETIC_[A-Z_]*[A-Z]", file.read_text())}
 
-    assert mentioned <= variables._NAMES
+    assert mentioned <= options._VARIABLE_NAMES
 
 
 def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name() -> None:
@@ -59,10 +59,10 @@ def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name(
         "KINETICS": "not ours",
     }
 
-    found = variables.unknown(environ, besides=["KINETIC_MINE"])
+    found = options.unknown_variables(environ, besides=["KINETIC_MINE"])
 
     assert found == {"KINETIC_PROJEKT": "KINETIC_PROJECT", "KINETIC_QQQQQQQQQQQQQQQQ": ""}
-    assert variables.unknown_in_words(found).startswith(
+    assert options.describe_unknown_variables(found).startswith(
         "kinetic does not read KINETIC_PROJEKT (did you mean KINETIC_PROJECT?), KINETIC_QQQQQQQQQQQQQQQQ; "
     )
 
@@ -72,4 +72,4 @@ def test_every_variable_that_our_source_names_is_described_or_ours() -> None:
     for file in ROOM.parent.rglob("*.py"):
         named |= set(re.findall(r'"(KINETIC_[A-Z_]+[A-Z])"', file.read_text()))
 
-    assert variables.unknown(dict.fromkeys(named, "")) == {}
+    assert options.unknown_variables(dict.fromkeys(named, "")) == {}

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._blobs import cache as caches
-from kinetic._data import upload_data
+from kinetic._blobs import file_tree, sender
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.manifest import Manifest
+from kinetic._wire.trees import Manifest
 
 
 class Watched:
@@ -77,16 +76,16 @@ def memory() -> Watched:
 @pytest.fixture
 def little(monkeypatch) -> None:
     """Packs of 1000 bytes, and chunks of 300 for files of 400 bytes and more."""
-    monkeypatch.setattr(upload_data, "SMALL_BYTES", 400)
-    monkeypatch.setattr(upload_data, "PACK_BYTES", 1000)
-    monkeypatch.setattr(upload_data, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(sender, "SMALL_BYTES", 400)
+    monkeypatch.setattr(sender, "PACK_BYTES", 1000)
+    monkeypatch.setattr(sender, "CHUNK_BYTES", 300)
 
 
 @pytest.fixture
 def calm(monkeypatch) -> None:
     """Trust files however new they are, which one would otherwise have to wait for."""
-    monkeypatch.setattr(caches, "_RACY_NS", -(10**18))
-    monkeypatch.setattr(caches, "_RACY_COARSE_NS", -(10**18))
+    monkeypatch.setattr(file_tree, "_RACY_NS", -(10**18))
+    monkeypatch.setattr(file_tree, "_RACY_COARSE_NS", -(10**18))
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._data import Data, content_hash
+from kinetic._blobs import file_tree
+from kinetic._data import Data
 from kinetic.errors import DataChangedError, DataError, DataMissingError
 
 AS_ROOT = os.geteuid() == 0
@@ -84,8 +85,8 @@ def test_the_hash_is_what_the_documentation_says(tmp_path, fill, files, path, ex
 
 @pytest.mark.parametrize("seed", range(25))
 def test_on_any_tree_it_agrees_with_an_implementation_of_its_own(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(content_hash, "_FEW_BYTES", seed % 2 * 10**9)
-    monkeypatch.setattr(content_hash, "_BATCH_FILES", 1 + seed % 5)
+    monkeypatch.setattr(file_tree, "_FEW_BYTES", seed % 2 * 10**9)
+    monkeypatch.setattr(file_tree, "_BATCH_FILES", 1 + seed % 5)
     grow(tmp_path / "set", random.Random(seed))
 
     assert Data(tmp_path / "set").content_hash() == documented(str(tmp_path / "set"))
@@ -150,7 +151,7 @@ def test_pipes_and_sockets_hold_no_data_and_are_left_out(tmp_path, fill):
         finally:
             os.chdir(here)
 
-        tree = content_hash.digest_tree(str(root), None)
+        tree = file_tree.digest_tree(str(root), None)
 
     assert [file.relative for file in tree.files] == ["a"]
     assert tree.left_out == ["pipe (neither a file nor a folder)", "plug (neither a file nor a folder)"]
@@ -171,13 +172,13 @@ def test_what_cannot_be_read_is_named(tmp_path, fill, path):
 
 def test_a_file_that_goes_away_between_walk_and_reading_is_named(tmp_path, fill, monkeypatch):
     root = fill(tmp_path / "set", {"a": b"1", "b": b"2"})
-    really = content_hash.Reader.digest
+    really = file_tree.Reader.digest
 
     def slow(self, file):
         (root / "b").unlink(missing_ok=True)
         return really(self, file)
 
-    monkeypatch.setattr(content_hash.Reader, "digest", slow)
+    monkeypatch.setattr(file_tree.Reader, "digest", slow)
 
     with pytest.raises(DataChangedError, match=r"set/b \["):
         Data(root).content_hash()
@@ -186,15 +187,15 @@ def test_a_file_that_goes_away_between_walk_and_reading_is_named(tmp_path, fill,
 @pytest.mark.parametrize("threads", [False, True])
 def test_an_error_in_one_file_ends_the_reading_of_all(tmp_path, fill, monkeypatch, threads):
     root = fill(tmp_path / "set", {f"{number:03}": b"x" * 1000 for number in range(200)})
-    monkeypatch.setattr(content_hash, "_FEW_BYTES", 0 if threads else 10**9)
-    monkeypatch.setattr(content_hash, "_BATCH_FILES", 5)
+    monkeypatch.setattr(file_tree, "_FEW_BYTES", 0 if threads else 10**9)
+    monkeypatch.setattr(file_tree, "_BATCH_FILES", 5)
     read = []
 
     def failing(self, file):
         read.append(file)
         raise DataError("no")
 
-    monkeypatch.setattr(content_hash.Reader, "digest", failing)
+    monkeypatch.setattr(file_tree.Reader, "digest", failing)
 
     with pytest.raises(DataError, match="no"):
         Data(root).content_hash()
@@ -228,7 +229,7 @@ def test_ctrl_c_in_the_middle_of_a_large_file_ends_the_process(tmp_path):
 
 
 def test_a_thread_that_outlives_the_main_one_can_hash(tmp_path, fill):
-    root = fill(tmp_path / "set", {"large.bin": os.urandom(content_hash._FEW_BYTES)})
+    root = fill(tmp_path / "set", {"large.bin": os.urandom(file_tree._FEW_BYTES)})
     code = """
 import sys, threading
 from kinetic._data import Data
@@ -253,13 +254,13 @@ threading.Thread(target=late).start()
 def read(monkeypatch):
     """The names of files that are read, as they are."""
     names = []
-    really = content_hash.Reader.digest
+    really = file_tree.Reader.digest
 
     def noted(self, file):
         names.append(file.relative)
         return really(self, file)
 
-    monkeypatch.setattr(content_hash.Reader, "digest", noted)
+    monkeypatch.setattr(file_tree.Reader, "digest", noted)
     return names
 
 
@@ -392,7 +393,7 @@ def test_a_file_that_never_holds_still_is_hashed_as_it_was_and_not_remembered(ro
         patch.setattr(os, "readv", growing)
         Data(root).content_hash()
 
-    tree = content_hash.digest_tree(str(root), cache / "data")
+    tree = file_tree.digest_tree(str(root), cache / "data")
     assert tree.hash == documented(str(root))
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._data import Data, content_hash
+from kinetic._blobs import file_tree
+from kinetic._data import Data
 from kinetic.errors import DataMissingError, OptionError, OptionTypeError
 
 
@@ -186,8 +187,8 @@ def test_the_hash_stays_what_it_was(folder):
 
 def test_the_hash_is_computed_once_however_many_threads_ask(folder, monkeypatch):
     looked = []
-    really = content_hash.digest_tree
-    monkeypatch.setattr(content_hash, "digest_tree", lambda *words: (looked.append(words), really(*words))[1])
+    really = file_tree.digest_tree
+    monkeypatch.setattr(file_tree, "digest_tree", lambda *words: (looked.append(words), really(*words))[1])
     data, gate = Data(folder), threading.Barrier(8)
     found = []
 

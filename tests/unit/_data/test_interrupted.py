@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._data import Data, upload_data
+from kinetic._blobs import sender
+from kinetic._data import Data
 from kinetic._data.ship import ship
 from kinetic._stores.files import FileStore
 from kinetic.errors import StoreError
@@ -25,7 +26,8 @@ LAST, MANIFEST = 50, 51  # the last blob, and what is written after it
 CHILD = """
 import itertools, os, signal, sys
 from pathlib import Path
-from kinetic._data import Data, upload_data as sending
+from kinetic._data import Data
+from kinetic._blobs import sender as sending
 from kinetic._data.ship import ship
 from kinetic._stores.files import FileStore
 
@@ -131,7 +133,7 @@ def test_a_process_that_is_killed_while_it_remembers_costs_no_byte(start, tmp_pa
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SMALL_BYTES", 400), ("PACK_BYTES", 1000), ("CHUNK_BYTES", 300)):
-            patch.setattr(upload_data, name, value)
+            patch.setattr(sender, name, value)
         store = FileStore(tmp_path / "store")
         ref = ship(Data(root), store, cache=tmp_path / "cache")
 

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._data import Data, content_hash, recheck, transfer_progress, upload_data
+from kinetic._blobs import file_tree, sender
+from kinetic._data import Data, recheck
 from kinetic._data.ship import ship
 from kinetic._output.format import size_text
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.manifest import Manifest
 from kinetic._wire.order import DataRef
+from kinetic._wire.trees import Manifest
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KeyMissingError
 
 DAY = 24 * 3600
@@ -51,13 +52,13 @@ def send(root, store, cache):
 def read(monkeypatch) -> list[str]:
     """The names of files that are opened."""
     names = []
-    really = content_hash.open_file
+    really = file_tree.open_file
 
     def noted(file):
         names.append(file.relative)
         return really(file)
 
-    monkeypatch.setattr(content_hash, "open_file", noted)
+    monkeypatch.setattr(file_tree, "open_file", noted)
     return names
 
 
@@ -420,7 +421,7 @@ def one_edit(path: Path):
 @pytest.mark.parametrize("size", [50, 2000])
 def test_a_file_that_is_edited_between_hashing_and_sending_is_noticed(send, store, root, monkeypatch, edit, size):
     path = next(path for path, content in some_files().items() if len(content) == size)
-    really = content_hash.digest_tree
+    really = file_tree.digest_tree
 
     def look(*words):
         tree = really(*words)
@@ -428,7 +429,7 @@ def test_a_file_that_is_edited_between_hashing_and_sending_is_noticed(send, stor
         return tree
 
     with monkeypatch.context() as patch:
-        patch.setattr(content_hash, "digest_tree", look)
+        patch.setattr(file_tree, "digest_tree", look)
         with pytest.raises(DataChangedError, match=path):
             send()
 
@@ -439,10 +440,10 @@ def test_a_file_that_is_edited_between_hashing_and_sending_is_noticed(send, stor
 
 @pytest.mark.parametrize("fuse", [False, True])
 def test_an_empty_file_is_empty_only_if_that_was_hashed(memory, root, send, monkeypatch, fuse):
-    tree = content_hash.digest_tree(str(root), None)
+    tree = file_tree.digest_tree(str(root), None)
     number = next(number for number, file in enumerate(tree.files) if file.size == 0)
     wrong = tree.digests[: 32 * number] + bytes(32) + tree.digests[32 * number + 32 :]
-    monkeypatch.setattr(content_hash, "digest_tree", lambda *_words: tree._replace(digests=wrong))
+    monkeypatch.setattr(file_tree, "digest_tree", lambda *_words: tree._replace(digests=wrong))
 
     with pytest.raises(DataChangedError, match=tree.files[number].relative):
         send(to=memory, fuse=fuse)
@@ -582,10 +583,10 @@ def test_mounted_data_that_is_edited_meanwhile_has_no_marker(send, memory, root,
         (root / path).write_bytes(bytes(size))
 
     data = Data(root, fuse=True)
-    tree = content_hash.digest_tree(str(root), None)
+    tree = file_tree.digest_tree(str(root), None)
     edit("")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(content_hash, "digest_tree", lambda *_words: tree)
+        patch.setattr(file_tree, "digest_tree", lambda *_words: tree)
         with pytest.raises(DataChangedError, match=path):
             send(data=data, to=memory)
 
@@ -625,7 +626,7 @@ def test_what_does_not_travel_is_told_once(send, root, capsys):
 
 
 def test_more_than_ten_gibibytes_draw_a_warning(send, monkeypatch, capsys):
-    monkeypatch.setattr(transfer_progress, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(file_tree, "_LARGE_BYTES", 100)
 
     send(), send()
 
@@ -633,9 +634,9 @@ def test_more_than_ten_gibibytes_draw_a_warning(send, monkeypatch, capsys):
 
 
 def test_what_takes_long_is_told_with_files_bytes_rate_and_what_was_there(capsys, monkeypatch):
-    monkeypatch.setattr(transfer_progress, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(file_tree, "_SLOW_SECONDS", 0.0)
 
-    with transfer_progress.TransferProgress("sending", "./set", 3, 3000) as told:
+    with file_tree.TransferProgress("sending", "./set", 3, 3000) as told:
         told.add(files=1, done=1000)
         told.add(files=2, there=2000)
 
@@ -646,9 +647,9 @@ def test_what_takes_long_is_told_with_files_bytes_rate_and_what_was_there(capsys
 
 
 def test_without_a_thread_to_tell_it_meanwhile_the_end_is_told(capsys, monkeypatch, no_more_threads):
-    monkeypatch.setattr(transfer_progress, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(file_tree, "_SLOW_SECONDS", 0.0)
 
-    with transfer_progress.TransferProgress("sending", "./set", 3, 3000) as told:
+    with file_tree.TransferProgress("sending", "./set", 3, 3000) as told:
         told.add(files=3, done=3000)
 
     (said,) = capsys.readouterr().err.splitlines()
@@ -657,7 +658,7 @@ def test_without_a_thread_to_tell_it_meanwhile_the_end_is_told(capsys, monkeypat
 
 TELL = """
 import time
-from kinetic._data import transfer_progress as telling
+from kinetic._blobs import file_tree as telling
 
 telling._SLOW_SECONDS = 0.02
 with telling.TransferProgress("sending", "/data/" + 60 * "long", 20_000, 3_000_000_000) as told:
@@ -697,16 +698,16 @@ def test_sizes_are_told_as_people_say_them():
 
 
 def test_what_is_remembered_of_another_store_is_not_believed(cache):
-    sent = content_hash.SentManifest("a", "b", "c", 1)
-    content_hash.remember_sent(cache, "/root", "memory://one", sent)
+    sent = file_tree.SentManifest("a", "b", "c", 1)
+    file_tree.remember_sent(cache, "/root", "memory://one", sent)
 
-    assert content_hash.recall_sent(cache, "/root", "memory://one") == sent
-    assert content_hash.recall_sent(cache, "/root", "memory://other") is None
-    assert content_hash.recall_sent(cache, "/other", "memory://one") is None
+    assert file_tree.recall_sent(cache, "/root", "memory://one") == sent
+    assert file_tree.recall_sent(cache, "/root", "memory://other") is None
+    assert file_tree.recall_sent(cache, "/other", "memory://one") is None
 
 
 def test_an_object_from_the_future_counts_as_old():
     from kinetic._stores import Entry
 
-    assert upload_data.is_old(Entry("a", 1, time.time() + 30 * DAY))
-    assert not upload_data.is_old(Entry("a", 1, time.time() + 60))
+    assert sender.is_old(Entry("a", 1, time.time() + 30 * DAY))
+    assert not sender.is_old(Entry("a", 1, time.time() + 60))

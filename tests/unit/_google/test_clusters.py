@@ -11,7 +11,7 @@ from servers.http11 import Answer
 from servers.scripted import Scripted
 
 from kinetic._google import clusters
-from kinetic._google.http import Patience, Service
+from kinetic._google.api import Patience, Service
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError, KineticError
 
 HERE = ("my-project", "us-central1-a", "kinetic-cluster")
@@ -25,9 +25,9 @@ class Tokens:
         self.refused: list[str] = []
         self._tokens = list(tokens or ["token"])
 
-    def get(self, instead_of: str = "") -> str:
-        if instead_of:
-            self.refused.append(instead_of)
+    def get(self, rejected: str = "") -> str:
+        if rejected:
+            self.refused.append(rejected)
             self._tokens = self._tokens[1:] or self._tokens
         return self._tokens[0]
 
@@ -42,14 +42,14 @@ def server() -> Iterator[ContainerServer]:
 def service(server: ContainerServer, tokens: Tokens | None = None, waited: list[float] | None = None) -> Service:
     environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{server.url}/"}
     sleep = (waited if waited is not None else []).append
-    return Service(clusters.NAME, tokens or Tokens(), environ=environ, patience=Patience(3, sleep=sleep))
+    return Service(clusters.CONTAINER_API, tokens or Tokens(), environ=environ, patience=Patience(3, sleep=sleep))
 
 
 def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate(server: ContainerServer) -> None:
     dns = {"endpoint": "gke-abc.us-central1.gke.goog", "allowExternalTraffic": True}
     server.add(*HERE, controlPlaneEndpointsConfig={"dnsEndpointConfig": dns})
 
-    found = clusters.read(service(server), *HERE)
+    found = clusters.read_cluster(service(server), *HERE)
 
     assert (found.server, found.authority) == ("https://gke-abc.us-central1.gke.goog", b"")
 
@@ -57,7 +57,7 @@ def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate
 def test_a_name_that_nobody_answers_is_passed_over_for_the_address_and_its_certificate(server: ContainerServer) -> None:
     server.add(*HERE)
 
-    found = clusters.read(service(server), *HERE)
+    found = clusters.read_cluster(service(server), *HERE)
 
     assert (found.server, found.authority) == ("https://203.0.113.7", AUTHORITY)
 
@@ -65,7 +65,7 @@ def test_a_name_that_nobody_answers_is_passed_over_for_the_address_and_its_certi
 def test_only_what_is_needed_of_a_cluster_is_asked_for(server: ContainerServer) -> None:
     server.add(*HERE)
 
-    clusters.read(service(server, Tokens(project="billed")), *HERE)
+    clusters.read_cluster(service(server, Tokens(project="billed")), *HERE)
 
     (asked,) = server.seen
     assert asked.path == "/v1/projects/my-project/locations/us-central1-a/clusters/kinetic-cluster"
@@ -77,7 +77,7 @@ def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(server: Con
     server.add("my-project", "europe-west4", "big")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.code == "cluster-missing"
     assert caught.value.why == "clusters there: big in europe-west4"
@@ -86,7 +86,7 @@ def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(server: Con
 
 def test_a_project_without_clusters_names_the_command_that_lists_them(server: ContainerServer) -> None:
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.next == "gcloud container clusters list --project my-project"
 
@@ -95,7 +95,7 @@ def test_a_missing_permission_is_named(server: ContainerServer) -> None:
     server.fault = [(403, "IAM_PERMISSION_DENIED", 'Required "container.clusters.get" permission(s) for "…".')]
 
     with pytest.raises(AccessDeniedError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert "container.clusters.get" in caught.value.why
     assert "roles/container.developer" in caught.value.next
@@ -105,7 +105,7 @@ def test_an_api_that_is_not_switched_on_comes_with_the_command_that_does_it(serv
     server.fault = [(403, "SERVICE_DISABLED", "Kubernetes Engine API has not been used in project 1 before")]
 
     with pytest.raises(AccessDeniedError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.next == "gcloud services enable container.googleapis.com --project my-project"
 
@@ -114,14 +114,14 @@ def test_a_token_that_ended_is_exchanged_once(server: ContainerServer) -> None:
     server.add(*HERE)
     tokens = Tokens("old", "token")
 
-    clusters.read(service(server, tokens), *HERE)
+    clusters.read_cluster(service(server, tokens), *HERE)
 
     assert tokens.refused == ["old"]
 
 
 def test_a_token_that_nobody_wants_is_an_error_of_credentials(server: ContainerServer) -> None:
     with pytest.raises(CredentialsError, match="does not know who we are"):
-        clusters.read(service(server, Tokens("stolen")), *HERE)
+        clusters.read_cluster(service(server, Tokens("stolen")), *HERE)
 
     assert len(server.seen) == 2
 
@@ -131,7 +131,7 @@ def test_a_busy_service_is_asked_again(server: ContainerServer) -> None:
     server.fault = [(503, "", "try later"), (429, "RATE_LIMIT_EXCEEDED", "slower")]
     waited: list[float] = []
 
-    clusters.read(service(server, waited=waited), *HERE)
+    clusters.read_cluster(service(server, waited=waited), *HERE)
 
     assert len(waited) == 2
 
@@ -140,7 +140,7 @@ def test_a_service_that_stays_away_is_said(server: ContainerServer) -> None:
     server.fault = [(503, "", "try later")] * 3
 
     with pytest.raises(BackendUnavailableError, match="does not answer"):
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
 
 @pytest.mark.parametrize("status", ["PROVISIONING", "STOPPING", "ERROR"])
@@ -148,7 +148,7 @@ def test_a_cluster_that_does_not_serve_says_so(server: ContainerServer, status: 
     server.add(*HERE, status=status, statusMessage="out of addresses")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.why == f"its status is {status}: out of addresses"
 
@@ -157,7 +157,7 @@ def test_a_private_cluster_names_the_switch_for_its_dns_name(server: ContainerSe
     server.add(*HERE, endpoint="")
 
     with pytest.raises(BackendUnavailableError) as caught:
-        clusters.read(service(server), *HERE)
+        clusters.read_cluster(service(server), *HERE)
 
     assert "--enable-dns-access" in caught.value.next
 
@@ -189,8 +189,8 @@ def test_a_redirection_carries_our_token_nowhere(status: int) -> None:
         Scripted(Answer(status, b"", {"location": f"{elsewhere.url}/steal"})) as here,
     ):
         environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": here.url}
-        asked = Service(clusters.NAME, Tokens(), environ=environ, patience=Patience(1, sleep=lambda _: None))
+        asked = Service(clusters.CONTAINER_API, Tokens(), environ=environ, patience=Patience(1, sleep=lambda _: None))
         with pytest.raises(KineticError):
-            clusters.read(asked, *HERE)
+            clusters.read_cluster(asked, *HERE)
 
         assert elsewhere.asked == []

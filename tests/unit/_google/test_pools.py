@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from servers.container import ContainerServer
 
-from kinetic._google import clusters, pools
-from kinetic._google.http import Patience, Service
-from kinetic._google.pools import is_tolerated
+from kinetic._google import clusters
+from kinetic._google.api import Patience, Service
+from kinetic._google.clusters import is_tolerated
 from kinetic._hardware import GPUS, TPUS, place
 from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
@@ -26,7 +26,7 @@ WHERE = "--cluster kinetic-cluster --location us-central1-a --project my-project
 class Token:
     quota_project = ""
 
-    def get(self, instead_of: str = "") -> str:
+    def get(self, rejected: str = "") -> str:
         return "token"
 
 
@@ -39,7 +39,7 @@ def server() -> Iterator[ContainerServer]:
 
 def service(server: ContainerServer) -> Service:
     environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": server.url}
-    return Service(clusters.NAME, Token(), environ=environ, patience=Patience(1))
+    return Service(clusters.CONTAINER_API, Token(), environ=environ, patience=Patience(1))
 
 
 def pool(name: str, machine_type: str, *, autoscaling: Any = None, topology: str = "", **config: Any) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def limits(**most: int) -> dict[str, Any]:
 def ask(server: ContainerServer):
     """Return a function: of a cluster with some node pools, asked through the server."""
 
-    def read(*found: dict[str, Any], where: tuple[str, str, str] = HERE, **more: Any) -> pools.Pools:
+    def read(*found: dict[str, Any], where: tuple[str, str, str] = HERE, **more: Any) -> clusters.NodePools:
         server.add(*where, **{"locations": ["us-central1-a"], "nodePools": list(found), **more})
-        return pools.read(service(server), *where)
+        return clusters.read_pools(service(server), *where)
 
     return read
 
@@ -80,7 +80,7 @@ def test_one_request_brings_everything(ask, server: ContainerServer) -> None:
 
 
 def test_a_pool_of_a_fixed_size_exists(ask) -> None:
-    verdict = ask(DEFAULT, L4).can_give(place("gpu-l4"))
+    verdict = ask(DEFAULT, L4).capacity_for(place("gpu-l4"))
 
     assert (verdict.word, verdict.why) == ("exists", "the node pool l4 has such machines, and does not grow by itself")
     assert verdict.next.startswith("gcloud container clusters resize kinetic-cluster --node-pool l4 --num-nodes 1 ")
@@ -89,14 +89,14 @@ def test_a_pool_of_a_fixed_size_exists(ask) -> None:
 def test_what_grows_is_told_before_what_does_not(ask) -> None:
     growing = pool("more", "g2-standard-4", autoscaling={"enabled": True, "maxNodeCount": 3}, **gpus("nvidia-l4", 1))
 
-    assert "node pool more" in ask(L4, growing).can_give(place("gpu-l4")).why
-    assert "auto-provisioning" in ask(L4, autoscaling=limits(nvidia_l4=4)).can_give(place("gpu-l4")).why
+    assert "node pool more" in ask(L4, growing).capacity_for(place("gpu-l4")).why
+    assert "auto-provisioning" in ask(L4, autoscaling=limits(nvidia_l4=4)).capacity_for(place("gpu-l4")).why
 
 
 def test_a_pool_that_grows_can_give_what_it_has_none_of(ask) -> None:
     growing = pool("l4", "g2-standard-4", autoscaling={"enabled": True, "maxNodeCount": 3}, **gpus("nvidia-l4", 1))
 
-    verdict = ask(growing).can_give(place("gpu-l4"))
+    verdict = ask(growing).capacity_for(place("gpu-l4"))
 
     assert verdict.word == "can-grow"
     assert "grows to 3" in verdict.why
@@ -106,30 +106,30 @@ def test_a_limit_for_each_zone_counts_in_each_zone(ask) -> None:
     growing = pool("l4", "g2-standard-4", autoscaling={"enabled": True, "maxNodeCount": 3}, **gpus("nvidia-l4", 1))
     zones = ["us-central1-a", "us-central1-b"]
 
-    verdict = ask({**growing, "locations": zones}, where=REGION, locations=zones).can_give(place("gpu-l4"))
+    verdict = ask({**growing, "locations": zones}, where=REGION, locations=zones).capacity_for(place("gpu-l4"))
 
     assert "grows to 6" in verdict.why
 
 
 @pytest.mark.parametrize("other", ["gpu-l4x4", "gpu-t4", "tpu-v5e-1"])
 def test_other_hardware_is_not_there(ask, other: str) -> None:
-    assert ask(DEFAULT, L4).can_give(place(other)).word == "impossible"
+    assert ask(DEFAULT, L4).capacity_for(place(other)).word == "impossible"
 
 
 def test_machines_that_come_with_gpus_may_be_described_without_them(ask) -> None:
-    assert ask(pool("h", "a3-highgpu-8g")).can_give(place("gpu-h100x8")).word == "exists"
-    assert ask(pool("n", "n1-standard-4")).can_give(place("gpu-t4")).word == "impossible"
+    assert ask(pool("h", "a3-highgpu-8g")).capacity_for(place("gpu-h100x8")).word == "exists"
+    assert ask(pool("n", "n1-standard-4")).capacity_for(place("gpu-t4")).word == "impossible"
 
 
 def test_a_pool_that_goes_away_gives_nothing(ask) -> None:
-    assert ask({**L4, "status": "STOPPING"}).can_give(place("gpu-l4")).word == "impossible"
+    assert ask({**L4, "status": "STOPPING"}).capacity_for(place("gpu-l4")).word == "impossible"
 
 
 def test_spot_is_asked_of_spot_pools_only(ask) -> None:
     there = ask(L4, pool("cheap", "g2-standard-48", spot=True, **gpus("nvidia-l4", 4)))
 
-    assert there.can_give(place("gpu-l4:spot")).word == "impossible"
-    assert there.can_give(place("gpu-l4x4:spot")).word == "exists"
+    assert there.capacity_for(place("gpu-l4:spot")).word == "impossible"
+    assert there.capacity_for(place("gpu-l4x4:spot")).word == "exists"
 
 
 def test_a_taint_that_pods_do_not_tolerate_keeps_them_away(ask) -> None:
@@ -138,7 +138,7 @@ def test_a_taint_that_pods_do_not_tolerate_keeps_them_away(ask) -> None:
     soft = {"taints": [{"key": "team", "value": "a", "effect": "PREFER_NO_SCHEDULE"}]}
 
     words = [
-        ask(pool("l4", "g2-standard-4", **gpus("nvidia-l4", 1), **taints)).can_give(place("gpu-l4")).word
+        ask(pool("l4", "g2-standard-4", **gpus("nvidia-l4", 1), **taints)).capacity_for(place("gpu-l4")).word
         for taints in (mine, plain, soft)
     ]
 
@@ -149,17 +149,17 @@ def test_the_topology_of_a_slice_is_that_of_its_pool(ask) -> None:
     slice_ = pool("slice", "ct5lp-hightpu-4t", topology="4x4", autoscaling={"enabled": True, "totalMaxNodeCount": 4})
     there = ask(slice_)
 
-    assert there.can_give(place("tpu-v5e-4x4")).word == "can-grow"
-    assert there.can_give(place("tpu-v5e-4x8")).word == "impossible"
-    assert there.can_give(place("tpu-v5e-2x2")).word == "impossible"  # a part of a slice is no machine of its own
+    assert there.capacity_for(place("tpu-v5e-4x4")).word == "can-grow"
+    assert there.capacity_for(place("tpu-v5e-4x8")).word == "impossible"
+    assert there.capacity_for(place("tpu-v5e-2x2")).word == "impossible"  # a part of a slice is no machine of its own
 
 
 def test_one_host_and_two_hosts_of_the_same_topology_differ(ask) -> None:
     one = ask(pool("one", "ct5lp-hightpu-8t"))
     two = ask(pool("two", "ct5lp-hightpu-4t", topology="2x4"))
 
-    assert [cluster.can_give(place("tpu-v5e-2x4")).word for cluster in (one, two)] == ["exists", "impossible"]
-    assert [cluster.can_give(place("tpu-v5e-2x4", multi_host=True)).word for cluster in (one, two)] == [
+    assert [cluster.capacity_for(place("tpu-v5e-2x4")).word for cluster in (one, two)] == ["exists", "impossible"]
+    assert [cluster.capacity_for(place("tpu-v5e-2x4", multi_host=True)).word for cluster in (one, two)] == [
         "impossible",
         "exists",
     ]
@@ -168,13 +168,13 @@ def test_one_host_and_two_hosts_of_the_same_topology_differ(ask) -> None:
 def test_a_policy_may_hold_the_topology_of_the_newest_slices(ask) -> None:
     slice_ = {**pool("slice", "tpu7x-standard-4t"), "placementPolicy": {"policyName": "mine"}}
 
-    assert ask(slice_).can_give(place("tpu7x-4x4x4")).word == "exists"
+    assert ask(slice_).capacity_for(place("tpu7x-4x4x4")).word == "exists"
 
 
 def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(ask) -> None:
     small = pool("l4", "g2-standard-4", autoscaling={"enabled": True}, **gpus("nvidia-l4", 1))
 
-    verdict = ask(small).can_give(place("gpu-l4"))
+    verdict = ask(small).capacity_for(place("gpu-l4"))
 
     assert verdict.word == "impossible"
     assert "stops at 0 of 1" in verdict.why
@@ -186,16 +186,16 @@ def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(as
 def test_auto_provisioning_gives_what_its_limits_name(ask) -> None:
     there = ask(DEFAULT, autoscaling=limits(cpu=100, memory=1000, nvidia_l4=4, tpu_v6e_slice=16))
 
-    assert there.can_give(place("gpu-l4x4")).word == "can-grow"
-    assert there.can_give(place("tpu-v6e-4x4")).word == "can-grow"
-    assert there.can_give(place("tpu-v6e-4x8")).why.endswith("node auto-provisioning may make 16 tpu-v6e-slice")
-    assert there.can_give(place("gpu-t4")).why.endswith("has no limit for nvidia-tesla-t4, so it makes none")
+    assert there.capacity_for(place("gpu-l4x4")).word == "can-grow"
+    assert there.capacity_for(place("tpu-v6e-4x4")).word == "can-grow"
+    assert there.capacity_for(place("tpu-v6e-4x8")).why.endswith("node auto-provisioning may make 16 tpu-v6e-slice")
+    assert there.capacity_for(place("gpu-t4")).why.endswith("has no limit for nvidia-tesla-t4, so it makes none")
 
 
 def test_limits_mean_nothing_while_auto_provisioning_is_off(ask) -> None:
     off = {**limits(nvidia_l4=4), "enableNodeAutoprovisioning": False}
 
-    verdict = ask(DEFAULT, autoscaling=off).can_give(place("gpu-l4"))
+    verdict = ask(DEFAULT, autoscaling=off).capacity_for(place("gpu-l4"))
 
     assert (verdict.word, verdict.why) == (
         "impossible",
@@ -204,7 +204,7 @@ def test_limits_mean_nothing_while_auto_provisioning_is_off(ask) -> None:
 
 
 def test_autopilot_makes_whatever_is_asked_for(ask) -> None:
-    assert ask(autopilot={"enabled": True}).can_give(place("tpu-v5p-4x4x4")).word == "can-grow"
+    assert ask(autopilot={"enabled": True}).capacity_for(place("tpu-v5p-4x4x4")).word == "can-grow"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_autopilot_makes_whatever_is_asked_for(ask) -> None:
 def test_what_is_not_there_comes_with_the_command_that_makes_it(ask, accelerator: str, words: str) -> None:
     placement = place(accelerator)
 
-    command = ask(DEFAULT).can_give(placement).next
+    command = ask(DEFAULT).capacity_for(placement).next
 
     assert command.startswith("gcloud container node-pools create kinetic-")
     assert f" {WHERE} " in command
@@ -228,13 +228,15 @@ def test_what_is_not_there_comes_with_the_command_that_makes_it(ask, accelerator
 
 
 def test_in_a_region_the_command_names_a_zone(ask) -> None:
-    command = ask(DEFAULT, where=REGION, locations=["us-central1-c", "us-central1-f"]).can_give(place("gpu-l4")).next
+    command = (
+        ask(DEFAULT, where=REGION, locations=["us-central1-c", "us-central1-f"]).capacity_for(place("gpu-l4")).next
+    )
 
     assert "--location us-central1 --project my-project --node-locations us-central1-c " in command
 
 
 def test_the_newest_slices_need_a_policy_first(ask) -> None:
-    policy, create = ask(DEFAULT).can_give(place("tpu7x-4x4x4")).next.split(" && ")
+    policy, create = ask(DEFAULT).capacity_for(place("tpu7x-4x4x4")).next.split(" && ")
 
     assert policy == (
         "gcloud compute resource-policies create workload-policy kinetic-tpu7x-4x4x4 --type HIGH_THROUGHPUT "
@@ -253,13 +255,13 @@ ROWS = [f"gpu-{name}x{count}" for name, family in GPUS.items() for count in fami
 def test_what_the_command_would_make_is_what_was_asked_for() -> None:
     for accelerator in ROWS:
         placement = place(accelerator)
-        bare = pools.of_page({"locations": ["us-central1-a"]}, *HERE)
-        command = bare.can_give(placement).next
+        bare = clusters.pools_from_json({"locations": ["us-central1-a"]}, *HERE)
+        command = bare.capacity_for(placement).next
         words = shlex.split(command.rpartition(" && ")[2])
 
-        made = pools.of_page({"locations": ["us-central1-a"], "nodePools": [_made(words)]}, *HERE)
+        made = clusters.pools_from_json({"locations": ["us-central1-a"], "nodePools": [_made(words)]}, *HERE)
 
-        assert made.can_give(placement).word == "can-grow", command
+        assert made.capacity_for(placement).word == "can-grow", command
         assert len(words[4]) <= 40
 
 
@@ -279,19 +281,19 @@ def _made(words: list[str]) -> dict[str, Any]:
 
 
 def test_a_long_list_of_pools_is_cut() -> None:
-    many = tuple(pools.Pool(f"pool-{number}", "e2-standard-4") for number in range(12))
-    there = pools.Pools(*HERE, ("us-central1-a",), autopilot=False, limits=None, pools=many)
+    many = tuple(clusters.NodePool(f"pool-{number}", "e2-standard-4") for number in range(12))
+    there = clusters.NodePools(*HERE, ("us-central1-a",), autopilot=False, limits=None, pools=many)
 
-    assert "pool-7 (e2-standard-4), …; " in there.can_give(place("gpu-l4")).why
+    assert "pool-7 (e2-standard-4), …; " in there.capacity_for(place("gpu-l4")).why
 
 
 def test_what_keeps_us_from_asking_is_an_error(server: ContainerServer) -> None:
     server.fault = [(403, "IAM_PERMISSION_DENIED", "no")]
 
     with pytest.raises(AccessDeniedError):
-        pools.read(service(server), *HERE)
+        clusters.read_pools(service(server), *HERE)
     with pytest.raises(BackendUnavailableError, match="there is no cluster"):
-        pools.read(service(server), *HERE)
+        clusters.read_pools(service(server), *HERE)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kinetic.errors import OptionError, OptionTypeError
 EVERY_GPU = [
     f"gpu-{name}" if count == 1 else f"gpu-{name}x{count}" for name, row in GPUS.items() for count in row.machines
 ]
-EVERY_TPU = [row.canonical(topology) for row in TPUS.values() for _, topology in row.ladder()]
+EVERY_TPU = [row.canonical(topology) for row in TPUS.values() for _, topology in row.usual_sizes()]
 EVERY_NAME = ["cpu", *EVERY_GPU, *EVERY_TPU]
 
 

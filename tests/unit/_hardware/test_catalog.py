@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from kinetic._hardware import GPUS, TPUS, catalog, families
+from kinetic._hardware import GPUS, TPUS, catalog
 
 GPU_ROWS = [
     ("t4", "nvidia-tesla-t4", {1: "n1-standard-4", 2: "n1-standard-8", 4: "n1-standard-16"}),
@@ -122,7 +122,7 @@ def test_every_tpu_family_is_checked_here() -> None:
 def test_a_topology_has_its_hosts_and_machine(
     name: str, topology: str, hosts: int, machine_type: str, label: str
 ) -> None:
-    machine, counted = TPUS[name].hosting(topology)
+    machine, counted = TPUS[name].machines_for(topology)
 
     assert TPUS[name].offers(topology)
     assert (machine.machine_type, machine.label, counted) == (machine_type, label, hosts)
@@ -181,7 +181,7 @@ def test_the_defaults_exist() -> None:
 @pytest.mark.parametrize("name", list(TPUS))
 def test_every_machine_that_stands_alone_has_the_chips_of_its_topology(name: str) -> None:
     for machine in TPUS[name].machines:
-        assert machine.alone is None or families.chips_of(machine.alone) == machine.chips
+        assert machine.alone is None or catalog.chips_of(machine.alone) == machine.chips
 
 
 @pytest.mark.parametrize("name", list(TPUS))
@@ -206,9 +206,9 @@ def test_every_number_of_chips_up_to_the_limit_gives_a_true_shape_or_none(name: 
         topology = family.topology_for(chips)
         if topology is None:
             continue
-        machine, hosts = family.hosting(topology)
+        machine, hosts = family.machines_for(topology)
         assert family.offers(topology)
-        assert families.chips_of(topology) == chips == hosts * machine.chips
+        assert catalog.chips_of(topology) == chips == hosts * machine.chips
 
 
 @pytest.mark.parametrize("name", ["v4", "v5p", "tpu7x"])
@@ -260,7 +260,7 @@ def test_a_number_of_chips_means_the_most_compact_shape() -> None:
 
 
 def test_several_small_hosts_can_be_preferred_to_one_large_host() -> None:
-    machine, hosts = TPUS["v6e"].hosting("2x4", multi_host=True)
+    machine, hosts = TPUS["v6e"].machines_for("2x4", multi_host=True)
 
     assert (machine.machine_type, hosts) == ("ct6e-standard-4t", 2)
 
@@ -268,7 +268,7 @@ def test_several_small_hosts_can_be_preferred_to_one_large_host() -> None:
 @pytest.mark.parametrize("multi_host", [False, True])
 def test_asking_for_the_hosts_of_a_topology_that_does_not_exist_is_an_error(multi_host: bool) -> None:
     with pytest.raises(ValueError, match="v6e has no topology 2x8"):
-        TPUS["v6e"].hosting("2x8", multi_host=multi_host)
+        TPUS["v6e"].machines_for("2x8", multi_host=multi_host)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_an_odd_number_of_tensorcores_is_no_google_name() -> None:
 
 
 def test_the_ladder_of_a_family_ends_at_its_largest_slice() -> None:
-    assert list(TPUS["v5litepod"].ladder()) == [
+    assert list(TPUS["v5litepod"].usual_sizes()) == [
         (1, "1x1"),
         (4, "2x2"),
         (8, "2x4"),
@@ -296,14 +296,14 @@ def test_the_ladder_of_a_family_ends_at_its_largest_slice() -> None:
         (128, "8x16"),
         (256, "16x16"),
     ]
-    assert list(TPUS["v5p"].ladder())[-2:] == [(4096, "16x16x16"), (6144, "16x16x24")]
+    assert list(TPUS["v5p"].usual_sizes())[-2:] == [(4096, "16x16x16"), (6144, "16x16x24")]
 
 
 @pytest.mark.parametrize("text", ["", "2", "2x", "x2", "2x2x2x2", "axb", "2x-2", "²x2", "2x9999999999"])
 def test_a_text_that_is_no_topology_is_not_taken_for_one(text: str) -> None:
-    assert not families.is_topology(text)
+    assert not catalog.is_topology(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "٣", "²", "9999999999"])
 def test_a_text_that_is_no_plain_number_is_not_taken_for_one(text: str) -> None:
-    assert not families.is_number(text)
+    assert not catalog.is_number(text)

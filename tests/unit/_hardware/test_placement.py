@@ -9,7 +9,7 @@ import pytest
 from kinetic._hardware import GPUS, TPUS, Placement, place
 from kinetic.errors import OptionError
 
-EVERY_TPU = [row.canonical(topology) for row in TPUS.values() for _, topology in row.ladder()]
+EVERY_TPU = [row.canonical(topology) for row in TPUS.values() for _, topology in row.usual_sizes()]
 EVERY_GPU = [f"gpu-{name}x{count}" for name, row in GPUS.items() for count in row.machines]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._images import isolated_environment, uv
+from kinetic._images import isolated_environment
 from kinetic._wire import distribution
 from kinetic.errors import ImageBuildError, OptionError
 
@@ -146,7 +146,7 @@ def test_settings_that_would_send_uv_elsewhere_are_taken_from_it_and_the_users_i
     ready(cache)
 
     environment = fake.calls[1]["environment"]
-    assert not uv._MISLEADING & environment.keys()
+    assert not isolated_environment._MISLEADING & environment.keys()
     assert environment["UV_DEFAULT_INDEX"] == "elsewhere"
     assert environment["UV_PYTHON_DOWNLOADS"] == "never"
 
@@ -310,7 +310,7 @@ def test_an_interpreter_that_makes_no_environment_is_told(fake, cache):
     ],
 )
 def test_the_telling_lines_of_uv(words, reason):
-    assert uv.Ran(2, words).reason == reason
+    assert isolated_environment.UvResult(2, words).reason == reason
 
 
 def test_a_cache_that_cannot_be_written_is_told(fake, cache):
@@ -328,7 +328,7 @@ def test_a_cache_that_cannot_be_written_is_told(fake, cache):
 def test_uv_may_be_a_package_of_this_interpreter(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert uv.command() == [str(Path(sys.executable).with_name("uv"))]
+    assert isolated_environment.uv_command() == [str(Path(sys.executable).with_name("uv"))]
 
 
 def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):

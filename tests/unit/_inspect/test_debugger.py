@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._backends.clock import SYSTEM
-from kinetic._backends.protocol import DebugAddress
+from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
 from kinetic._jobs import locate, submit_context, wait
 from kinetic._jobs.options import Options
@@ -38,17 +37,17 @@ NOTHING = Artifact.within(b"")
 def test_a_debug_job_waits_as_long_as_the_variable_says(setting, seconds) -> None:
     environ = {} if setting is None else {"KINETIC_DEBUG_WAIT_TIMEOUT": setting}
 
-    assert submit_context.seconds(DEBUG, environ) == seconds
+    assert submit_context.debug_wait_seconds(DEBUG, environ) == seconds
 
 
 def test_another_job_waits_for_nobody() -> None:
-    assert submit_context.seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
+    assert submit_context.debug_wait_seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
 
 
 @pytest.mark.parametrize("setting", ["soon", "-1", "inf", "nan"])
 def test_a_time_that_is_none_is_refused(setting) -> None:
     with pytest.raises(OptionError, match=r"KINETIC_DEBUG_WAIT_TIMEOUT=.* is not a number of seconds"):
-        submit_context.seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
+        submit_context.debug_wait_seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
 
 
 def context(*, here: bool) -> SimpleNamespace:
@@ -59,7 +58,7 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
-        submit_context.check(DEBUG, context(here=True), "")
+        submit_context.check_debug(DEBUG, context(here=True), "")
 
     assert raised.value.next == 'pip install "kinetic-jobs[debug]"'
 
@@ -67,12 +66,12 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
 def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    submit_context.check(DEBUG, context(here=False), "")
-    submit_context.check(DEBUG, context(here=True), "/some/python")
+    submit_context.check_debug(DEBUG, context(here=False), "")
+    submit_context.check_debug(DEBUG, context(here=True), "/some/python")
 
 
 def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
-    submit_context.check(DEBUG._replace(deadline=5.0), context(here=False), "")
+    submit_context.check_debug(DEBUG._replace(deadline=5.0), context(here=False), "")
 
     assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
 
@@ -81,8 +80,8 @@ def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch) 
     monkeypatch.setattr(sys, "stdin", io.StringIO())
 
     with pytest.raises(RuntimeError, match="needs a terminal; nothing was submitted") as raised:
-        submit_context.check_terminal({"KINETIC_NO_TTY_DEBUG": "yes"})
-    submit_context.check_terminal({"KINETIC_NO_TTY_DEBUG": "1"})
+        submit_context.check_debug_terminal({"KINETIC_NO_TTY_DEBUG": "yes"})
+    submit_context.check_debug_terminal({"KINETIC_NO_TTY_DEBUG": "1"})
 
     assert "KINETIC_NO_TTY_DEBUG=1" in raised.value.next
 
@@ -90,12 +89,12 @@ def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch) 
 def test_a_terminal_is_enough(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
 
-    submit_context.check_terminal({})
+    submit_context.check_debug_terminal({})
 
 
 def test_a_batch_is_not_debugged_as_a_whole() -> None:
     with pytest.raises(OptionError, match="a batch cannot be submitted with debug=True"):
-        submit_context.refuse_batches(DEBUG)
+        submit_context.check_not_debug(DEBUG)
 
 
 def test_an_order_of_an_older_version_asks_for_no_debugger() -> None:
@@ -145,7 +144,7 @@ def test_where_a_debug_server_is_says_only_a_page_that_the_job_sealed(sealed_wit
     ],
 )
 def test_the_page_of_a_pod_that_was_replaced_does_not_count(machine, pod, is_older) -> None:
-    assert DebugPage(5678, pod=machine).is_of_an_older_pod(pod) is is_older
+    assert DebugPage(5678, pod=machine).is_from_older_pod(pod) is is_older
 
 
 def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one_is_taken(monkeypatch) -> None:
@@ -162,7 +161,7 @@ def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one
 class Place:
     """A place in which a job begins to run, and its debug server comes, after so many looks each; looks may fail."""
 
-    is_here, look_seconds, clock = False, 0.0, SYSTEM
+    is_here, poll_seconds, clock = False, 0.0, SYSTEM
 
     def __init__(self, *seen: object) -> None:
         self.seen = list(seen)
@@ -177,7 +176,7 @@ class Place:
         """Tell at once."""
         return True
 
-    def forget_watch(self, _: str) -> None:
+    def stop_watching(self, _: str) -> None:
         """Be told that nobody watches any more."""
 
 

@@ -41,7 +41,7 @@ def packed(found, *args):
 
     store = FileStore(Path("/nowhere"))
     payload = pack_call(Call(len, args, {}, "len"), PLAN, store, ("f", "a"), swap=found)
-    references.put_data([f"/data/{number}" for number in range(10)])
+    references.set_data_paths([f"/data/{number}" for number in range(10)])
     return workspace.open_payload(payload.function.unwrap("f"), payload.arguments.unwrap("a"))[1]
 
 

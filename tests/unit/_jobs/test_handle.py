@@ -16,7 +16,7 @@ from kinetic._batches.batch_handle import BatchHandle
 from kinetic._inspect.port_forward import free_port
 from kinetic._stores import open_store
 from kinetic._wire import digests, keys
-from kinetic._wire.outcome import FAILED, Outcome
+from kinetic._wire.outcomes import FAILED, Outcome
 from kinetic.errors import BackendUnavailableError, CredentialsError, DebugError, OptionError
 
 JOB = "cpu-train-20261120-143000-1a2b3c4"

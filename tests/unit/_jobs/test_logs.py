@@ -434,12 +434,12 @@ def test_of_a_line_without_end_only_the_end_is_read_and_a_line_says_so() -> None
     told = logs.tail(log, 5)
 
     first, rest = told.split("\n")
-    assert first == f"kinetic: {(400 << 20) - logs.KEPT_BYTES} bytes before this are left out"
-    assert len(rest) == logs.KEPT_BYTES == log.bytes_read
+    assert first == f"kinetic: {(400 << 20) - logs.HISTORY_LOG_BYTES} bytes before this are left out"
+    assert len(rest) == logs.HISTORY_LOG_BYTES == log.bytes_read
 
 
 def test_the_lines_behind_a_very_long_one_are_told_as_they_are() -> None:
-    log = Counting(b"x" * (logs.KEPT_BYTES + 1) + b"\nthree\nfour\n")
+    log = Counting(b"x" * (logs.HISTORY_LOG_BYTES + 1) + b"\nthree\nfour\n")
 
     assert logs.tail(log, 2) == "three\nfour"
     assert logs.tail_bytes(log, 2) == b"three\nfour\n"

@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from kinetic._jobs.find import Born, in_order
-from kinetic._wire import names
+from kinetic._jobs.find import Creation, sort_newest_first
+from kinetic._wire import keys
 
 NOW = 1_800_000_000.0
 
 
-def born(job_id: str, made: float, precise: float = 0.0, sequence: int = 0, index: int = -1) -> Born:
-    return Born(job_id, names.utc(made), precise, sequence, index)
+def born(job_id: str, made: float, precise: float = 0.0, sequence: int = 0, index: int = -1) -> Creation:
+    return Creation(job_id, keys.format_utc(made), precise, sequence, index)
 
 
 CASES = {
@@ -31,11 +31,11 @@ CASES = {
     ],
     "another machine's clock, a little ahead": [born("b", NOW + 5), born("a", NOW)],
     "a job queued later than a collected one": [born("c", NOW, NOW + 0.5, 2), born("b", NOW, NOW + 0.4)],
-    "a damaged time": [born("b", NOW), Born("a", "no time")],
+    "a damaged time": [born("b", NOW), Creation("a", "no time")],
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_newest_first(case) -> None:
     for shuffled in itertools.permutations(CASES[case]):
-        assert in_order(shuffled, now=NOW) == CASES[case]
+        assert sort_newest_first(shuffled, now=NOW) == CASES[case]

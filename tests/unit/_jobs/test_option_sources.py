@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._cli.commands.run import run as command_run
+from kinetic._cli.run import run as command_run
 from kinetic._config import resources
 from kinetic._config.options import JOB_OPTIONS
 from kinetic._config.profiles import Profile
@@ -331,7 +331,7 @@ def test_what_cannot_work_is_refused_wherever_the_job_goes(root, environ, text, 
 
 
 def test_a_job_on_this_machine_is_told_once_which_resources_nobody_holds_it_to(root, environ, capsys, monkeypatch):
-    monkeypatch.setattr("kinetic._runner.processes.tells_memory", lambda: True)
+    monkeypatch.setattr("kinetic._runner.processes.can_measure_memory", lambda: True)
     project(root, 'resources = { cpu = 4, memory = "16Gi" }')
     options = Options.checked(accelerator="cpu")
 
@@ -347,7 +347,7 @@ def test_a_job_on_this_machine_is_told_once_which_resources_nobody_holds_it_to(r
 def test_where_nothing_says_what_a_process_holds_the_memory_is_not_enforced_and_the_line_says_so(
     root, environ, capsys, monkeypatch
 ):
-    monkeypatch.setattr("kinetic._runner.processes.tells_memory", lambda: False)
+    monkeypatch.setattr("kinetic._runner.processes.can_measure_memory", lambda: False)
     project(root, 'resources = { memory = "16Gi" }')
 
     job_options.applied(Options.checked(accelerator="cpu"), root, None, environ)

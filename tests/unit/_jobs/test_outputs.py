@@ -14,7 +14,7 @@ from servers.sealed import put_history
 from kinetic._jobs import outputs
 from kinetic._stores import open_store
 from kinetic._stores.files import FileStore
-from kinetic._wire import names
+from kinetic._wire import keys
 from kinetic.errors import DataMissingError, JobNotFoundError, KineticError, OptionError
 
 DAY = 24 * 3600
@@ -53,11 +53,11 @@ def folder(tmp_path) -> Path:
 
 
 def bury(store: FileStore, job_id: str, **more: object) -> None:
-    put_history(store, {"job_id": job_id, "created_at": names.utc(1_700_000_000), **more})
+    put_history(store, {"job_id": job_id, "created_at": keys.format_utc(1_700_000_000), **more})
 
 
-def place(folder: object) -> outputs.OutputPlace:
-    return outputs.OutputPlace("cpu-f-1", str(folder))
+def place(folder: object) -> outputs.OutputLocation:
+    return outputs.OutputLocation("cpu-f-1", str(folder))
 
 
 def paths(found: outputs.FoundOutputs) -> list[str]:
@@ -70,23 +70,23 @@ def paths(found: outputs.FoundOutputs) -> list[str]:
 def test_the_outputs_of_a_removed_job_are_where_its_tombstone_says(store):
     bury(store, "cpu-f-20261120-1", output_dir="/data/mine")
 
-    assert outputs.find("cpu-f-20261120-1") == outputs.OutputPlace("cpu-f-20261120-1", "/data/mine")
-    assert outputs.find("cpu-f") == outputs.OutputPlace("cpu-f-20261120-1", "/data/mine")
+    assert outputs.find_location("cpu-f-20261120-1") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
+    assert outputs.find_location("cpu-f") == outputs.OutputLocation("cpu-f-20261120-1", "/data/mine")
 
 
 def test_the_outputs_of_a_forgotten_job_are_found_by_their_folder(store, home):
     store.put("outputs/cpu-f-1/model.bin", b"x")
 
-    assert outputs.find("cpu-f") == outputs.OutputPlace("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
+    assert outputs.find_location("cpu-f") == outputs.OutputLocation("cpu-f-1", f"{home}/store/outputs/cpu-f-1")
 
 
 def test_an_id_is_exact_before_it_is_a_beginning(store, home):
     store.put("outputs/cpu-f-1/x", b"x")
     store.put("outputs/cpu-f-12/x", b"x")
 
-    assert outputs.find("cpu-f-1").job_id == "cpu-f-1"
+    assert outputs.find_location("cpu-f-1").job_id == "cpu-f-1"
     with pytest.raises(OptionError, match="beginning of 2 ids") as caught:
-        outputs.find("cpu-f")
+        outputs.find_location("cpu-f")
 
     assert caught.value.code == "ambiguous-id"
     assert caught.value.why == "cpu-f-1, cpu-f-12"
@@ -94,25 +94,25 @@ def test_an_id_is_exact_before_it_is_a_beginning(store, home):
 
 def test_a_job_that_never_was_is_said_so(store):
     with pytest.raises(JobNotFoundError, match="no job cpu-g was found"):
-        outputs.find("cpu-g")
+        outputs.find_location("cpu-g")
 
 
 def test_the_newest_job_may_be_one_that_is_gone(store):
     bury(store, "cpu-f-1", output_dir="/a")
-    bury(store, "cpu-f-2", output_dir="/b", created_at=names.utc(1_700_000_001))
+    bury(store, "cpu-f-2", output_dir="/b", created_at=keys.format_utc(1_700_000_001))
 
-    assert outputs.newest() == outputs.OutputPlace("cpu-f-2", "/b")
+    assert outputs.newest_location() == outputs.OutputLocation("cpu-f-2", "/b")
 
 
 def test_without_any_job_there_is_no_newest(store):
-    assert outputs.newest() is None
+    assert outputs.newest_location() is None
 
 
 # ------------------------------------------------------------------------------------------------------- looking
 
 
 def test_a_folder_is_listed_with_sizes_and_times(folder):
-    found = outputs.look(place(folder))
+    found = outputs.find_files(place(folder))
 
     assert paths(found) == ["model.bin", "plots/a.txt", "plots/deep/b.txt", "run.sh"]
     assert [file.size for file in found.files] == [3, 1, 2, 10]
@@ -122,16 +122,16 @@ def test_a_folder_is_listed_with_sizes_and_times(folder):
 
 @pytest.mark.parametrize("path", ["plots", "plots/", "./plots", "plots/."])
 def test_a_path_narrows_a_listing(folder, path):
-    assert paths(outputs.look(place(folder), path)) == ["plots/a.txt", "plots/deep/b.txt"]
+    assert paths(outputs.find_files(place(folder), path)) == ["plots/a.txt", "plots/deep/b.txt"]
 
 
 def test_a_path_may_be_a_file(folder):
-    assert paths(outputs.look(place(folder), "plots/a.txt")) == ["plots/a.txt"]
+    assert paths(outputs.find_files(place(folder), "plots/a.txt")) == ["plots/a.txt"]
 
 
 def test_a_path_that_is_not_there_is_an_error_that_names_near_ones(folder):
     with pytest.raises(DataMissingError, match="wrote nothing at 'plot'") as caught:
-        outputs.look(place(folder), "plot")
+        outputs.find_files(place(folder), "plot")
 
     assert "plots" in caught.value.why
 
@@ -139,29 +139,29 @@ def test_a_path_that_is_not_there_is_an_error_that_names_near_ones(folder):
 @pytest.mark.parametrize("path", ["..", "plots/../..", "/etc", "plots/../../x"])
 def test_a_path_that_leads_out_is_refused(folder, path):
     with pytest.raises(OptionError, match="not a path below the output directory"):
-        outputs.look(place(folder), path)
+        outputs.find_files(place(folder), path)
 
 
 def test_a_job_that_wrote_nothing_is_no_error(tmp_path):
-    assert outputs.look(place(tmp_path / "never made")).files == ()
+    assert outputs.find_files(place(tmp_path / "never made")).files == ()
 
 
 def test_a_listing_has_one_level_and_folders_put_together(folder):
-    files = outputs.look(place(folder)).files
+    files = outputs.find_files(place(folder)).files
 
-    shown = [(row.path, row.files, row.size) for row in outputs.rows(files)]
+    shown = [(row.path, row.files, row.size) for row in outputs.listing_rows(files)]
 
     assert shown == [("model.bin", 1, 3), ("plots/", 2, 3), ("run.sh", 1, 10)]
     below = [file for file in files if file.path.startswith("plots/")]
-    assert [row.path for row in outputs.rows(below, "plots")] == ["plots/a.txt", "plots/deep/"]
-    assert [row.path for row in outputs.rows(files[:1], "model.bin")] == ["model.bin"]
+    assert [row.path for row in outputs.listing_rows(below, "plots")] == ["plots/a.txt", "plots/deep/"]
+    assert [row.path for row in outputs.listing_rows(files[:1], "model.bin")] == ["model.bin"]
 
 
 def test_a_name_that_stores_use_themselves_is_an_output_like_any_other(folder):
     (folder / ".tmp").mkdir()
     (folder / ".tmp" / "x").write_text("x")
 
-    assert paths(outputs.look(place(folder), ".tmp")) == [".tmp/x"]
+    assert paths(outputs.find_files(place(folder), ".tmp")) == [".tmp/x"]
 
 
 def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
@@ -170,7 +170,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
     (folder / "link.txt").symlink_to("plots/a.txt")
     (folder / "broken").symlink_to("nowhere")
 
-    found = outputs.look(place(folder))
+    found = outputs.find_files(place(folder))
     outputs.Copy(found, tmp_path / "here").carry()
 
     assert found.others == ("latest", "pipe")
@@ -185,7 +185,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
 def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_path):
     to = tmp_path / "new" / "here"
 
-    outputs.Copy(outputs.look(place(folder)), to).carry()
+    outputs.Copy(outputs.find_files(place(folder)), to).carry()
 
     assert (to / "plots" / "deep" / "b.txt").read_text() == "bb"
     assert (to / "model.bin").stat().st_mtime == pytest.approx(1_700_000_000.123456, abs=1e-5)
@@ -195,16 +195,16 @@ def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_pat
 
 
 def test_a_path_is_copied_to_where_it_lies_in_the_whole(folder, tmp_path):
-    outputs.Copy(outputs.look(place(folder), "plots/deep"), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder), "plots/deep"), tmp_path / "here").carry()
 
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "here").rglob("*.*")] == ["here/plots/deep/b.txt"]
 
 
 def test_what_is_there_already_is_not_copied_again(folder, tmp_path):
-    outputs.Copy(outputs.look(place(folder), "plots"), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder), "plots"), tmp_path / "here").carry()
     before = (tmp_path / "here" / "plots" / "a.txt").stat().st_ino
 
-    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
     copy.carry()
 
     assert [file.path for file in copy.same] == ["plots/a.txt", "plots/deep/b.txt"]
@@ -218,11 +218,11 @@ def test_nothing_is_replaced_unless_asked_and_then_nothing_at_all_is_copied(fold
     (here / "run.sh").write_text("mine")
 
     with pytest.raises(OptionError, match="holds other files") as caught:
-        outputs.Copy(outputs.look(place(folder)), here)
+        outputs.Copy(outputs.find_files(place(folder)), here)
 
     assert (caught.value.code, caught.value.why) == ("file-exists", "run.sh")
     assert os.listdir(here) == ["run.sh"]
-    outputs.Copy(outputs.look(place(folder)), here, force=True).carry()
+    outputs.Copy(outputs.find_files(place(folder)), here, force=True).carry()
     assert (here / "run.sh").read_text() == "#!/bin/sh\n"
 
 
@@ -230,7 +230,7 @@ def test_a_folder_is_never_replaced_by_a_file(folder, tmp_path):
     (tmp_path / "here" / "model.bin").mkdir(parents=True)
 
     with pytest.raises(OptionError, match="holds other files"):
-        outputs.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+        outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here", force=True)
 
 
 def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
@@ -238,14 +238,14 @@ def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "model.bin").symlink_to(tmp_path / "theirs")
 
-    outputs.Copy(outputs.look(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
+    outputs.Copy(outputs.find_files(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
 
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (tmp_path / "here" / "model.bin").read_text() == "abc"
 
 
 def test_what_a_running_job_removed_meanwhile_is_named(folder, tmp_path):
-    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
     (folder / "model.bin").unlink()
 
     copy.carry()
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_our_words(folder, tmp_path):
     (tmp_path / "here").write_text("a file")
 
     with pytest.raises(KineticError, match="not everything could be copied") as caught:
-        outputs.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+        outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").carry()
 
     assert caught.value.code == "not-saved"
 
@@ -280,7 +280,7 @@ class _Stopping(FileStore):
 
 
 def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
-    here, found = tmp_path / "here", outputs.look(place(folder))
+    here, found = tmp_path / "here", outputs.find_files(place(folder))
     broken = found._replace(store=_Stopping(folder.parent, 2))
 
     with pytest.raises(KineticError, match="the network is gone"):
@@ -294,7 +294,7 @@ def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
 
 
 def test_how_far_a_copy_is_can_be_asked(folder, tmp_path):
-    copy = outputs.Copy(outputs.look(place(folder)), tmp_path / "here")
+    copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
 
     before = copy.told()
     copy.carry()
@@ -310,7 +310,7 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
     store.put("outputs/cpu-f-1/y.bin", b"y")
     store.put("outputs/cpu-f-12/z.bin", b"z")
 
-    found = outputs.look(outputs.find("cpu-f-1"))
+    found = outputs.find_files(outputs.find_location("cpu-f-1"))
     outputs.Copy(found, tmp_path / "here").carry()
 
     assert paths(found) == ["a/x.bin", "y.bin"]
@@ -336,7 +336,7 @@ class _Odd:
 def test_a_key_that_leads_out_of_the_folder_is_named_and_never_copied(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(outputs, "open_store", lambda _: _Odd(folder.parent))
 
-    found = outputs.look(place(folder))
+    found = outputs.find_files(place(folder))
     outputs.Copy(found, tmp_path / "deep" / "er" / "here").carry()
 
     assert found.others == ("../../escaped",)
@@ -353,7 +353,7 @@ def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_pa
     descriptor = os.open(at_work, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    outputs.Copy(outputs.look(place(folder)), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").carry()
     os.close(descriptor)
 
     assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
@@ -365,7 +365,7 @@ def test_links_out_of_the_outputs_are_named_and_never_read(folder, tmp_path):
     (folder / "up").symlink_to("../secret")
     (folder / "around").symlink_to("plots/../../secret")
 
-    found = outputs.look(place(folder))
+    found = outputs.find_files(place(folder))
     outputs.Copy(found, tmp_path / "here").carry()
 
     assert found.others == ("around", "key", "up")
@@ -378,6 +378,6 @@ def test_nothing_is_written_through_a_link_in_the_target(folder, tmp_path):
     (tmp_path / "here" / "plots").symlink_to(tmp_path / "theirs")
 
     with pytest.raises(OptionError, match="nothing was copied"):
-        outputs.Copy(outputs.look(place(folder)), tmp_path / "here", force=True)
+        outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here", force=True)
 
     assert os.listdir(tmp_path / "theirs") == []

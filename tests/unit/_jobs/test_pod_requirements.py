@@ -93,7 +93,7 @@ def project(tmp_path):
 def told(monkeypatch):
     """Collect what the user is told; each test begins as a new process would."""
     lines = []
-    monkeypatch.setattr(output, "once", lines.append)
+    monkeypatch.setattr(output, "report_once", lines.append)
     monkeypatch.setattr(output, "warn", lambda text: lines.append(f"warning: {text}"))
     pod_requirements._warn_once.cache_clear()
     return lines

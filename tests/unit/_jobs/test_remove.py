@@ -16,9 +16,8 @@ from kinetic._jobs.status import Snapshot
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import digests, keys, records
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import digests, keys, outcomes, records
+from kinetic._wire.outcomes import Outcome
 from kinetic.errors import StoreError
 from kinetic.job_status import JobStatus
 
@@ -73,7 +72,7 @@ def test_every_attempt_and_host_keeps_its_log_as_a_file_that_zcat_reads(store) -
     assert [entry.key for entry in store.entries(keys.job(JOB))] == []
     assert gzip.decompress(store.get(keys.history_log(JOB, 1, 0))) == b"second\n"
     texts = {
-        each: logs.text_of(logs.kept_log(store, JOB, attempt=each[0], host=each[1]))
+        each: logs.text_of(logs.history_log(store, JOB, attempt=each[0], host=each[1]))
         for each in [(0, 0), (1, 0), (None, 0), (None, 1), (0, 1), (2, 0)]
     }
     assert [*texts.values()] == ["first\n", "second\n", "second\n", "peer\n", "", ""]
@@ -83,7 +82,7 @@ def test_every_attempt_and_host_keeps_its_log_as_a_file_that_zcat_reads(store) -
 def test_a_job_that_printed_nothing_leaves_one_small_page_and_no_log(store) -> None:
     remove.after_collection(handle(store), SUCCEEDED, wait=0)
 
-    assert [entry.key for entry in store.entries(keys.HISTORY)] == [keys.tombstone(JOB)]
+    assert [entry.key for entry in store.entries(keys.HISTORY)] == [keys.history(JOB)]
     assert find.attach(JOB).logs() == ""
 
 
@@ -142,10 +141,10 @@ def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
 def test_a_damaged_page_says_nothing_and_hides_no_other(page, store) -> None:
     remove.after_collection(handle(store), SUCCEEDED, wait=0)
     other = JOB.replace("1a2b3c4", "0000000")
-    store.put(keys.tombstone(other), page)
+    store.put(keys.history(other), page)
 
     assert find.newest_job().job_id == JOB
-    assert logs.kept_log(store, other, attempt=None, host=0) is None
+    assert logs.history_log(store, other, attempt=None, host=0) is None
     with pytest.raises(Exception, match=other):
         find.attach(other)
 
@@ -228,13 +227,13 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
     for job, age in ages.items():
         put_history(store, {"job_id": job})
         store.put(keys.history_log(job, 0, 0), b"x")
-        store.ages |= {keys.tombstone(job): age, keys.history_log(job, 0, 0): age}
+        store.ages |= {keys.history(job): age, keys.history_log(job, 0, 0): age}
 
     garbage_collection._collect_history(store)
 
     assert history.page_ids(store) == {"young", "kept", "future"}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == {
-        *map(keys.tombstone, ("young", "kept", "future")),
+        *map(keys.history, ("young", "kept", "future")),
         *(keys.history_log(job, 0, 0) for job in ("young", "kept", "future")),
     }
 
@@ -242,6 +241,6 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
 def test_every_field_of_a_page_of_the_history_has_its_reader(store) -> None:
     remove.after_collection(handle(store), SUCCEEDED, wait=0)
 
-    written = json.loads(store.get(keys.tombstone(JOB)))
+    written = json.loads(store.get(keys.history(JOB)))
 
     assert written.keys() - {"schema", "mac"} <= records._PAST.keys()

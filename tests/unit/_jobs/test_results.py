@@ -14,9 +14,8 @@ import pytest
 from kinetic._jobs import results
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import keys
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import keys, outcomes
+from kinetic._wire.outcomes import Outcome
 from kinetic.errors import IntegrityError, ResultUnreadableError
 
 JOB = "cpu-train-20261121-120000-abcdef0"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.protocol import DebugAddress, Sighting
+from kinetic._backends.protocol import DebugAddress, Observation
 from kinetic._config import keyring
 from kinetic._jobs import locate, status
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire.outcomes import AttemptNote
 from kinetic._wire.records import REQUIRED
 from kinetic.errors import AccessDeniedError
 from kinetic.job_status import JobStatus
 
 JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
-SAYS_PENDING = Sighting(JOB_ID, JobStatus.PENDING, attempt=None, reason="nothing is ready")
+SAYS_PENDING = Observation(JOB_ID, JobStatus.PENDING, attempt=None, reason="nothing is ready")
 
 
 @dataclass
@@ -52,7 +52,7 @@ def claim(job: JobHandle, attempt: int, pod: str, **details: object) -> None:
 def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(job: JobHandle) -> None:
     claim(job, 0, "train-x-abcde")
 
-    seen = status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING)
+    seen = status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING)
 
     assert (seen.status, seen.reason, seen.started) == (JobStatus.RUNNING, "", 1_790_000_000.0)
 
@@ -60,43 +60,43 @@ def test_a_claimed_job_runs_although_the_cluster_counts_nothing_that_is_ready(jo
 def test_the_pod_of_a_slice_has_more_in_its_name_than_its_host_knows(job: JobHandle) -> None:
     claim(job, 0, "train-x-s-0-0")
 
-    assert status.with_its_claim(job, Cluster("train-x-s-0-0-fghij"), SAYS_PENDING).status is JobStatus.RUNNING
+    assert status.with_claim(job, Cluster("train-x-s-0-0-fghij"), SAYS_PENDING).status is JobStatus.RUNNING
 
 
 def test_a_job_that_nobody_has_claimed_waits_and_the_cluster_is_not_asked_again(job: JobHandle) -> None:
     cluster = Cluster("train-x-abcde")
 
-    assert status.with_its_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
+    assert status.with_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
     assert cluster.asked == []
 
 
 def test_an_attempt_that_has_ended_runs_no_more(job: JobHandle) -> None:
     claim(job, 0, "train-x-abcde", ended=1_790_000_050.0, why="taken away")
 
-    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+    assert status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
 
 
 def test_the_claim_of_a_machine_that_lost_its_power_counts_no_more(job: JobHandle) -> None:
     claim(job, 9, "train-x-abcde")
     claim(job, 10, "train-x-fghij")
 
-    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
-    assert status.with_its_claim(job, Cluster(""), SAYS_PENDING) is SAYS_PENDING
+    assert status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+    assert status.with_claim(job, Cluster(""), SAYS_PENDING) is SAYS_PENDING
 
 
 def test_who_may_not_see_pods_hears_what_the_cluster_says_of_the_job(job: JobHandle) -> None:
     claim(job, 0, "train-x-abcde")
     cluster = Cluster(error=AccessDeniedError("pods are forbidden"))
 
-    assert status.with_its_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
+    assert status.with_claim(job, cluster, SAYS_PENDING) is SAYS_PENDING
 
 
 @pytest.mark.parametrize("told", [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED])
 def test_only_what_is_called_pending_needs_a_second_witness(job: JobHandle, told: JobStatus) -> None:
     claim(job, 0, "train-x-abcde")
-    said, cluster = Sighting(JOB_ID, told), Cluster("train-x-abcde")
+    said, cluster = Observation(JOB_ID, told), Cluster("train-x-abcde")
 
-    assert status.with_its_claim(job, cluster, said) is said
+    assert status.with_claim(job, cluster, said) is said
     assert cluster.asked == []
 
 
@@ -107,5 +107,5 @@ def test_a_claim_that_nobody_of_ours_wrote_says_nothing(job: JobHandle) -> None:
     for name, page in (("1", b"[" * 200_000), ("2", b"{}"), ("x", b""), ("9" * 40, b"")):
         store.put(f"{JOB_ID}/attempts/{name}", page)
 
-    assert status.with_its_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
-    assert status.begun(job) == {"attempted": False, "elsewhere": False}
+    assert status.with_claim(job, Cluster("train-x-abcde"), SAYS_PENDING) is SAYS_PENDING
+    assert status.attempt_state(job) == {"attempted": False, "elsewhere": False}

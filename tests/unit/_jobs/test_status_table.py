@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from kinetic._backends.protocol import Sighting
+from kinetic._backends.protocol import Observation
 from kinetic._jobs.status import decide as decided
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import Outcome
 from kinetic.job_status import FINAL, JobStatus
 
 PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = JobStatus
@@ -18,8 +18,8 @@ def outcome(status: str | None) -> Outcome | None:
     return None if status is None else Outcome(job_id="cpu-train-1", status=status)
 
 
-def sighting(status: JobStatus | None) -> Sighting | None:
-    return None if status is None else Sighting(name="cpu-train-1", status=status)
+def observation(status: JobStatus | None) -> Observation | None:
+    return None if status is None else Observation(name="cpu-train-1", status=status)
 
 
 # removed, outcome, sighting, attempted, elsewhere → status
@@ -59,7 +59,7 @@ TABLE = [
 @pytest.mark.parametrize(("removed", "said", "seen", "attempted", "elsewhere", "status"), TABLE)
 def test_a_row_of_the_table(removed, said, seen, attempted, elsewhere, status: JobStatus) -> None:
     found = decided(
-        outcome=outcome(said), sighting=sighting(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
+        outcome=outcome(said), observation=observation(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
     )
 
     assert found is status
@@ -75,7 +75,7 @@ ALL = list(
 def decide(row) -> JobStatus:
     removed, said, seen, attempted, elsewhere = row
     return decided(
-        outcome=outcome(said), sighting=sighting(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
+        outcome=outcome(said), observation=observation(seen), removed=removed, attempted=attempted, elsewhere=elsewhere
     )
 
 

@@ -9,7 +9,7 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._backends.clock import FakeClock
+from kinetic._backends.protocol import FakeClock
 from kinetic._jobs import status, wait
 from kinetic.errors import JobError, JobTimeoutError, StoreUnreachableError
 from kinetic.job_status import JobStatus
@@ -23,7 +23,7 @@ def test_news_count_whenever_they_come_and_silence_does_not(was_told) -> None:
         clock.sleep(seconds)  # to the very end of the pause
         return was_told
 
-    place = SimpleNamespace(is_here=False, look_seconds=30.0, watch=watch, clock=clock)
+    place = SimpleNamespace(is_here=False, poll_seconds=30.0, watch=watch, clock=clock)
 
     found = wait.has_news(place, SimpleNamespace(job_id="job"), pause=0.01, looked=clock.monotonic())
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic._backends.clock import SYSTEM
 from kinetic._backends.kube import diagnosis
-from kinetic._backends.kube.diagnosis import Finding
+from kinetic._backends.kube.diagnosis import JobState
+from kinetic._backends.protocol import SYSTEM
 from kinetic._jobs import locate, wait
 from kinetic._jobs.status import Snapshot
 from kinetic.job_status import JobStatus
@@ -19,15 +19,15 @@ PENDING = Snapshot(JobStatus.PENDING)
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[Finding], tuple[str, str]]:
+def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[JobState], tuple[str, str]]:
     """Return a function that asks why a pending job waits, of a cluster that has a finding; always at once."""
-    now: list[Finding] = []
+    now: list[JobState] = []
     backend = SimpleNamespace(is_here=False, clock=SYSTEM, explain=lambda name: diagnosis.to_diagnosis(now[-1], name))
     monkeypatch.setattr(locate, "backend_of", lambda _: backend)
     monkeypatch.setattr(wait, "_REASON_SECONDS", 0.0)
     reasons = wait._Reasons(SimpleNamespace(job_id=JOB_ID))
 
-    def phase(found: Finding) -> tuple[str, str]:
+    def phase(found: JobState) -> tuple[str, str]:
         now.append(found)
         return reasons.phase(PENDING)
 
@@ -35,20 +35,20 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[[Finding], tuple[str, str]]
 
 
 def test_a_job_whose_pod_runs_is_nothing_to_warn_of_however_late_the_cluster_counts_it(ask, capsys) -> None:
-    told = [ask(Finding(JobStatus.RUNNING, pod="pod-a")) for _ in range(3)]
+    told = [ask(JobState(JobStatus.RUNNING, pod="pod-a")) for _ in range(3)]
 
     assert told == [("waiting", "")] * 3
     assert capsys.readouterr().err == ""
 
 
 def test_what_a_job_waits_for_is_forgotten_once_its_pod_runs(ask) -> None:
-    ask(Finding(JobStatus.PENDING, what="the machine makes the container"))
+    ask(JobState(JobStatus.PENDING, what="the machine makes the container"))
 
-    assert ask(Finding(JobStatus.RUNNING, pod="pod-a")) == ("waiting", "")
+    assert ask(JobState(JobStatus.RUNNING, pod="pod-a")) == ("waiting", "")
 
 
 def test_what_waiting_alone_does_not_help_is_told_once_with_what_to_do(ask, capsys) -> None:
-    found = Finding(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True)
+    found = JobState(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True)
 
     told = [ask(found) for _ in range(3)]
 
@@ -61,8 +61,8 @@ def test_what_waiting_alone_does_not_help_is_told_once_with_what_to_do(ask, caps
 
 
 def test_what_a_job_waits_for_after_a_warning_is_told_again(ask, capsys) -> None:
-    ask(Finding(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True))
+    ask(JobState(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True))
 
-    told = ask(Finding(JobStatus.PENDING, what="the machine pulls the image x"))
+    told = ask(JobState(JobStatus.PENDING, what="the machine pulls the image x"))
 
     assert told == ("waiting", "the machine pulls the image x")

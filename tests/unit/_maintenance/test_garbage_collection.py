@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import process_lock
-from kinetic._backends.local.runtime_paths import Paths
+from kinetic._backends.local import liveness
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import find, locate
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
@@ -128,7 +128,7 @@ def test_a_job_without_an_order_keeps_no_pack(store, home, runtime) -> None:
 def test_while_somebody_submits_no_pack_goes_or_is_hidden(store, home, runtime, monkeypatch) -> None:
     spare = pack(store, "spare", 400)
     (runtime / "jobs" / "cpu-train-1").mkdir()
-    held = process_lock.take(Paths(runtime).submitting("cpu-train-1"))
+    held = liveness.take_lock(Paths(runtime).submitting("cpu-train-1"))
     try:
         with monkeypatch.context() as patched:
             patched.setattr(garbage_collection, "_hide", lambda *_: pytest.fail("a pack was hidden"))
@@ -168,7 +168,7 @@ def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home
             order(store, "cpu-train-1", "needed")
         elif not held:
             (runtime / "jobs" / "cpu-train-1").mkdir()
-            held.append(process_lock.take(Paths(runtime).submitting("cpu-train-1")))
+            held.append(liveness.take_lock(Paths(runtime).submitting("cpu-train-1")))
         return aside
 
     monkeypatch.setattr(garbage_collection, "_hide", hide)
@@ -291,8 +291,8 @@ def test_an_environment_goes_when_no_job_has_used_it_for_thirty_days(store, home
 
 def test_a_tombstone_goes_after_thirty_days(store, home, runtime) -> None:
     for name, days in (("old", 31), ("new", 0)):
-        store.put(keys.tombstone(name), documents.write({"schema": 1, "job_id": name}))
-        aged(store.root / keys.tombstone(name), days)
+        store.put(keys.history(name), documents.write({"schema": 1, "job_id": name}))
+        aged(store.root / keys.history(name), days)
 
     sweep(store, home, runtime)
 

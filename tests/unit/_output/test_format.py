@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._cli.job_table import COLUMNS
+from kinetic._cli.jobs import COLUMNS
 from kinetic._output import format as format_
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
@@ -98,4 +98,4 @@ def test_an_age_reads_as_people_say_it(seconds: float, text: str) -> None:
     [({"a": [1, None, "x"]}, True), (float("nan"), False), ({1, 2}, False), (object(), False), (b"x", False)],
 )
 def test_only_what_json_can_hold_counts_as_json(value: object, fits: bool) -> None:
-    assert output_format.jsonable(value) is fits
+    assert output_format.is_json(value) is fits

@@ -11,7 +11,6 @@ import pytest
 
 from kinetic import _output as output
 from kinetic._output import format as format_
-from kinetic._output import progress
 from kinetic._output import terminal as output_terminal
 
 
@@ -177,7 +176,7 @@ def test_no_colour_is_used_whatever_the_terminal(terminal, clock, monkeypatch) -
 
 def test_a_phase_around_a_block_ends_with_it_even_when_it_fails(plain, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
 
     def fail() -> None:
         with output.phase("packing"):
@@ -192,8 +191,8 @@ def test_a_phase_around_a_block_ends_with_it_even_when_it_fails(plain, monkeypat
 
 def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
-    monkeypatch.setattr(progress, "SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output_terminal, "SLOW_SECONDS", 0.01)
 
     with output.phase("packing", summary=False):
         clock.now += 5
@@ -208,8 +207,8 @@ def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -
 
 def test_without_a_terminal_a_phase_that_goes_on_is_told_once(plain, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
-    monkeypatch.setattr(progress, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output_terminal, "LONG_SECONDS", 0.01)
 
     with output.phase("asking the store", summary=False):
         clock.now += 5
@@ -242,7 +241,7 @@ def test_a_phase_without_a_thread_to_show_it_in_says_at_its_end_how_long_it_took
     terminal, monkeypatch, no_more_threads
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(progress, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
 
     with output.phase("packing"):
         clock.now += 5

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic import _output as output
-from kinetic._data.transfer_progress import TransferProgress
+from kinetic._blobs.file_tree import TransferProgress
 from kinetic._output import terminal as output_terminal
 
 
@@ -76,7 +76,7 @@ def test_whoever_says_something_stands_above_and_the_lines_are_gone(terminal) ->
 def test_one_line_takes_the_place_of_several(terminal) -> None:
     output_terminal.show_lines(["one", "two", "three"])
 
-    output_terminal.show("alone")
+    output_terminal.show_line("alone")
     output_terminal.clear()
     output_terminal.clear()
 
@@ -103,7 +103,7 @@ def test_only_who_drew_takes_it_away(terminal) -> None:
     mine, other = Owner(), Owner()
     output_terminal.show_lines(["one", "two"], owner=mine)
 
-    output_terminal.show("something else", owner=other)
+    output_terminal.show_line("something else", owner=other)
     output_terminal.release(other)
 
     assert screen(terminal.getvalue()) == ["one", "two"]

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._blobs import cache as caches
-from kinetic._blobs import pack_writer
+from kinetic._blobs import file_tree, pack_writer
 from kinetic._project import archive, selection
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
@@ -51,7 +50,7 @@ def send(project, store, tmp_path):
 @pytest.fixture
 def calm(monkeypatch):
     """Trust files however new they are: for tests about what is remembered, which would otherwise have to wait."""
-    monkeypatch.setattr(caches, "_RACY_NS", 0)
+    monkeypatch.setattr(file_tree, "_RACY_NS", 0)
     monkeypatch.setattr(archive.ProjectCache, "is_worth_keeping", lambda self: bool(self._learned))
 
 

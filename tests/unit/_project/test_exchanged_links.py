@@ -77,7 +77,7 @@ def test_what_is_swapped_for_a_link_in_a_loop_never_ships_what_the_link_leads_to
 
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_link_that_comes_between_the_scan_and_the_reading_is_not_followed_out(what, project, tmp_path) -> None:
-    rules, _ = ignore.read(str(project), {})
+    rules, _ = ignore.read_rules(str(project), {})
     walked = selection.scan_project(str(project), rules)
     (file,) = [file for folder in walked.folders for file in folder.files if file.relative == "folder/table.txt"]
     (project / "folder" / "table.txt").unlink()
@@ -93,7 +93,7 @@ def test_a_link_that_comes_between_the_scan_and_the_reading_is_not_followed_out(
 
 def test_a_link_to_a_secret_of_the_project_that_comes_in_between_is_judged_as_the_scan_does(project) -> None:
     (project / ".env").write_bytes(SECRET)
-    rules, _ = ignore.read(str(project), {})
+    rules, _ = ignore.read_rules(str(project), {})
     (file,) = [
         file for file in selection.scan_project(str(project), rules).folders[0].files if file.relative == "main.py"
     ]
@@ -107,7 +107,7 @@ def test_a_link_to_a_secret_of_the_project_that_comes_in_between_is_judged_as_th
 def test_links_within_the_project_still_ship(project, tmp_path) -> None:
     (project / "alias").symlink_to("folder")
     (project / "other.py").symlink_to("main.py")
-    rules, _ = ignore.read(str(project), {})
+    rules, _ = ignore.read_rules(str(project), {})
     opener = selection.Opener(str(project), rules, ())
 
     for folder in selection.scan_project(str(project), rules).folders:

@@ -47,7 +47,7 @@ def test_the_defaults_can_be_switched_off_but_not_the_repository_bytecode_and_se
 
 @pytest.mark.parametrize("value", ["1", "true", "0", ""])
 def test_only_the_value_1_switches_the_defaults_off(tmp_path, value):
-    rules, _ = ignore.read(tmp_path, {"KINETIC_NO_DEFAULT_EXCLUDES": value})
+    rules, _ = ignore.read_rules(tmp_path, {"KINETIC_NO_DEFAULT_EXCLUDES": value})
 
     assert (rules.above("venv/x") is None) == (value == "1")
 
@@ -155,7 +155,7 @@ def test_the_reason_names_the_line():
 def test_an_ignore_file_that_cannot_be_read_is_passed_over_with_a_note(tmp_path):
     (tmp_path / ".kineticignore").mkdir()
 
-    rules, notes = ignore.read(tmp_path, {})
+    rules, notes = ignore.read_rules(tmp_path, {})
 
     assert rules.above("data.csv") is None
     assert ".kineticignore cannot be read" in notes[0]
@@ -164,7 +164,7 @@ def test_an_ignore_file_that_cannot_be_read_is_passed_over_with_a_note(tmp_path)
 def test_an_ignore_file_with_foreign_bytes_is_read(tmp_path):
     (tmp_path / ".kineticignore").write_bytes(b"\xef\xbb\xbf*.csv\r\ncaf\xe9\n*.log\n")
 
-    rules, _ = ignore.read(tmp_path, {})
+    rules, _ = ignore.read_rules(tmp_path, {})
 
     assert rules.above("a.csv") is not None
     assert rules.above("a.log") is not None
@@ -242,7 +242,7 @@ def test_stars_over_several_folders_fit_as_before(pattern, path, fits):
 def test_an_ignore_file_without_end_is_read_up_to_a_limit_and_a_note_says_so(tmp_path):
     (tmp_path / ".kineticignore").write_text("*.csv\n" + "x" * (2 << 20))
 
-    rules, notes = ignore.read(tmp_path, {})
+    rules, notes = ignore.read_rules(tmp_path, {})
 
     assert rules.above("a.csv") is not None
     assert "what stands behind them is passed over" in notes[0]
@@ -262,7 +262,7 @@ def test_an_ignore_file_without_end_is_read_up_to_a_limit_and_a_note_says_so(tmp
     ],
 )  # fmt: skip
 def test_a_line_that_left_out_more_there_is_named_with_what_it_ships(line, paths, note):
-    (said,) = ignore.meant_more(ignore.compile_rules([line]), paths)
+    (said,) = ignore.differences_from_fnmatch(ignore.compile_rules([line]), paths)
 
     assert note in said
 
@@ -279,4 +279,4 @@ def test_a_line_that_left_out_more_there_is_named_with_what_it_ships(line, paths
     ],
 )
 def test_a_line_that_means_the_same_here_is_not_worth_a_note(line, paths):
-    assert ignore.meant_more(ignore.compile_rules([line]), paths) == ()
+    assert ignore.differences_from_fnmatch(ignore.compile_rules([line]), paths) == ()

@@ -128,7 +128,7 @@ def globals_named_in(data: bytes) -> set[str]:
 
 
 def packed(theirs: SimpleNamespace, value: object, by_value: tuple[str, ...] = ()) -> tuple[bytes, tuple[str, ...]]:
-    travel = pickler.Travel(theirs.plan, by_value)
+    travel = pickler.PickleRules(theirs.plan, by_value)
     return pickler.dumps(value, travel), travel.notes()
 
 
@@ -418,7 +418,7 @@ def test_the_same_call_gives_the_same_bytes(theirs: SimpleNamespace) -> None:
 
 
 def test_arguments_are_named_as_error_messages_name_them() -> None:
-    assert list(pickler.names_of((7, 8), {"rate": 9})) == [
+    assert list(pickler.argument_names((7, 8), {"rate": 9})) == [
         ("argument 0", 7),
         ("argument 1", 8),
         ("argument 'rate'", 9),

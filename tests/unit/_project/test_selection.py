@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from kinetic._project import advice, ignore, selection
-from kinetic._project.dry_run import list_project
+from kinetic._project import ignore, selection
+from kinetic._project.archive import list_project
 from kinetic._project.root import Plan
 from kinetic.errors import ProjectRootError
 
@@ -92,7 +92,7 @@ def test_links_that_lead_out_of_the_project_are_skipped_with_one_line(tmp_path):
     assert {item.relative for item in walked.left_out if item.origin == "outside"} == {
         "one/", "b/two/", "file.py", "cloud/", "again/",
     }  # fmt: skip
-    (note,) = advice.notes_about(walked, {})
+    (note,) = selection.notes_about(walked, {})
     assert note.startswith("skipped links that lead out of the project: again (a link to ")
     assert note.endswith("or set KINETIC_PACKAGE_ROOT to a folder that holds both")
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import kinetic
-from kinetic._batches import request
-from kinetic._remote import recording
+from kinetic._batches import submission
+from kinetic._remote import callable as remote_callable
 from kinetic.errors import CallableError, OptionError
 
 
@@ -24,7 +24,7 @@ def other(rate):
 
 
 def recorded(function, items, mode="auto"):
-    remote, calls = recording.record(function, items, mode)
+    remote, calls = remote_callable.record_inputs(function, items, mode)
     assert remote.is_alike(train)
     return [(call.args, call.kwargs) for call in calls]
 
@@ -84,7 +84,7 @@ def test_a_blocking_call_is_refused_with_the_word_that_was_meant():
 )
 def test_jobs_of_several_functions_or_with_several_options_are_no_batch(submits):
     with pytest.raises(OptionError, match="input 1 is for another function, or has other options"):
-        recording.record(submits, [0, 1], "auto")
+        remote_callable.record_inputs(submits, [0, 1], "auto")
 
 
 def test_a_handle_that_is_not_there_yet_says_so():
@@ -96,9 +96,9 @@ def test_what_the_function_raises_is_its_own_and_nothing_stays_recorded():
     with pytest.raises(ZeroDivisionError):
         recorded(lambda rate: train.run_async(1 / rate), [0])
 
-    assert recording.take(train, (), {}) is None
+    assert remote_callable.record_call(train, (), {}) is None
 
 
 def test_an_input_of_a_recorded_call_is_shown_as_it_was_written():
-    assert request.shown(request.Arguments((0.1,), {})) == "0.1"
-    assert request.shown(request.Arguments((0.1, "x"), {"epochs": 3})) == "(0.1, 'x', epochs=3)"
+    assert submission.input_repr(submission.Arguments((0.1,), {})) == "0.1"
+    assert submission.input_repr(submission.Arguments((0.1, "x"), {"epochs": 3})) == "(0.1, 'x', epochs=3)"

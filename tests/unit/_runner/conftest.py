@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from kinetic._stores import open_store
-from kinetic._wire import keys, manifest
+from kinetic._wire import keys, trees
 from kinetic._wire.order import DataRef
 
-SOURCE = Path(manifest.__file__).parents[2]
+SOURCE = Path(trees.__file__).parents[2]
 NOBODY = 65534
 
 # Who becomes nobody cannot read the standard library of a Python below /root, so all of it is loaded before; and who
@@ -132,22 +132,20 @@ def _ship(
         parts = []
         if path in large:
             pieces = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-            parts = [manifest.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
+            parts = [trees.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
         elif data:
-            parts = [manifest.Part("", len(pack), len(data))]
+            parts = [trees.Part("", len(pack), len(data))]
             pack += data
-        digest = manifest.file_digest(path)
+        digest = trees.file_digest(path)
         digest.update(data)
         files.append(
-            manifest.ManifestFile(
-                path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts)
-            )
+            trees.ManifestFile(path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts))
         )
     blob = _put(store, bytes(pack))
     files = [file._replace(parts=tuple(part._replace(blob=part.blob or blob) for part in file.parts)) for file in files]
     is_dir = not isinstance(content, bytes)
-    whole = manifest.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
-    page = manifest.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
+    whole = trees.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
+    page = trees.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
     sha256 = hashlib.sha256(page).hexdigest()
     store.put(keys.data_manifest(whole, sha256), page)
     return DataRef("shipped", url, f"./{name}", name, is_dir, whole, sha256, **more)

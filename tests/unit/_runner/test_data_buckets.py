@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._runner import data
-from kinetic._runner.data.bucket_data import Address, split
+from kinetic._runner.data.provision import Address, split_address
 from kinetic._stores import opening
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire.order import DataRef
@@ -67,7 +67,7 @@ def tree(path):
     ],
 )
 def test_an_address_is_a_store_and_a_key_in_it(uri, is_dir, store, key):
-    assert split(uri, is_dir=is_dir) == Address(store, key)
+    assert split_address(uri, is_dir=is_dir) == Address(store, key)
 
 
 def test_an_object_arrives_as_a_file_of_its_own_name(tmp_path, bucket):

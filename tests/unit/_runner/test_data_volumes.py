@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.data import mount_links
+from kinetic._runner.data import mounted_data
 
 PRIVATE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount", "true"]
 HAS_MOUNTS = subprocess.run(PRIVATE, check=False, capture_output=True).returncode == 0
@@ -373,8 +373,8 @@ def test_a_link_that_somebody_replaced_is_not_removed(tmp_path):
     home.mkdir(parents=True)
     (tmp_path / "cache" / "links").mkdir(parents=True)
     (tmp_path / "mnt").symlink_to("/etc")
-    (home / mount_links.PAGE).write_text(json.dumps([str(tmp_path / "mnt"), str(tmp_path)]) + "\nnonsense\n")
+    (home / mounted_data.LINKS_PAGE).write_text(json.dumps([str(tmp_path / "mnt"), str(tmp_path)]) + "\nnonsense\n")
 
-    mount_links.remove(home, tmp_path / "cache")
+    mounted_data.remove_links(home, tmp_path / "cache")
 
     assert os.readlink(tmp_path / "mnt") == "/etc"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kinetic._runner.pod import notifier
-from kinetic._runner.pod.notifier import Notifier
+from kinetic._runner.pod import rendezvous
 from kinetic._runner.pod.poller import Poller
+from kinetic._runner.pod.rendezvous import Notifier
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import documents, keys, seal
+from kinetic._wire import documents, keys
 
 JOB, KEY = "tpu-train-1", b"k" * 32
 
@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest) -> MemoryStore:
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod's name leads to its own address; this machine's need not."""
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.1")
-    monkeypatch.setattr(notifier, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(rendezvous, "_FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_host_connects_to_no_address_that_the_key_of_the_job_did_not_seal(stor
         place, key = keys.host_address(JOB, 0), b"x" * 32 if sealed_for == "another key" else KEY
         if sealed_for != "nobody":
             at = keys.host_address(JOB, 1) if sealed_for == "another attempt" else place
-            page = seal.sealed(page, key, seal.bound("address", at))
+            page = documents.with_seal(page, key, documents.seal_purpose("address", at))
         store.put(place, documents.write(page))
 
         made, rung = begin(1)

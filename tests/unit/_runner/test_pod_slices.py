@@ -9,7 +9,7 @@ import pytest
 
 from kinetic._runner.pod import rendezvous
 from kinetic._runner.supervisor.verdicts import Ending
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import FAILED_EXIT
 
 
@@ -17,7 +17,7 @@ class Host:
     """A source that only writes down what it was asked to do."""
 
     is_settled = True
-    told_to_end = False
+    end_requested = False
     passes = ()
     code = -1
 

@@ -10,7 +10,7 @@ import pytest
 from kinetic._runner import processes
 
 MIB = 1 << 20
-linux = pytest.mark.skipif(not processes.tells_memory(), reason="this system has no /proc")
+linux = pytest.mark.skipif(not processes.can_measure_memory(), reason="this system has no /proc")
 
 
 class Job:
@@ -20,7 +20,7 @@ class Job:
         self.now, self.looks, self.resident = 100.0, 0, resident
         self.shares_read = 0
         self.share = resident if share is None else share
-        self.guard = processes.Guard(
+        self.guard = processes.MemoryGuard(
             limit, self._pids, resident=self.resident.__getitem__, share=self._share, clock=lambda: self.now
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._stores import addresses, opening
-from kinetic._stores.retry import Retry
+from kinetic._stores import opening, protocol
+from kinetic._stores.parallel import Retry
 from kinetic.errors import OptionError
 
 
@@ -17,7 +17,7 @@ from kinetic.errors import OptionError
     ],
 )  # fmt: skip
 def test_an_address_is_taken_apart(url, bucket, prefix, spelling):
-    address = addresses.parse(url)
+    address = protocol.parse_address(url)
 
     assert (address.bucket, address.prefix, address.url) == (bucket, prefix, spelling)
 
@@ -25,7 +25,7 @@ def test_an_address_is_taken_apart(url, bucket, prefix, spelling):
 @pytest.mark.parametrize("url", ["gs://", "gs:///x", "gs://a b", "s3://b/x//y", "s3://b/../y", "s3://b/.tmp/y"])
 def test_an_address_that_leads_nowhere_is_refused(url):
     with pytest.raises(OptionError):
-        addresses.parse(url)
+        protocol.parse_address(url)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_address_that_leads_nowhere_is_refused(url):
 def test_an_emulator_is_named_as_for_googles_clients(monkeypatch, value, expected):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", value)
 
-    assert addresses.google_emulator() == expected
+    assert protocol.google_emulator() == expected
 
 
 def test_the_variables_that_stores_read_are_told():

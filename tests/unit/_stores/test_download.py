@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from kinetic._stores import download
+from kinetic._stores import bucket
 from kinetic.errors import StoreUnreachableError
 
 
@@ -26,16 +26,16 @@ class Pieces:
     def piece(self, key, start, length, *, version=None):
         now = self.versions[0]
         if version is not None and version != now:
-            raise download.ObjectChanged
+            raise bucket.ObjectChanged
         if len(self.versions) > 1:
             del self.versions[0]
         end = start + length - (self.short_from is not None and start >= self.short_from)
-        return download.Piece(self.data[start:end], len(self.data), now)
+        return bucket.Piece(self.data[start:end], len(self.data), now)
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(download, "PIECE", 10)
+    monkeypatch.setattr(bucket, "PIECE", 10)
 
 
 DATA = bytes(range(95))
@@ -48,11 +48,11 @@ def test_a_range_of_any_size_is_what_lies_there(size, start, length):
     data = DATA[:size]
 
     wanted = data[start:] if length is None else data[start : start + length]
-    assert download.read_range(Pieces(data), "a", start, length) == wanted
+    assert bucket.read_range(Pieces(data), "a", start, length) == wanted
 
 
 def test_a_file_is_the_object(tmp_path):
-    download.fetch_file(Pieces(DATA), "a", tmp_path / "a")
+    bucket.fetch_file(Pieces(DATA), "a", tmp_path / "a")
 
     assert (tmp_path / "a").read_bytes() == DATA
 
@@ -61,9 +61,9 @@ def test_a_piece_that_is_too_short_is_an_error_and_leaves_nothing(tmp_path):
     short = Pieces(DATA, short_from=50)
 
     with pytest.raises(StoreUnreachableError, match="too little"):
-        download.read_range(short, "a", 0, None)
+        bucket.read_range(short, "a", 0, None)
     with pytest.raises(StoreUnreachableError, match="too little"):
-        download.fetch_file(short, "a", tmp_path / "a")
+        bucket.fetch_file(short, "a", tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_an_error_in_the_middle_leaves_nothing_that_cannot_be_freed(monkeypatch)
 
     for _ in range(3):
         with contextlib.suppress(StoreUnreachableError):
-            download.read_range(Pieces(DATA, short_from=50), "a", 0, None)
+            bucket.read_range(Pieces(DATA, short_from=50), "a", 0, None)
     for thread in threading.enumerate():
         if thread.name.startswith("kinetic-transfer"):
             thread.join(10)  # it may hold what it did last
@@ -83,9 +83,9 @@ def test_an_error_in_the_middle_leaves_nothing_that_cannot_be_freed(monkeypatch)
 
 
 def test_an_object_that_changes_is_read_again():
-    assert download.read_range(Pieces(DATA, versions="1223"), "a", 0, None) == DATA
+    assert bucket.read_range(Pieces(DATA, versions="1223"), "a", 0, None) == DATA
 
 
 def test_an_object_that_never_rests_is_an_error():
     with pytest.raises(StoreUnreachableError, match="again and again"):
-        download.read_range(Pieces(DATA, versions=map(str, range(100_000))), "a", 0, None)
+        bucket.read_range(Pieces(DATA, versions=map(str, range(100_000))), "a", 0, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._stores import store_errors
+from kinetic._stores import obstore_client
 
 NOT_WELL = "Server returned non-2xx status code:"
 SAID = {
@@ -32,4 +32,4 @@ SAID = {
 
 @pytest.mark.parametrize("words", SAID)
 def test_of_an_error_stays_what_was_asked_and_what_was_answered(words):
-    assert store_errors.brief(SAID[words]) == words
+    assert obstore_client.brief(SAID[words]) == words

@@ -64,7 +64,8 @@ def test_another_package_of_our_import_name_is_named(tmp_path, name):
     installed(tmp_path / "site", name, "[console_scripts]\nkinetic = kinetic.shell:main\n")
 
     assert (
-        distribution.stranger([str(tmp_path / "none"), str(tmp_path / "site")]) == f"kinetic 9.1 in {tmp_path / 'site'}"
+        distribution.foreign_distribution([str(tmp_path / "none"), str(tmp_path / "site")])
+        == f"kinetic 9.1 in {tmp_path / 'site'}"
     )
 
 
@@ -73,7 +74,7 @@ def test_we_are_no_stranger_under_our_new_name_nor_under_our_old_one(tmp_path):
     installed(tmp_path, "kinetic_utils-1.0.dist-info")
     installed(tmp_path, "kinetic-0.1.0.dist-info", "[console_scripts]\nkinetic = kinetic._cli.main:main\n")
 
-    assert distribution.stranger([str(tmp_path)]) == ""
+    assert distribution.foreign_distribution([str(tmp_path)]) == ""
 
 
 def test_whoever_submits_from_an_environment_with_a_stranger_is_warned_once(tmp_path, monkeypatch):

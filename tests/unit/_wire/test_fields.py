@@ -6,24 +6,24 @@ import json
 
 import pytest
 
-from kinetic._batches import control_log, lease
+from kinetic._batches import control
 from kinetic._jobs.handle import JobHandle
-from kinetic._wire import attempt, documents, fields, inspection, order, outcome, records, task
+from kinetic._wire import documents, fields, inspection, order, outcomes, records, task
 from kinetic.errors import IntegrityError
 
 PAGES = [
-    (outcome.Outcome, outcome._READERS),
+    (outcomes.Outcome, outcomes._READERS),
     (order.Order, order._READERS),
     (order.Child, order._CHILD),
     (order.DataRef, order._REFERENCE_READERS),
-    (attempt.AttemptNote, attempt._READERS),
+    (outcomes.AttemptNote, outcomes._NOTE_READERS),
     (inspection.DebugPage, inspection._PAGE_READERS),
     (records.Group, records._GROUP_READERS),
     (records.Settings, records._SETTINGS),
     (task.Task, task.READERS),
     (task.PodSettings, task.POD_READERS),
-    (lease.Page, lease._READERS),
-    (control_log.ControlEntry, control_log._READERS),
+    (control.LeasePage, control._LEASE_READERS),
+    (control.ControlEntry, control._ENTRY_READERS),
 ]
 
 
@@ -40,14 +40,14 @@ def test_every_field_of_a_handle_has_its_reader() -> None:
     ("reader", "good", "bad"),
     [
         (fields.text(3), ["", "abc"], ["abcd", 1, None, b"a"]),
-        (fields.whole(0, 9), [0, 9], [-1, 10, True, 1.0, "1", 10**5000]),
+        (fields.integer(0, 9), [0, 9], [-1, 10, True, 1.0, "1", 10**5000]),
         (fields.number(0, 9), [0, 9, 0.5], [-0.1, 10, True, float("nan"), float("inf"), "1", 10**400]),
-        (fields.flag, [True, False], [0, 1, "true", None]),
+        (fields.boolean, [True, False], [0, 1, "true", None]),
         (fields.one_of("a", "b"), ["a", "b"], ["c", "", None, ["a"]]),
         (fields.sha256, ["0" * 64], ["", "0" * 63, "G" * 64, "0" * 64 + "\n"]),
-        (fields.list_of(fields.flag, 2), [[], [True]], [[True] * 3, [1], "ab", {}]),
-        (fields.map_of(fields.flag, 1), [{}, {"a": True}], [{"a": 1}, {"a": True, "b": True}, []]),
-        (fields.maybe(fields.flag), [None, True], [0]),
+        (fields.list_of(fields.boolean, 2), [[], [True]], [[True] * 3, [1], "ab", {}]),
+        (fields.map_of(fields.boolean, 1), [{}, {"a": True}], [{"a": 1}, {"a": True, "b": True}, []]),
+        (fields.optional(fields.boolean), [None, True], [0]),
     ],
 )
 def test_a_reader_takes_what_its_field_can_have_and_refuses_the_rest(reader, good, bad) -> None:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from kinetic._wire import loopback
+from kinetic._wire import inspection
 
 CONNECT = """
 import socket, sys
@@ -31,7 +31,7 @@ def accepted_from(command: list[str]) -> bool:
         connection, _ = listener.accept()
         with connection:
             assert connection.recv(4) == b"here"
-            found = loopback.is_own_peer(connection)
+            found = inspection.is_own_peer(connection)
         peer.wait(10)
     return found
 
@@ -53,7 +53,7 @@ def test_one_that_has_closed_its_end_is_not_taken_for_ours():
         with connection:
             assert connection.recv(1) == b""  # it is closed now, and the kernel shows user 0 as its owner
 
-            assert not loopback.is_own_peer(connection)
+            assert not inspection.is_own_peer(connection)
 
 
 @pytest.mark.skipif(not shutil.which("lsof"), reason="lsof is not installed")
@@ -63,5 +63,5 @@ def test_lsof_knows_our_own_where_there_is_no_table_of_the_kernel():
         with socket.create_connection(("127.0.0.1", ours)) as peer:
             theirs = peer.getsockname()[1]
 
-            assert loopback._is_seen_by_lsof(theirs, ours)
-            assert not loopback._is_seen_by_lsof(theirs, ours + 1)
+            assert inspection._is_seen_by_lsof(theirs, ours)
+            assert not inspection._is_seen_by_lsof(theirs, ours + 1)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._wire import names
+from kinetic._wire import keys
 from kinetic.errors import OptionError
 
 
 @pytest.mark.parametrize(("found", "expected"), [([], None), (["cpu-a"], "cpu-a")])
 def test_one_id_or_none_that_begins_so_is_no_mistake(found, expected):
-    assert names.the_one("cpu", found) == expected
+    assert keys.only_match("cpu", found) == expected
 
 
 def test_of_several_ids_that_begin_so_some_are_named_and_more_is_asked_for():
     found = [f"cpu-{number}" for number in range(7)]
 
     with pytest.raises(OptionError) as caught:
-        names.the_one("cpu", found, "ids of removed jobs")
+        keys.only_match("cpu", found, "ids of removed jobs")
 
     error = caught.value
     assert error.what == "'cpu' is the beginning of 7 ids of removed jobs"

@@ -53,7 +53,7 @@ def test_an_address_that_went_through_a_path_is_refused_with_the_one_that_was_me
     ],
 )
 def test_the_argument_wins_over_the_variable(argument, environ, chosen):
-    assert output_paths.chosen(argument, environ) == chosen
+    assert output_paths.resolve(argument, environ) == chosen
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_checkpoints_of_an_order_do_not_depend_on_its_attempt():
 def test_a_folder_is_made_and_an_address_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert output_paths.make(f"{tmp_path}/a/b") == f"{tmp_path}/a/b"
-    assert output_paths.make("gs://bucket/out") == "gs://bucket/out"
+    assert output_paths.make_folder(f"{tmp_path}/a/b") == f"{tmp_path}/a/b"
+    assert output_paths.make_folder("gs://bucket/out") == "gs://bucket/out"
 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a" / "b").is_dir()
@@ -94,9 +94,9 @@ def test_a_folder_is_made_and_an_address_is_left_alone(tmp_path, monkeypatch):
 
 def test_what_jobs_wrote_into_the_project_does_not_ship_with_the_next_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    output_paths.make_here()
+    output_paths.make_default_folder()
 
-    assert output_paths.not_shipped(f"{tmp_path}/runs/a", [f"{tmp_path}/src"]) == [
+    assert output_paths.excluded_folders(f"{tmp_path}/runs/a", [f"{tmp_path}/src"]) == [
         tmp_path / "runs" / "a",
         tmp_path / "outputs",
     ]
@@ -107,9 +107,9 @@ def test_a_folder_named_outputs_that_is_the_users_own_ships(tmp_path, monkeypatc
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / ".gitignore").write_text("*.bin\n")
 
-    output_paths.make_here()
+    output_paths.make_default_folder()
 
-    assert output_paths.not_shipped("", [str(tmp_path)]) == []
+    assert output_paths.excluded_folders("", [str(tmp_path)]) == []
     assert (tmp_path / "outputs" / ".gitignore").read_text() == "*.bin\n"
 
 
@@ -117,4 +117,4 @@ def test_a_folder_named_outputs_that_is_the_users_own_ships(tmp_path, monkeypatc
 def test_a_folder_that_holds_the_code_ships_though_outputs_go_there(tmp_path, monkeypatch, needed):
     monkeypatch.chdir("/")
 
-    assert output_paths.not_shipped(f"{tmp_path}{needed}", [f"{tmp_path}/src/deep"]) == []
+    assert output_paths.excluded_folders(f"{tmp_path}{needed}", [f"{tmp_path}/src/deep"]) == []

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kinetic._batches import control_log, lease
+from kinetic._batches import control
 from kinetic._jobs import record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import attempt, documents, inspection, keys, outcome, records, seal, task, trees
-from kinetic._wire.manifest import Manifest, ManifestFile, Part
+from kinetic._wire import documents, inspection, keys, outcomes, records, task, trees
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
+from kinetic._wire.trees import Manifest, ManifestFile, Part
 from kinetic.errors import IntegrityError, KineticError
 
 JOB, GROUP, KEY = "cpu-f-1", "grp-00000001", b"k" * 32
@@ -69,14 +69,14 @@ def _digest(data: bytes) -> str:
 def _sealed(page: Any, purpose: str) -> bytes:
     """Write any JSON as if we had sealed it; what we could not write, half of a character, goes without a seal."""
     with contextlib.suppress(UnicodeEncodeError):
-        page = seal.sealed(page, KEY, purpose) if isinstance(page, dict) else page
+        page = documents.with_seal(page, KEY, purpose) if isinstance(page, dict) else page
     return json.dumps(page).encode()
 
 
 def _opened(kind: documents.PageKind[Any], at: str) -> Callable[[Any], object]:
     def read(page: Any) -> object:
         store = MemoryStore("memory://fuzz")
-        store.put(at, _sealed(page, seal.bound(kind.name, at)))
+        store.put(at, _sealed(page, documents.seal_purpose(kind.name, at)))
         return documents.open_page(kind, store, at, KEY)
 
     return read
@@ -87,9 +87,9 @@ def _bytes(read: Callable[[bytes], object]) -> Callable[[Any], object]:
 
 
 def _outcome(page: Any) -> object:
-    text = _sealed(page, outcome.PURPOSE)
-    whole = text + len(text).to_bytes(8, "big") + outcome.MAGIC
-    return outcome.read(len(whole), lambda start, length: whole[start : start + length], KEY)
+    text = _sealed(page, outcomes.PURPOSE)
+    whole = text + len(text).to_bytes(8, "big") + outcomes.MAGIC
+    return outcomes.read(len(whole), lambda start, length: whole[start : start + length], KEY)
 
 
 def _page(value: Any) -> dict[str, Any]:
@@ -98,15 +98,15 @@ def _page(value: Any) -> dict[str, Any]:
 
 READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
     "record": (_opened(record.RECORD, keys.record(JOB)), {"schema": documents.SCHEMA, **HANDLE, "spot": True}),
-    "history": (_opened(records.HISTORY, keys.tombstone(JOB)), {"schema": documents.SCHEMA, **HANDLE, "logs": []}),
+    "history": (_opened(records.HISTORY, keys.history(JOB)), {"schema": documents.SCHEMA, **HANDLE, "logs": []}),
     "manifest": (_opened(MANIFEST, keys.group_manifest(GROUP)), _page(BATCH)),
     "turn": (
-        _opened(control_log.TURN, keys.turn(GROUP, 0)),
-        _page(control_log.ControlEntry(control_log.AGAIN, allowed={"1": 2})),
+        _opened(control.CONTROL_ENTRY, keys.control_entry(GROUP, 0)),
+        _page(control.ControlEntry(control.RETRY, allowed={"1": 2})),
     ),
-    "lease": (_opened(lease.LEASE, keys.lease(GROUP, 0)), _page(lease.Page(0, "m", "n", 1, released=False))),
-    "note": (_opened(attempt.NOTE, keys.attempt(JOB, 0)), _page(attempt.AttemptNote(JOB, 0, "m", 1.0))),
-    "outcome": (_outcome, _page(outcome.Outcome(JOB, "failed", error={"message": "m", "hosts": 2}))),
+    "lease": (_opened(control.LEASE, keys.lease(GROUP, 0)), _page(control.LeasePage(0, "m", "n", 1, released=False))),
+    "note": (_opened(outcomes.NOTE, keys.attempt(JOB, 0)), _page(outcomes.AttemptNote(JOB, 0, "m", 1.0))),
+    "outcome": (_outcome, _page(outcomes.Outcome(JOB, "failed", error={"message": "m", "hosts": 2}))),
     "order": (_bytes(lambda data: Order.from_bytes(data, sha256=_digest(data))), _page(ORDER)),
     "child": (Child.from_json, dataclasses.asdict(CHILD)),
     "reference": (DataRef.from_json, dataclasses.asdict(REF)),
@@ -191,8 +191,10 @@ def _read_or_refused(read: Callable[[Any], object], page: Any) -> None:
 def test_any_bytes_are_a_page_or_refused_in_our_words(data) -> None:
     for read in (
         lambda: documents.read(data, "it"),
-        lambda: outcome.read(len(data), lambda start, length: data[start : start + length], KEY),
-        lambda: outcome.read(len(data) + 8, lambda start, length: (data + outcome.MAGIC)[start : start + length], KEY),
+        lambda: outcomes.read(len(data), lambda start, length: data[start : start + length], KEY),
+        lambda: outcomes.read(
+            len(data) + 8, lambda start, length: (data + outcomes.MAGIC)[start : start + length], KEY
+        ),
         lambda: trees.read_node(data, ""),
         lambda: inspection.DebugPage.from_bytes(data),
     ):
@@ -204,12 +206,12 @@ def test_any_bytes_are_a_page_or_refused_in_our_words(data) -> None:
 @steady
 def test_one_bit_of_a_sealed_page_is_noticed(at, bit) -> None:
     store, place = MemoryStore("memory://fuzz"), keys.attempt(JOB, 0)
-    whole = bytearray(attempt.AttemptNote(JOB, 0, "m", 1.0, details={"why": "it"}).to_bytes(KEY))
+    whole = bytearray(outcomes.AttemptNote(JOB, 0, "m", 1.0, details={"why": "it"}).to_bytes(KEY))
     whole[at % len(whole)] ^= 1 << bit
     store.put(place, bytes(whole))
 
     with pytest.raises(IntegrityError):
-        attempt.read(store, JOB, 0, KEY)
+        outcomes.read_note(store, JOB, 0, KEY)
 
 
 @given(name=st.text(max_size=60))

@@ -11,10 +11,11 @@ from kinetic._wire import pod_log_format
 from kinetic._wire.pod_log_format import Claim, Reader, Writer
 
 CLAIM = Claim("job", 2, 1)
-BEGINNING = pod_log_format.said("job job") + pod_log_format.said(pod_log_format.claimed(CLAIM, 4))
+BEGINNING = pod_log_format.runner_lines("job job") + pod_log_format.runner_lines(pod_log_format.claim_line(CLAIM, 4))
 PIECES = [
     b"kinetic|", b"kinetic", b"k", b"\n", b"\n\n", b"\r", b"\r\n", b"-", b"=", b" ", b"x", b"\xff", b"kinetic|-",
-    b"kinetic|=", BEGINNING, pod_log_format.said(pod_log_format.VERDICT), pod_log_format.said(pod_log_format.LEFT_OUT),
+    b"kinetic|=", BEGINNING, pod_log_format.runner_lines(pod_log_format.VERDICT),
+    pod_log_format.runner_lines(pod_log_format.LEFT_OUT),
 ]  # fmt: skip
 
 
@@ -31,7 +32,13 @@ each_runtime = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RU
 def written(log: bytes) -> bytes:
     """Return a container's whole output."""
     writer = Writer()
-    return BEGINNING + writer.write(log) + writer.write(b"", last=True) + writer.end_line() + pod_log_format.said("bye")
+    return (
+        BEGINNING
+        + writer.write(log)
+        + writer.write(b"", last=True)
+        + writer.end_line()
+        + pod_log_format.runner_lines("bye")
+    )
 
 
 def read(output: bytes) -> bytes:
@@ -61,8 +68,8 @@ def test_any_log_in_any_pieces_comes_out_as_it_went_in(seed: int, runtime) -> No
     for piece in cut(log, dice):
         output += writer.write(piece)
         if writer.is_at_start and dice.random() < 0.3:
-            output += pod_log_format.said("a word\nof two lines kinetic|-")
-    output += writer.write(b"", last=True) + writer.end_line() + pod_log_format.said(pod_log_format.VERDICT)
+            output += pod_log_format.runner_lines("a word\nof two lines kinetic|-")
+    output += writer.write(b"", last=True) + writer.end_line() + pod_log_format.runner_lines(pod_log_format.VERDICT)
 
     found = b"".join(reader.read(piece) for piece in cut(runtime(output), dice))
 
@@ -106,14 +113,14 @@ def test_a_log_that_names_no_attempt_is_lost() -> None:
 def test_a_user_who_prints_the_line_of_a_claim_claims_nothing() -> None:
     reader = Reader()
 
-    reader.read(Writer().write(pod_log_format.said(pod_log_format.claimed(CLAIM, 4))))
+    reader.read(Writer().write(pod_log_format.runner_lines(pod_log_format.claim_line(CLAIM, 4))))
 
     assert reader.claim is None
 
 
 def test_nothing_comes_after_bytes_that_are_missing() -> None:
     reader = Reader()
-    gap = pod_log_format.said(f"{pod_log_format.LEFT_OUT}17 bytes")
+    gap = pod_log_format.runner_lines(f"{pod_log_format.LEFT_OUT}17 bytes")
 
     assert reader.read(BEGINNING + b"one\n" + gap + b"eighteen\n") == b"one\n"
     assert reader.read(b"nineteen\n") == b""
@@ -123,7 +130,7 @@ def test_nothing_comes_after_bytes_that_are_missing() -> None:
 def test_a_verdict_is_seen_as_soon_as_its_line_is_whole() -> None:
     reader = Reader()
 
-    reader.read(BEGINNING + pod_log_format.said(f"{pod_log_format.VERDICT}: the job succeeded")[:-1])
+    reader.read(BEGINNING + pod_log_format.runner_lines(f"{pod_log_format.VERDICT}: the job succeeded")[:-1])
     assert not reader.has_verdict
     reader.read(b"\n")
     assert reader.has_verdict

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import documents, keys, names, seal
+from kinetic._wire import documents, keys
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.records import MANIFEST, SHARED, Group, Input, Settings, Table
 from kinetic.errors import IntegrityError, OptionError
@@ -48,7 +48,7 @@ def opened(data, key=KEY, at="_groups/grp-00000001/manifest.json"):
 
 
 def test_a_manifest_comes_back_as_it_went():
-    assert opened(GROUP.to_bytes(KEY)) == replace(GROUP, created_at=names.utc(GROUP.created))
+    assert opened(GROUP.to_bytes(KEY)) == replace(GROUP, created_at=keys.format_utc(GROUP.created))
 
 
 def test_a_manifest_is_the_page_that_the_document_promises():
@@ -112,13 +112,13 @@ def test_ids_of_children_are_derived_distinct_and_short_enough_for_a_pod():
     assert len(found) == 6000
     assert found == {group.child_id(index, attempt) for index in range(2000) for attempt in range(3)}
     assert max(map(len, found)) <= 63
-    assert all(names.check_job_id(name) for name in found)
+    assert all(keys.check_job_id(name) for name in found)
 
 
 @pytest.mark.parametrize("wrong", ["", "grp-", "grp-0000000", "grp-000000001", "GRP-00000001", "grp-0000000g", "job"])
 def test_what_cannot_be_the_id_of_a_batch_is_refused(wrong):
     with pytest.raises(OptionError):
-        names.check_group_id(wrong)
+        keys.check_group_id(wrong)
 
 
 def test_a_child_carries_what_its_launch_adds_to_the_order_that_all_share():
@@ -141,9 +141,9 @@ def test_a_child_carries_what_its_launch_adds_to_the_order_that_all_share():
 @pytest.mark.parametrize(
     ("key", "found"),
     [
-        (seal.mark(keys.child("grp-00000001", 1234567, 3), "", KEY), (1234567, 3, "")),
-        (seal.mark(keys.child("grp-00000001", 7, 0), "host.example.org", KEY), (7, 0, "host.example.org")),
-        (seal.mark(keys.mark("grp-00000001", 7, 12), "succeeded", KEY), (7, 12, "succeeded")),
+        (documents.sealed_name(keys.child("grp-00000001", 1234567, 3), "", KEY), (1234567, 3, "")),
+        (documents.sealed_name(keys.child("grp-00000001", 7, 0), "host.example.org", KEY), (7, 0, "host.example.org")),
+        (documents.sealed_name(keys.mark("grp-00000001", 7, 12), "succeeded", KEY), (7, 12, "succeeded")),
         ("_groups/grp-00000001/marks/0000/0000007.12.succeeded", None),  # as nobody sealed it
         ("_groups/grp-00000001/marks/0000/1e9.0.succeeded.00", None),
     ],

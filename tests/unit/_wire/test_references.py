@@ -28,7 +28,8 @@ class Config:
 
 def find(*args, **kwargs):
     return [
-        (spot.position, spot.where) for spot in references.find(args, kwargs, lambda value: isinstance(value, Wanted))
+        (spot.position, spot.where)
+        for spot in references.find_objects(args, kwargs, lambda value: isinstance(value, Wanted))
     ]
 
 
@@ -119,7 +120,7 @@ def test_leaves_are_replaced_and_types_shared_objects_and_cycles_stay():
     }
     whole["self"] = whole
 
-    found = references.replaced(whole, lambda leaf: "path" if leaf is wanted else leaf)
+    found = references.replace_leaves(whole, lambda leaf: "path" if leaf is wanted else leaf)
 
     assert found["pair"] == Pair("path", kept)
     assert type(found["pair"]) is Pair

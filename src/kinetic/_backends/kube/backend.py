@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._backends import registry
-from kinetic._backends.clock import SYSTEM, Clock
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import (
     diagnosis,
     discovery,
     job_launcher,
-    job_request,
+    job_manifests,
     object_status,
     pod_exec,
     pod_logs,
@@ -31,7 +30,7 @@ from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, 
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
 from kinetic._backends.kube.informer import Informer, Informers
 from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, LiveLog, Sighting, Stacks
+from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, LiveLog, Observation, Stacks
 from kinetic._config import cluster
 from kinetic._config.resources import PodRequirements
 from kinetic._wire import inspection, threads
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
 
-_APPS = job_request.selector(app=f"{job_request.APP},{job_request.APP_MANY_HOSTS}")
+_APPS = job_manifests.label_selector(app=f"{job_manifests.APP},{job_manifests.APP_MANY_HOSTS}")
 _MOST_NAMED = 40  # jobs in one selector; more are found by listing all
 _LOOK_SECONDS = 30.0
 _LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
@@ -71,7 +70,7 @@ class KubeBackend:
 
     is_here = False
     clock: Clock = SYSTEM
-    log_seconds = 0.1  # a job flushes its output this often
+    log_poll_seconds = 0.1  # a job flushes its output this often
 
     def __init__(
         self, name: str, where: ClusterAddress, environ: Mapping[str, str] | None = None, *, spans_hosts: bool = False
@@ -100,7 +99,7 @@ class KubeBackend:
         return self.where.namespace or self.client.namespace
 
     @property
-    def look_seconds(self) -> float:
+    def poll_seconds(self) -> float:
         """How often whoever waits looks anew although nothing was told."""
         without_end = self._kinds is not None and LEADER_WORKER_SET in self._kinds
         return _LOOK_WITHOUT_END_SECONDS if without_end else _LOOK_SECONDS
@@ -126,7 +125,7 @@ class KubeBackend:
         """Load what a launch needs while the client packs; see the protocol."""
         from kinetic._project import runner_bundle
 
-        threads.begin(runner_bundle.build, "kinetic-prepare")
+        threads.start(runner_bundle.build, "kinetic-prepare")
 
     def begin(self, job_id: str) -> None:
         """Do nothing: until it is launched there is nothing of a job in the cluster."""
@@ -140,14 +139,14 @@ class KubeBackend:
     def name_of(self, job_id: str, hosts: int) -> str:
         """Return the name of a job's object; see the protocol."""
         if hosts == 1:
-            return job_request.job_name(job_id)
+            return job_manifests.job_name(job_id)
         kind = self._kind_for_slices()
         if kind is JOB_SET:
-            return job_request.job_set_name(job_id, hosts)
+            return job_manifests.job_set_name(job_id, hosts)
         return (
-            job_request.indexed_job_name(job_id, hosts)
+            job_manifests.indexed_job_name(job_id, hosts)
             if kind is JOB
-            else job_request.leader_worker_set_name(job_id, hosts)
+            else job_manifests.leader_worker_set_name(job_id, hosts)
         )
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
@@ -196,43 +195,43 @@ class KubeBackend:
             self._kinds = (JOB, *(kind for kind in served if kind is JOB_SET or with_sets))
         return self._kinds
 
-    def observe(self, names_: Sequence[str]) -> dict[str, Sighting]:
+    def observe(self, names_: Sequence[str]) -> dict[str, Observation]:
         """Look at some jobs: in what the watch has told, or with one question; see the protocol."""
-        seen: dict[str, Sighting] = {}
+        seen: dict[str, Observation] = {}
         for feed in self._feeds.there():
             if feed.is_current:
                 found = [each for name in names_ if name not in seen and (each := feed.find(name)) is not None]
-                seen |= object_status.sightings(found)
+                seen |= object_status.observations(found)
         missing = [name for name in names_ if name not in seen]
         return seen | self._ask(missing)
 
-    def _ask(self, wanted: Sequence[str]) -> dict[str, Sighting]:
+    def _ask(self, wanted: Sequence[str]) -> dict[str, Observation]:
         """Ask the cluster about jobs."""
-        found = object_status.sightings(self._objects(wanted))
+        found = object_status.observations(self._objects(wanted))
         return {name: found[name] for name in wanted if name in found}
 
     def _objects(self, wanted: Sequence[str]) -> list[Object]:
         if not wanted:
             return []
-        labels = ",".join(job_request.label_value(name) for name in wanted)
-        selector = _APPS if len(wanted) > _MOST_NAMED else f"{job_request.JOB_LABEL} in ({labels})"
+        labels = ",".join(job_manifests.label_value(name) for name in wanted)
+        selector = _APPS if len(wanted) > _MOST_NAMED else f"{job_manifests.JOB_LABEL} in ({labels})"
         return self._list(selector)
 
     def _list(self, selector: str) -> list[Object]:
         found = [each for kind in self.kinds() for each in self.client.list(kind, selector).objects]
-        return [each for each in found if not object_status.is_a_part(each)]
+        return [each for each in found if not object_status.belongs_to_job_set(each)]
 
-    def observe_group(self, group: str) -> dict[str, Sighting]:
+    def observe_group(self, group: str) -> dict[str, Observation]:
         """Look at every living job of a batch with one question; see the protocol."""
-        selector = job_request.selector(group=group)
+        selector = job_manifests.label_selector(group=group)
         feed = next((each for each in self._feeds.there() if each.selector == selector and each.is_current), None)
         objects = feed.objects() if feed is not None else self._list(selector)
-        seen = object_status.sightings(objects)
+        seen = object_status.observations(objects)
         return {name: each for name, each in seen.items() if not each.status.is_final}
 
-    def find(self) -> Iterator[Sighting]:
+    def find(self) -> Iterator[Observation]:
         """Look at every job of kinetic in this namespace; see the protocol."""
-        return iter(object_status.sightings(self._list(_APPS)).values())
+        return iter(object_status.observations(self._list(_APPS)).values())
 
     # ------------------------------------------------------------------------------------------------ waiting
 
@@ -240,7 +239,7 @@ class KubeBackend:
         """Wait for a change of a job, told by a watch that all who wait share; see the protocol."""
         feed = self._feed_of(name)
         seen: dict[str, int] = self._seen.__dict__.setdefault("news", {})
-        before, now = seen.get(name), feed.news_of(name)
+        before, now = seen.get(name), feed.changes_of(name)
         if before is None or before > now:  # what changed before, no such feed told: look once
             seen[name] = now
             return True
@@ -248,24 +247,24 @@ class KubeBackend:
             feed.wait(name, before, seconds)
         else:
             time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; whoever waits looks again
-        seen[name] = feed.news_of(name)
+        seen[name] = feed.changes_of(name)
         return seen[name] != before or (seconds >= _BLIND_SECONDS and not feed.is_alive)
 
-    def forget_watch(self, name: str) -> None:
+    def stop_watching(self, name: str) -> None:
         """Forget what this thread has seen of a job; see the protocol."""
         self._seen.__dict__.setdefault("news", {}).pop(name, None)
         self._seen.__dict__.setdefault("feeds", {}).pop(name, None)
 
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Wait until some job of a batch may have ended; see the protocol."""
-        feed = self._feeds.get(job_request.selector(group=group))
+        feed = self._feeds.get(job_manifests.label_selector(group=group))
         if not feed.is_current:
             if not feed.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not feed.is_alive:
                 time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
             return
         ends: dict[str, int] = self._seen.__dict__.setdefault("ends", {})
         known = ends.get(group, -1)
-        feed.wait_for_an_end(known if known <= feed.ends else -1, seconds)  # a feed made anew counts from 0
+        feed.wait_for_any_end(known if known <= feed.ends else -1, seconds)  # a feed made anew counts from 0
         ends[group] = feed.ends
 
     def _feed_of(self, name: str) -> Informer:
@@ -282,7 +281,7 @@ class KubeBackend:
         for feed in self._feeds.there():
             if feed.is_current and feed.find(name) is not None:
                 return feed.selector
-        return _kin(next(iter(self._objects([name])), {})) or job_request.selector(job_id=name)
+        return _kin(next(iter(self._objects([name])), {})) or job_manifests.label_selector(job_id=name)
 
     def _make_feed(self, selector: str) -> Informer:
         return Informer(self.client, self.kinds(), selector)
@@ -304,7 +303,7 @@ class KubeBackend:
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log of a pod that is there; see the protocol."""
-        pods = self.client.list(POD, f"{job_request.JOB_LABEL}={job_request.label_value(name)}").objects
+        pods = self.client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(name)}").objects
         if not pods:
             return None
         if follow:
@@ -315,7 +314,7 @@ class KubeBackend:
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
         """Return the log of a pod whose runner was killed; see the protocol."""
-        pods = self.client.list(POD, f"{job_request.JOB_LABEL}={job_request.label_value(name)}").objects
+        pods = self.client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(name)}").objects
         return pod_logs.last_log(self.client, pods, host=host, attempt=attempt)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
@@ -347,7 +346,7 @@ class KubeBackend:
         found = [each for each in self._objects(names_) if object_status.job_id_of(each) in wanted]
         alive = [each for each in found if not object_status.status_of(each).is_final]
         job_launcher.delete_jobs(self.client, alive)
-        labels = [job_request.label_value(name) for name in names_]
+        labels = [job_manifests.label_value(name) for name in names_]
         return job_launcher.wait_until_gone(self.client, labels, wait) if labels else True
 
     def remove(self, names_: Sequence[str]) -> None:
@@ -366,7 +365,7 @@ class KubeBackend:
 
     def kept(self, group: str) -> dict[str, Any] | None:
         """Read it again; see the protocol."""
-        found = self.client.get(SECRET, job_request.group_secret_name(group))
+        found = self.client.get(SECRET, job_manifests.group_secret_name(group))
         if found is None:
             return None
         page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
@@ -376,28 +375,28 @@ class KubeBackend:
     def forget_kept(self, group: str) -> None:
         """Remove it; see the protocol."""
         try:
-            self.client.delete(SECRET, job_request.group_secret_name(group))
+            self.client.delete(SECRET, job_manifests.group_secret_name(group))
         except AccessDeniedError as error:  # what was computed is there all the same
-            output.warn(f"the Secret {job_request.group_secret_name(group)} stays in the cluster: {error.what}")
+            output.warn(f"the Secret {job_manifests.group_secret_name(group)} stays in the cluster: {error.what}")
 
 
 def _own_jobs(owner: str) -> str:
     """Select the single jobs of one owner: each batch has a watch of its own."""
-    return f"{job_request.selector(owner=owner)},!{job_request.GROUP_LABEL}"
+    return f"{job_manifests.label_selector(owner=owner)},!{job_manifests.GROUP_LABEL}"
 
 
 def _kin(found: Object) -> str:
     """Select the jobs of an object's batch, else the single jobs of its owner; "" where it has neither."""
     if group := object_status.group_of(found):
-        return job_request.selector(group=group)
+        return job_manifests.label_selector(group=group)
     owner = object_status.owner_of(found)
     return _own_jobs(owner) if owner else ""
 
 
 def _selectors(job_id: str, owner: str, group: str) -> tuple[str, ...]:
     """Return the selectors of the feeds in which a job belongs."""
-    theirs = job_request.selector(group=group) if group else _own_jobs(owner)
-    return theirs, job_request.selector(job_id=job_id)
+    theirs = job_manifests.label_selector(group=group) if group else _own_jobs(owner)
+    return theirs, job_manifests.label_selector(job_id=job_id)
 
 
 def _hosts_of(found: Object) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from kinetic._backends.kube.transport import PATIENCE, Transport
+from kinetic._backends.kube.transport import DEFAULT_RETRY, Transport
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -25,7 +25,7 @@ from kinetic.errors import (
 if TYPE_CHECKING:
     from kinetic._backends.kube.credentials import Access
     from kinetic._backends.kube.transport import Query, Reply
-    from kinetic._stores.retry import Retry
+    from kinetic._stores.parallel import Retry
 
 
 class Kind(NamedTuple):
@@ -88,7 +88,7 @@ _ADMISSION = re.compile(
 _LONGEST = 600  # characters of what a server says
 
 
-class FailedRequest(NamedTuple):
+class ApiRequest(NamedTuple):
     """What was asked for.
 
     Attributes:
@@ -111,7 +111,7 @@ class FailedRequest(NamedTuple):
         return f"the {self.kind.name} {self.name}" if self.name else f"{self.kind.name}s"
 
 
-def status_page(body: bytes) -> dict[str, Any]:
+def response_json(body: bytes) -> dict[str, Any]:
     """Read an answer of the API, or return an empty page for what is none."""
     try:
         page = json.loads(body)
@@ -120,34 +120,34 @@ def status_page(body: bytes) -> dict[str, Any]:
     return page if isinstance(page, dict) else {}
 
 
-def status_message(body: bytes) -> str:
+def response_message(body: bytes) -> str:
     """Return the words of a refusal."""
-    written = status_page(body).get("message")
+    written = response_json(body).get("message")
     return str(written or body.decode(errors="replace").strip())[:_LONGEST]
 
 
 def is_missing_kind(reply: Reply) -> bool:
     """Say whether a 404 means that the API has no such kind, rather than that it has no such object."""
-    page = status_page(reply.body)
+    page = response_json(reply.body)
     return reply.status == 404 and (not page or "could not find the requested resource" in str(page.get("message")))
 
 
 def is_conflict(reply: Reply) -> bool:
     """Say whether a 409 means that somebody else was quicker, and not that a name is taken: the same again may do."""
-    return reply.status == 409 and status_page(reply.body).get("reason") == "Conflict"
+    return reply.status == 409 and response_json(reply.body).get("reason") == "Conflict"
 
 
-def api_error(asked: FailedRequest, reply: Reply) -> KineticError:
+def api_error(asked: ApiRequest, reply: Reply) -> KineticError:
     """Return the error for an answer that is no success."""
-    said = status_message(reply.body)
+    said = response_message(reply.body)
     if reply.status == 401:
-        return _unknown_object(asked, said)
+        return _rejected_credentials(asked, said)
     if _ADMISSION.search(said):
-        return _not_admitted(asked, said)
+        return _admission_error(asked, said)
     if reply.status == 403:
         return _forbidden(asked, said)
     if reply.status == 404:
-        return _missing_kind(asked, said, reply)
+        return _not_found(asked, said, reply)
     if reply.status in {400, 413, 415, 422}:
         return LaunchError(
             f"{asked.about} does not take {asked.thing} as it is written",
@@ -161,7 +161,7 @@ def api_error(asked: FailedRequest, reply: Reply) -> KineticError:
     )
 
 
-def _unknown_object(asked: FailedRequest, said: str) -> CredentialsError:
+def _rejected_credentials(asked: ApiRequest, said: str) -> CredentialsError:
     return CredentialsError(
         f"{asked.about} does not know who we are",
         why=said or "HTTP 401",
@@ -169,7 +169,7 @@ def _unknown_object(asked: FailedRequest, said: str) -> CredentialsError:
     )
 
 
-def _not_admitted(asked: FailedRequest, said: str) -> LaunchError:
+def _admission_error(asked: ApiRequest, said: str) -> LaunchError:
     return LaunchError(
         f"a rule of {asked.about} refuses {asked.thing}",
         why=said,
@@ -178,7 +178,7 @@ def _not_admitted(asked: FailedRequest, said: str) -> LaunchError:
     )
 
 
-def _forbidden(asked: FailedRequest, said: str) -> KineticError:
+def _forbidden(asked: ApiRequest, said: str) -> KineticError:
     if "exceeded quota" in said:
         return CapacityError(
             f"the quota of the namespace {asked.namespace} is used up",
@@ -195,7 +195,7 @@ def _forbidden(asked: FailedRequest, said: str) -> KineticError:
     )
 
 
-def _missing_kind(asked: FailedRequest, said: str, reply: Reply) -> KineticError:
+def _not_found(asked: ApiRequest, said: str, reply: Reply) -> KineticError:
     if said.startswith(f'namespaces "{asked.namespace}" not found'):
         return _no_namespace(asked, said)
     if is_missing_kind(reply):
@@ -208,7 +208,7 @@ def _missing_kind(asked: FailedRequest, said: str, reply: Reply) -> KineticError
     return BackendError(f"{asked.thing} is not in the namespace {asked.namespace}", why=said)
 
 
-def _no_namespace(asked: FailedRequest, why: str) -> LaunchError:
+def _no_namespace(asked: ApiRequest, why: str) -> LaunchError:
     return LaunchError(
         f"there is no namespace {asked.namespace} in {asked.about}",
         why=why,
@@ -221,11 +221,11 @@ Object = dict[str, Any]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
 PAGE = 500  # objects of one page of a list: some 5 MB at most
-MANAGER = "kinetic"
+FIELD_MANAGER = "kinetic"
 _MOST_CONFLICTS = 8  # in a row; the pauses between them are some ten seconds together
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 # A field that the server does not know would be dropped without a word, and with it what it promised.
-_STRICT: Query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+_STRICT: Query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
 
 class Listing(NamedTuple):
@@ -250,7 +250,7 @@ class Permissions(NamedTuple):
 class Client:
     """Speak to one API server."""
 
-    def __init__(self, access: Access, namespace: str, retry: Retry = PATIENCE) -> None:
+    def __init__(self, access: Access, namespace: str, retry: Retry = DEFAULT_RETRY) -> None:
         self.transport = Transport(access, retry)
         self.namespace = namespace
 
@@ -411,16 +411,16 @@ class Client:
             code="name-taken",
         )
 
-    def _asked(self, verb: str, kind: Kind, name: str = "") -> FailedRequest:
-        return FailedRequest(self.about, verb, kind, self.namespace, name)
+    def _asked(self, verb: str, kind: Kind, name: str = "") -> ApiRequest:
+        return ApiRequest(self.about, verb, kind, self.namespace, name)
 
-    def _object(self, reply: Reply, asked: FailedRequest) -> Object:
+    def _object(self, reply: Reply, asked: ApiRequest) -> Object:
         if not 200 <= reply.status < 300:
             raise self._refused(reply, asked)
-        return status_page(reply.body)
+        return response_json(reply.body)
 
     @staticmethod
-    def _refused(reply: Reply, asked: FailedRequest) -> Exception:
+    def _refused(reply: Reply, asked: ApiRequest) -> Exception:
         return api_error(asked, reply)
 
 
@@ -459,14 +459,14 @@ def request_all(questions: Sequence[Callable[[], T]]) -> list[T]:
         return [question() for question in questions]
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="kinetic-ask")
     try:
-        answers = [_start_thread(pool, question) for question in questions]
+        answers = [_submit_or_run(pool, question) for question in questions]
         wait(answers)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return [answer.result() for answer in answers]
 
 
-def _start_thread(pool: ThreadPoolExecutor, question: Callable[[], T]) -> Future[T]:
+def _submit_or_run(pool: ThreadPoolExecutor, question: Callable[[], T]) -> Future[T]:
     try:
         return pool.submit(question)
     except RuntimeError:  # "cannot schedule new futures after interpreter shutdown", "can't start new thread"

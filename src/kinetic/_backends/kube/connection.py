@@ -23,9 +23,8 @@ from kinetic.errors import BackendError, BackendUnavailableError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.credentials import Access
-    from kinetic._google.auth import Tokens
-    from kinetic._google.http import Service
-    from kinetic._google.pools import Pools
+    from kinetic._google.api import Service, Tokens
+    from kinetic._google.clusters import NodePools
 
 
 # Whatever a client depends on besides its place: another value means another client.
@@ -107,15 +106,15 @@ class _Clients:
 
     def google(self, environ: Mapping[str, str]) -> tuple[Service, Tokens]:
         """Return the container API and its tokens; nothing is asked yet."""
-        from kinetic._google import auth, clusters
-        from kinetic._google.http import Service
+        from kinetic._google import api, clusters
+        from kinetic._google.api import Service
 
-        file = auth.file_of(environ)
+        file = api.credentials_file(environ)
         key = (_values(environ), (_stamp(file) if file else None,))
         with self.lock:
             if key not in self.googles:
-                tokens = auth.Tokens(environ)
-                self.googles = {key: (Service(clusters.NAME, tokens, environ=environ), tokens)}
+                tokens = api.Tokens(environ)
+                self.googles = {key: (Service(clusters.CONTAINER_API, tokens, environ=environ), tokens)}
             return self.googles[key]
 
 
@@ -154,44 +153,46 @@ def connect(
     return Client(found, where.namespace or found.namespace or "default")
 
 
-def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> Pools | None:
+def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> NodePools | None:
     """Return the node pools of a cluster of GKE, asked for anew; None where nobody would tell us.
 
     That is: for any other cluster, where our credentials may not ask, and while Google does not answer.
     """
     if where.context or not where.project:
         return None
-    _need("google.auth", "GKE")
-    from kinetic._google import pools
+    _require_library("google.auth", "GKE")
+    from kinetic._google import clusters
 
     service, _ = _clients.google(environ)
     try:
-        return pools.read(service, where.project, where.zone, where.cluster)
+        return clusters.read_pools(service, where.project, where.zone, where.cluster)
     except BackendError:
         return None
 
 
 def _access(where: ClusterAddress, environ: Mapping[str, str], folder: Path) -> Access:
-    _need("httpx2", "a cluster")
+    _require_library("httpx2", "a cluster")
     if where.context == IN_CLUSTER:
-        return credentials.in_cluster(environ, folder) or _no_pod()
+        return credentials.in_cluster_access(environ, folder) or _not_in_a_pod()
     if where.context:
-        _need("yaml", "a kubeconfig")
-        return credentials.of_context(where.context, environ)
+        _require_library("yaml", "a kubeconfig")
+        return credentials.context_access(where.context, environ)
     if where.project:
         return _gke(where, environ)
-    return credentials.in_cluster(environ, folder) or _nowhere()
+    return credentials.in_cluster_access(environ, folder) or _no_cluster()
 
 
 def _gke(where: ClusterAddress, environ: Mapping[str, str]) -> Access:
-    _need("google.auth", "GKE")
+    _require_library("google.auth", "GKE")
     from kinetic._google import clusters
 
     service, tokens = _clients.google(environ)
-    return credentials.of_gke(lambda: clusters.read(service, where.project, where.zone, where.cluster), tokens.get)
+    return credentials.gke_access(
+        lambda: clusters.read_cluster(service, where.project, where.zone, where.cluster), tokens.get
+    )
 
 
-def _no_pod() -> Access:
+def _not_in_a_pod() -> Access:
     raise BackendUnavailableError(
         f'the context "{IN_CLUSTER}" is for pods, and this is none',
         why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which every pod has, are not set",
@@ -199,7 +200,7 @@ def _no_pod() -> Access:
     )
 
 
-def _nowhere() -> Access:
+def _no_cluster() -> Access:
     raise BackendUnavailableError(
         "nothing says which cluster jobs shall run on",
         why="there is neither a kubeconfig context nor a project, and this is no pod of a cluster",
@@ -207,7 +208,7 @@ def _nowhere() -> Access:
     )
 
 
-def _need(library: str, what: str) -> None:
+def _require_library(library: str, what: str) -> None:
     """Refuse where a library is missing.
 
     Raises:
@@ -228,11 +229,11 @@ def _stamps(where: ClusterAddress, environ: Mapping[str, str]) -> tuple[_Stamp |
     if where.context and where.context != IN_CLUSTER:
         from kinetic._backends.kube import credentials as kube_credentials
 
-        return tuple(map(_stamp, kube_credentials.files_of(environ)))
+        return tuple(map(_stamp, kube_credentials.kubeconfig_files(environ)))
     if where.project and not where.context:
-        from kinetic._google import auth
+        from kinetic._google import api
 
-        file = auth.file_of(environ)
+        file = api.credentials_file(environ)
         return (_stamp(file) if file else None,)
     return ()
 
@@ -249,11 +250,11 @@ def _stamp(path: Path) -> _Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _forget() -> None:
+def _forget_clients() -> None:
     """Start without clients in a forked child: connections and locks are its parent's."""
     global _clients  # noqa: PLW0603 - one table for each process
     _clients = _Clients()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_clients)

@@ -44,7 +44,7 @@ class Certificate(NamedTuple):
 class Credential(Protocol):
     """What stands in the header Authorization."""
 
-    def header(self, *, instead_of: str = "") -> str:
+    def header(self, *, rejected: str = "") -> str:
         """Return it, "" for none; another one than what was just refused, where there is one."""
 
     def certificate(self) -> Certificate | None:
@@ -83,7 +83,7 @@ class Access:
 class Anonymous:
     """Nobody: no header. A client's certificate says it all, or the server asks nothing."""
 
-    def header(self, *, instead_of: str = "") -> str:  # noqa: ARG002 - of the protocol
+    def header(self, *, rejected: str = "") -> str:  # noqa: ARG002 - of the protocol
         """Return nothing."""
         return ""
 
@@ -98,7 +98,7 @@ class FixedCredential(Anonymous):
     def __init__(self, header: str) -> None:
         self._header = header
 
-    def header(self, *, instead_of: str = "") -> str:  # noqa: ARG002 - of the protocol
+    def header(self, *, rejected: str = "") -> str:  # noqa: ARG002 - of the protocol
         """Return it."""
         return self._header
 
@@ -109,7 +109,7 @@ class TokenFile(Anonymous):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def header(self, *, instead_of: str = "") -> str:  # noqa: ARG002 - of the protocol
+    def header(self, *, rejected: str = "") -> str:  # noqa: ARG002 - of the protocol
         """Return what the file has now.
 
         Raises:
@@ -129,12 +129,12 @@ class PluginCredential(Anonymous):
     def __init__(self, token: Callable[[str], str]) -> None:
         self._token = token
 
-    def header(self, *, instead_of: str = "") -> str:
+    def header(self, *, rejected: str = "") -> str:
         """Return it; the function is told which one was refused."""
-        return f"Bearer {self._token(instead_of.removeprefix('Bearer '))}"
+        return f"Bearer {self._token(rejected.removeprefix('Bearer '))}"
 
 
-def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access | None:
+def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access | None:
     """Return the access of the pod that we run in, or None outside of one.
 
     Raises:
@@ -162,7 +162,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
     )
 
 
-def of_gke(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
+def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
     """Return the access to a cluster of GKE.
 
     Args:
@@ -175,13 +175,13 @@ def of_gke(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
         about=f"the cluster {cluster.name} in {cluster.location} of {cluster.project}",
         credential=PluginCredential(token),
         authority=cluster.authority,
-        again=lambda: of_gke(read, token),
+        again=lambda: gke_access(read, token),
     )
 
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-PATIENCE_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
-EARLY_SECONDS = 60.0
+PLUGIN_TIMEOUT_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
+REFRESH_EARLY_SECONDS = 60.0
 _SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary words
 
 PluginPage = dict[str, Any]
@@ -225,13 +225,13 @@ class ExecPlugin:
         extra["KUBERNETES_EXEC_INFO"] = json.dumps(info)
         return cls([command, *map(str, page.get("args") or ())], extra, about, clock)
 
-    def header(self, *, instead_of: str = "") -> str:
+    def header(self, *, rejected: str = "") -> str:
         """Return the header with the plug-in's token, "" if it hands out a certificate.
 
         Raises:
             CredentialsError: It cannot be called, or hands out nothing.
         """
-        token = self._status(instead_of).get("token")
+        token = self._status(rejected).get("token")
         return f"Bearer {token}" if token else ""
 
     def certificate(self) -> Certificate | None:
@@ -244,10 +244,14 @@ class ExecPlugin:
         chain, key = status.get("clientCertificateData"), status.get("clientKeyData")
         return Certificate(chain.encode(), key.encode()) if chain and key else None
 
-    def _status(self, instead_of: str) -> PluginPage:
+    def _status(self, rejected: str) -> PluginPage:
         with self._lock:
             page = self._page
-            if page is None or _is_refused(page, instead_of) or _ends(page) - self._clock() < EARLY_SECONDS:
+            if (
+                page is None
+                or _is_rejected(page, rejected)
+                or _expiration(page) - self._clock() < REFRESH_EARLY_SECONDS
+            ):
                 page = self._page = self._call()
             return page
 
@@ -259,11 +263,11 @@ class ExecPlugin:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=PATIENCE_SECONDS,
+                timeout=PLUGIN_TIMEOUT_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:  # whose words hold all arguments
-            raise self._failed(f"no answer within {PATIENCE_SECONDS:g} s") from None
+            raise self._failed(f"no answer within {PLUGIN_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
             raise self._failed(error.strerror or type(error).__name__) from error
         if done.returncode != 0:
@@ -296,13 +300,13 @@ class ExecPlugin:
         )
 
 
-def _is_refused(status: PluginPage, instead_of: str) -> bool:
+def _is_rejected(status: PluginPage, rejected: str) -> bool:
     """Say whether it is this very credential that was refused, and not one that another thread has exchanged."""
     token = status.get("token")
-    return bool(instead_of) and (not token or instead_of == f"Bearer {token}")
+    return bool(rejected) and (not token or rejected == f"Bearer {token}")
 
 
-def _ends(status: PluginPage) -> float:
+def _expiration(status: PluginPage) -> float:
     """Return when a credential ends, as Unix time."""
     written = status.get("expirationTimestamp")
     if not written:
@@ -323,7 +327,7 @@ class _Entry(NamedTuple):
     folder: Path
 
 
-def of_context(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
+def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
     """Return the access that a context describes.
 
     Args:
@@ -334,7 +338,7 @@ def of_context(name: str = "", environ: Mapping[str, str] = os.environ) -> Acces
         SettingsError: No file has such a context, or what it names is missing.
         CredentialsError: What it says about us cannot be used.
     """
-    files = files_of(environ)
+    files = kubeconfig_files(environ)
     pages = [(path, _read(path)) for path in files if path.is_file()]
     where = ", ".join(map(str, files))
     if not pages:
@@ -346,12 +350,12 @@ def of_context(name: str = "", environ: Mapping[str, str] = os.environ) -> Acces
     if chosen not in contexts:
         raise _no_context(chosen, contexts, where)
     context = contexts[chosen].page
-    cluster = _must(_named(pages, "clusters", "cluster"), context, "cluster", chosen, where)
-    user = _must(_named(pages, "users", "user"), context, "user", chosen, where)
+    cluster = _required_entry(_named(pages, "clusters", "cluster"), context, "cluster", chosen, where)
+    user = _required_entry(_named(pages, "users", "user"), context, "user", chosen, where)
     return _access_of(chosen, str(context.get("namespace") or ""), cluster, user)
 
 
-def files_of(environ: Mapping[str, str]) -> list[Path]:
+def kubeconfig_files(environ: Mapping[str, str]) -> list[Path]:
     """Return the files that are read, whether they exist or not."""
     written = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return [Path(part).expanduser() for part in written] or [Path.home() / ".kube" / "config"]
@@ -379,7 +383,7 @@ def _named(pages: list[tuple[Path, KubeconfigPage]], plural: str, single: str) -
     return found
 
 
-def _must(entries: dict[str, _Entry], context: KubeconfigPage, kind: str, chosen: str, where: str) -> _Entry:
+def _required_entry(entries: dict[str, _Entry], context: KubeconfigPage, kind: str, chosen: str, where: str) -> _Entry:
     name = str(context.get(kind) or "")
     if kind == "user" and not name:
         return _Entry({}, Path())  # nobody: some servers ask nothing

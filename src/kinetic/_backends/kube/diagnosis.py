@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.kube import discovery, event_patterns, job_request, object_status, pod_endings
+from kinetic._backends.kube import discovery, event_patterns, job_manifests, object_status
 from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD
 from kinetic._backends.kube.event_patterns import Explanation
 from kinetic._backends.kube.object_status import Object
@@ -34,7 +34,7 @@ _SCALING = ("TriggeredScaleUp", "NotTriggerScaleUp", *_SCALING_FAILED)
 _PAUSES = "in backoff after failed scale-up"
 
 
-class Finding(NamedTuple):
+class JobState(NamedTuple):
     """How a job stands, and why.
 
     Attributes:
@@ -83,10 +83,10 @@ class Evidence(NamedTuple):
     def job_id(self) -> str:
         """The job."""
         about = self.job.get("metadata") or {}
-        return str((about.get("labels") or {}).get(job_request.JOB_LABEL) or about.get("name") or "")
+        return str((about.get("labels") or {}).get(job_manifests.JOB_LABEL) or about.get("name") or "")
 
 
-def diagnose(scene: Evidence) -> Finding:
+def diagnose(scene: Evidence) -> JobState:
     """Say how a job stands and why."""
     for judge in (_ended, _held, _without_pods):
         found = judge(scene)
@@ -95,15 +95,15 @@ def diagnose(scene: Evidence) -> Finding:
     return _of_pods(scene)
 
 
-def _ended(scene: Evidence) -> Finding | None:
+def _ended(scene: Evidence) -> JobState | None:
     if object_status.condition_of(scene.job, "Complete", "Completed", "SuccessCriteriaMet"):
-        return Finding(JobStatus.SUCCEEDED)
+        return JobState(JobStatus.SUCCEEDED)
     failed = object_status.condition_of(scene.job, "Failed", "FailureTarget")
     if failed is None:
         return None
     if failed.get("reason") == "DeadlineExceeded":
         why = str(failed.get("message") or "")
-        return Finding(
+        return JobState(
             JobStatus.FAILED, "deadline", "it existed longer than it may", why, "raise the limit", stuck=True
         )
     broken = [pod for pod in scene.pods if object_status.pod_phase(pod) == "Failed"]
@@ -114,15 +114,15 @@ def _ended(scene: Evidence) -> Finding | None:
             str((object_status.condition_of(each, "Failed", "FailureTarget") or {}).get("message"))
             for each in (scene.job, *scene.parts)
         )
-        named = pod_endings.end_by_its_job(said, scene.job_id)
+        named = object_status.pod_end_in_message(said, scene.job_id)
         if named is not None:
             return _gone(scene, *named)
         why = f"{failed.get('reason') or 'Failed'}: {failed.get('message') or ''}"
-        return Finding(JobStatus.FAILED, "failed", "it failed, and its pods are gone", why, stuck=True)
-    return _finding(JobStatus.FAILED, pod_endings.pod_end(broken[0], scene.job_id), broken[0], scene, stuck=True)
+        return JobState(JobStatus.FAILED, "failed", "it failed, and its pods are gone", why, stuck=True)
+    return _finding(JobStatus.FAILED, object_status.pod_end(broken[0], scene.job_id), broken[0], scene, stuck=True)
 
 
-def _gone(scene: Evidence, pod: str, found: Explanation) -> Finding:
+def _gone(scene: Evidence, pod: str, found: Explanation) -> JobState:
     """Make a finding of a pod that is gone: of several hosts, its name says which it was."""
     made = _plain(JobStatus.FAILED, found)
     host = _INDEX.search(pod)
@@ -130,14 +130,14 @@ def _gone(scene: Evidence, pod: str, found: Explanation) -> Finding:
     return made._replace(what=what, pod=pod, stuck=True)
 
 
-def _held(scene: Evidence) -> Finding | None:
+def _held(scene: Evidence) -> JobState | None:
     """Say what holds a suspended job back."""
     if not (scene.job.get("spec") or {}).get("suspend"):
         return None
     queue = _context(scene)["queue"]
     if not queue:
         what = "it was made, and whoever made it has not let it go yet"
-        return Finding(
+        return JobState(
             JobStatus.PENDING,
             "held",
             what,
@@ -146,7 +146,7 @@ def _held(scene: Evidence) -> Finding | None:
         )
     said = _queue_says(scene)
     found = event_patterns.explain_message(event_patterns.QUEUEING, said, _context(scene))
-    return _plain(JobStatus.PENDING, found) if found else Finding(JobStatus.PENDING, "queued")
+    return _plain(JobStatus.PENDING, found) if found else JobState(JobStatus.PENDING, "queued")
 
 
 def _queue_says(scene: Evidence) -> str:
@@ -155,7 +155,10 @@ def _queue_says(scene: Evidence) -> str:
     if workload is None:
         events = [event for event in object_status.events_of(scene.job, scene.events) if "ueue" in str(event)]
         return object_status.event_message(events[-1]) if events else ""
-    for found in (object_status.denied(workload, "QuotaReserved"), object_status.condition_of(workload, "Evicted")):
+    for found in (
+        object_status.unmet_condition(workload, "QuotaReserved"),
+        object_status.condition_of(workload, "Evicted"),
+    ):
         if found is not None and found.get("message"):
             return str(found["message"])
     if object_status.condition_of(workload, "QuotaReserved"):
@@ -163,7 +166,7 @@ def _queue_says(scene: Evidence) -> str:
     return ""
 
 
-def _without_pods(scene: Evidence) -> Finding | None:
+def _without_pods(scene: Evidence) -> JobState | None:
     alive = [pod for pod in scene.pods if object_status.pod_phase(pod) != "Failed" or object_status.is_disrupted(pod)]
     refusals = [event for event in scene.events if event.get("reason") in {"FailedCreate", "JobCreationFailed"}]
     if refusals and not alive:
@@ -174,10 +177,10 @@ def _without_pods(scene: Evidence) -> Finding | None:
         return _plain(JobStatus.PENDING, found)
     if scene.pods:
         return None
-    return Finding(JobStatus.PENDING, "no-pod", "the cluster has not made its pod yet")
+    return JobState(JobStatus.PENDING, "no-pod", "the cluster has not made its pod yet")
 
 
-def _of_pods(scene: Evidence) -> Finding:
+def _of_pods(scene: Evidence) -> JobState:
     """Look at the newest pod of each host, and tell what is worst."""
     newest: dict[int, Object] = {}
     for pod in sorted(scene.pods, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod))):
@@ -194,28 +197,28 @@ def _of_pods(scene: Evidence) -> Finding:
     return worst._replace(status=status, what=f"{running} of {scene.hosts} hosts run; host {host}: {worst.what}")
 
 
-def _of_pod(pod: Object, scene: Evidence) -> Finding:
+def _of_pod(pod: Object, scene: Evidence) -> JobState:
     if object_status.pod_phase(pod) == "Failed":
         # The Job has not failed: another pod follows, or it fails in a moment and is not called pending until then.
-        found = pod_endings.pod_end(pod, scene.job_id)
+        found = object_status.pod_end(pod, scene.job_id)
         return _finding(JobStatus.RUNNING if found.stuck else JobStatus.PENDING, found, pod, scene, stuck=False)
     if object_status.is_disrupted(pod):
-        lost = pod_endings.pod_disruption(pod)
+        lost = object_status.pod_disruption(pod)
         if lost is not None:
             return _finding(JobStatus.PENDING, lost, pod, scene)
     if object_status.pod_phase(pod) == "Succeeded":
-        return Finding(
+        return JobState(
             JobStatus.RUNNING,
             "ending",
             "it has ended, and the cluster has not counted it yet",
             pod=object_status.object_name(pod),
         )
     if "running" in (object_status.main_container(pod).get("state") or {}):
-        return Finding(JobStatus.RUNNING, pod=object_status.object_name(pod))
+        return JobState(JobStatus.RUNNING, pod=object_status.object_name(pod))
     return _pending(pod, scene)
 
 
-def _pending(pod: Object, scene: Evidence) -> Finding:
+def _pending(pod: Object, scene: Evidence) -> JobState:
     reason, message = object_status.waiting(pod)
     context = _context(scene, pod)
     events = object_status.events_of(pod, scene.events)
@@ -227,11 +230,11 @@ def _pending(pod: Object, scene: Evidence) -> Finding:
             said = f"{said} {' '.join(failures)}"
         found = event_patterns.explain_message(event_patterns.WAITING, said, context)
         return _finding(JobStatus.PENDING, found, pod, scene)
-    unplaced = object_status.denied(pod, "PodScheduled")
+    unplaced = object_status.unmet_condition(pod, "PodScheduled")
     if unplaced is not None:
         return _finding(JobStatus.PENDING, _unplaced(unplaced, events, context), pod, scene)
     if not (pod.get("spec") or {}).get("nodeName"):
-        return Finding(
+        return JobState(
             JobStatus.PENDING, "new", "the scheduler has not looked at it yet", pod=object_status.object_name(pod)
         )
     return _finding(JobStatus.PENDING, _starting(events, context), pod, scene)
@@ -275,10 +278,10 @@ def _context(scene: Evidence, pod: Object | None = None) -> dict[str, str]:
     images = [each.get("image", "") for each in template.get("containers") or ()]
     return {
         "namespace": str(about.get("namespace") or "default"),
-        "pod": object_status.object_name(pod or {}) or f"-l {job_request.JOB_LABEL}={scene.job_id}",
+        "pod": object_status.object_name(pod or {}) or f"-l {job_manifests.JOB_LABEL}={scene.job_id}",
         "image": next(iter(images), ""),
         "account": str(template.get("serviceAccountName") or "default"),
-        "queue": str(labels.get(job_request.QUEUE_LABEL) or ""),
+        "queue": str(labels.get(job_manifests.QUEUE_LABEL) or ""),
         "accelerator": scene.accelerator or "what the job asks for",
         "machines": scene.machines,
     }
@@ -295,10 +298,10 @@ def _template(job: Object) -> Object:
 
 def _finding(
     status: JobStatus, found: Explanation | None, pod: Object, scene: Evidence, *, stuck: bool | None = None
-) -> Finding:
+) -> JobState:
     """Make a finding of what was read from a pod."""
     if found is None:
-        return Finding(status, pod=object_status.object_name(pod))
+        return JobState(status, pod=object_status.object_name(pod))
     made = _plain(status, found)
     what = (
         f"host {object_status.host_index(pod)}: {made.what}"
@@ -308,8 +311,8 @@ def _finding(
     return made._replace(what=what, pod=object_status.object_name(pod), stuck=made.stuck if stuck is None else stuck)
 
 
-def _plain(status: JobStatus, found: Explanation) -> Finding:
-    return Finding(status, found.code, found.what, found.why, found.next, found.stuck)
+def _plain(status: JobStatus, found: Explanation) -> JobState:
+    return JobState(status, found.code, found.what, found.why, found.next, found.stuck)
 
 
 def _end_time(pod: Object) -> float:
@@ -331,21 +334,21 @@ def gather_evidence(client: Client, job: Object, *, hosts: int = 1, machines: st
         machines: The command that lists the machines of this cluster.
     """
     accelerator = str(((job.get("metadata") or {}).get("annotations") or {}).get("kinetic/accelerator") or "")
-    label = str(((job.get("metadata") or {}).get("labels") or {}).get(job_request.JOB_LABEL) or "")
-    pods = client.list(POD, f"{job_request.JOB_LABEL}={label}").objects
+    label = str(((job.get("metadata") or {}).get("labels") or {}).get(job_manifests.JOB_LABEL) or "")
+    pods = client.list(POD, f"{job_manifests.JOB_LABEL}={label}").objects
     newest = sorted(pods, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)))[-_MOST_PODS:]
     events = [event for found in (job, *newest) for event in _events(client, found)]
     if job.get("kind") == JOB_SET.name and not pods:
         events += _events_named(
-            client, f"{object_status.object_name(job)}-{job_request.SLICE_PREFIX}-0"
+            client, f"{object_status.object_name(job)}-{job_manifests.SLICE_PREFIX}-0"
         )  # its Job's own
-    queue = (job["metadata"].get("labels") or {}).get(job_request.QUEUE_LABEL)
+    queue = (job["metadata"].get("labels") or {}).get(job_manifests.QUEUE_LABEL)
     held = queue and (job.get("spec") or {}).get("suspend")
-    parts = client.list(JOB, f"{job_request.JOB_LABEL}={label}").objects if job.get("kind") == JOB_SET.name else []
+    parts = client.list(JOB, f"{job_manifests.JOB_LABEL}={label}").objects if job.get("kind") == JOB_SET.name else []
     return Evidence(job, pods, events, _workload(client, job) if held else None, accelerator, hosts, parts, machines)
 
 
-def to_diagnosis(found: Finding, job_id: str) -> Diagnosis:
+def to_diagnosis(found: JobState, job_id: str) -> Diagnosis:
     """Put a finding into words for the user."""
     if not found.what:
         words = {

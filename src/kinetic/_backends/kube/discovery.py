@@ -29,7 +29,7 @@ from kinetic._backends.kube.client import (
     WHO_REVIEW,
     WORKLOAD,
     Kind,
-    status_page,
+    response_json,
 )
 from kinetic.errors import AccessDeniedError, KineticError
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
 
-LASTING = 600.0  # seconds: permissions, a namespace, what the cluster serves
-BRIEF = 60.0  # seconds: that something is not there yet, or what others may clear away
+LONG_SECONDS = 600.0  # seconds: permissions, a namespace, what the cluster serves
+SHORT_SECONDS = 60.0  # seconds: that something is not there yet, or what others may clear away
 
 T = TypeVar("T")
 
@@ -51,7 +51,9 @@ class ClusterCache:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
-    def ask(self, key: Hashable, question: Callable[[], T], seconds: Callable[[T], float] = lambda _: LASTING) -> T:
+    def ask(
+        self, key: Hashable, question: Callable[[], T], seconds: Callable[[T], float] = lambda _: LONG_SECONDS
+    ) -> T:
         """Return what is known, or ask; an error is not kept.
 
         Args:
@@ -155,7 +157,7 @@ def is_allowed(client: Client, need: Permission) -> bool:
     return cache_of(client).ask(
         ("may", need),
         lambda: client.may(need.verb, need.kind, part=need.part).allowed,
-        lambda allowed: LASTING if allowed else BRIEF,
+        lambda allowed: LONG_SECONDS if allowed else SHORT_SECONDS,
     )
 
 
@@ -190,7 +192,7 @@ def _rules(client: Client) -> Rules:
         raise client.refuse("create", RULES_REVIEW, "", reply)
     if not 200 <= reply.status < 300:
         return []
-    status = status_page(reply.body).get("status") or {}
+    status = response_json(reply.body).get("status") or {}
     return [each for each in status.get("resourceRules") or () if isinstance(each, dict)]
 
 
@@ -210,7 +212,7 @@ def _denied(client: Client, missing: list[tuple[Permission, str]]) -> AccessDeni
     words = [str(need) for need, _ in missing]
     shown = ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")
     why = next((why for _, why in missing if why), "")
-    who = _who(client)
+    who = _username(client)
     return AccessDeniedError(
         f"{client.about} does not let us {shown} in the namespace {client.namespace}",
         why=f"{'we are ' + who if who else 'nobody says who we are there'}, and no role of ours allows it"
@@ -222,7 +224,7 @@ def _denied(client: Client, missing: list[tuple[Permission, str]]) -> AccessDeni
 def _commands(who: str, namespace: str, missing: list[Permission]) -> str:
     """Write the commands that allow it: a role of every cluster's, and one of its own for kinds that were added."""
     found = []
-    subject, name = _subject(who), f"kinetic-{_plain(who)}"
+    subject, name = _subject(who), f"kinetic-{_role_binding_suffix(who)}"
     if any("." not in need.kind.group for need in missing):
         found.append(f"kubectl create rolebinding {name} --clusterrole={_ROLE} {subject} -n {namespace}")
     added = sorted({f"{need.kind.plural}.{need.kind.group}" for need in missing if "." in need.kind.group})
@@ -238,12 +240,12 @@ def _subject(who: str) -> str:
     return f"--serviceaccount={account}" if account != who else f"--user={shlex.quote(who or 'YOU')}"
 
 
-def _plain(who: str) -> str:
+def _role_binding_suffix(who: str) -> str:
     words = who.rpartition(":")[2].partition("@")[0].lower()
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in words).strip("-") or "user"
 
 
-def _who(client: Client) -> str:
+def _username(client: Client) -> str:
     """Return the name that the cluster has for us, "" where it does not say."""
     review = {"apiVersion": WHO_REVIEW.api_version, "kind": WHO_REVIEW.name}
     try:
@@ -252,7 +254,7 @@ def _who(client: Client) -> str:
         return ""
     if not 200 <= reply.status < 300:
         return ""  # an older cluster does not know the question
-    about = (status_page(reply.body).get("status") or {}).get("userInfo") or {}
+    about = (response_json(reply.body).get("status") or {}).get("userInfo") or {}
     return str(about.get("username") or "")
 
 
@@ -263,7 +265,7 @@ Groups = dict[str, tuple[str, ...]]
 
 def api_groups(client: Client) -> Groups:
     """Return the versions of each group of kinds that the cluster serves, the preferred one first."""
-    return cache_of(client).ask("groups", lambda: _request_groups(client), lambda _: LASTING)
+    return cache_of(client).ask("groups", lambda: _request_groups(client), lambda _: LONG_SECONDS)
 
 
 def serves(client: Client, kind: Kind) -> bool:
@@ -314,7 +316,7 @@ def _request_groups(client: Client) -> Groups:
     if reply.status != 200:
         raise client.refuse("list", _GROUPS, "", reply)
     found: Groups = {}
-    for each in status_page(reply.body).get("groups") or ():
+    for each in response_json(reply.body).get("groups") or ():
         preferred = (each.get("preferredVersion") or {}).get("version")
         others = [str(one.get("version")) for one in each.get("versions") or ()]
         found[str(each.get("name"))] = tuple(dict.fromkeys([*([str(preferred)] if preferred else []), *others]))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kinetic._backends.kube import object_status
-from kinetic._backends.kube.transport import AGAIN, Reply
+from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
 from kinetic._wire import threads
 from kinetic.errors import BackendUnavailableError
 
@@ -107,12 +107,12 @@ class Watch:
                     self._client.transport.pause(0)
             except _WatchExpired:
                 self._version = ""
-            except _broken() as error:
+            except _stream_errors() as error:
                 failures += 1
                 self._survive(error, failures)
 
     def _survive(self, error: Exception, failures: int) -> None:
-        if failures == 1 and _is_refused(error):
+        if failures == 1 and _could_not_connect(error):
             self._client.transport.moved()
         if failures >= _MOST_FAILURES:
             raise BackendUnavailableError(
@@ -129,7 +129,7 @@ class Watch:
         before, self._known = self._known, now
         self._version = listing.version
         for uid, found in now.items():
-            if uid not in before or _version(before[uid]) != _version(found):
+            if uid not in before or _resource_version(before[uid]) != _resource_version(found):
                 yield Event("here", found)
         for uid, found in before.items():
             if uid not in now:
@@ -159,7 +159,7 @@ class Watch:
         kind, found = page.get("type"), page.get("object") or {}
         if kind == "ERROR":
             self._refuse(Reply(int(found.get("code") or 500), json.dumps(found).encode(), repeated=False))
-        self._version = _version(found) or self._version
+        self._version = _resource_version(found) or self._version
         if kind == "BOOKMARK":
             return None
         uid, found = found["metadata"]["uid"], self._slim(found)
@@ -172,26 +172,26 @@ class Watch:
     def _refuse(self, reply: Reply) -> None:
         if reply.status == 410:
             raise _WatchExpired
-        if reply.status in AGAIN:
+        if reply.status in RETRYABLE_STATUSES:
             raise ConnectionError(f"HTTP {reply.status}")
         raise self._client.refuse("watch", self._kind, "", reply)
 
 
-def _broken() -> tuple[type[Exception], ...]:
+def _stream_errors() -> tuple[type[Exception], ...]:
     """Return what a stream breaks with; a line that was cut is no JSON any more."""
     import httpx2
 
     return (httpx2.TransportError, httpx2.StreamError, ConnectionError, json.JSONDecodeError)
 
 
-def _is_refused(error: Exception) -> bool:
+def _could_not_connect(error: Exception) -> bool:
     """Say whether nobody answers where the server was, so that it may have moved."""
     import httpx2
 
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
 
 
-def _version(found: Object) -> str:
+def _resource_version(found: Object) -> str:
     return str((found.get("metadata") or {}).get("resourceVersion", ""))
 
 
@@ -222,7 +222,7 @@ class Informer:
     def start(self) -> Informer:
         """Begin to watch, in threads that keep no interpreter; where none can be had, whoever waits asks instead."""
         for at, kind in enumerate(self._kinds):
-            if threads.begin(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}") is None:
+            if threads.start(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}") is None:
                 self.end()
         return self
 
@@ -262,7 +262,7 @@ class Informer:
             self._news[job_id] = self._news.get(job_id, 0) + 1
             self._changed.notify_all()
 
-    def news_of(self, job_id: str) -> int:
+    def changes_of(self, job_id: str) -> int:
         """Return how many changes of a job there were."""
         with self._changed:
             return self._news.get(job_id, 0)
@@ -278,7 +278,7 @@ class Informer:
         """How many objects have ended or are gone."""
         return self._ends
 
-    def wait_for_an_end(self, seen: int, seconds: float) -> None:
+    def wait_for_any_end(self, seen: int, seconds: float) -> None:
         """Wait until more objects have ended than were seen, at most some seconds."""
         self._used = time.monotonic()
         with self._changed:
@@ -332,7 +332,7 @@ class Informer:
         uid, job_id = found["metadata"]["uid"], object_status.job_id_of(found)
         before = self._objects.get(uid)
         self._objects[uid] = found
-        if not object_status.is_a_part(found):
+        if not object_status.belongs_to_job_set(found):
             self._of_jobs[job_id] = uid
             self._news[job_id] = self._news.get(job_id, 0) + 1
             was_over = before is not None and object_status.status_of(before).is_final

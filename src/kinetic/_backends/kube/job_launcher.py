@@ -16,17 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import discovery, job_manifests, job_request, object_status, preflight
+from kinetic._backends.kube import discovery, job_manifests, object_status, preflight
 from kinetic._backends.kube.client import CONFIG_MAP, JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
-from kinetic._backends.kube.job_manifests import GROUP, job
-from kinetic._backends.kube.job_request import RUNNER_FILE, RUNNER_PATH, BucketVolume, JobRequest
+from kinetic._backends.kube.job_manifests import GROUP, RUNNER_FILE, RUNNER_PATH, BucketVolume, JobRequest, job
 from kinetic._config.resources import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._project import runner_bundle
-from kinetic._stores.addresses import PUBLIC_VARIABLES
+from kinetic._stores.protocol import PUBLIC_VARIABLES
 from kinetic._wire import inspection, output_paths, threads
+from kinetic._wire.documents import KEY_BYTES
 from kinetic._wire.failpoints import step
-from kinetic._wire.seal import KEY_BYTES
 from kinetic._wire.task import (
     BUCKETS_FOLDER,
     ENVIRONMENT_FILE,
@@ -117,7 +116,7 @@ def environment_of(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]
     found = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
     found["KERAS_BACKEND"] = "jax"
     if launch.order.cpu is not None:
-        found |= threads.variables(launch.order.cpu)
+        found |= threads.thread_count_variables(launch.order.cpu)
     wishes = PodRequirements.from_json(launch.requirements)
     if launch.placement.kind == "gpu" and wishes.image.startswith(_PYTHON):
         found["LD_LIBRARY_PATH"] = _DRIVER
@@ -143,7 +142,7 @@ def buckets_of(order: Order) -> tuple[BucketVolume, ...]:
 
 
 def manifest_of(
-    request: JobRequest, launch: Launch, kind: Kind, *, key_at: int, runner_sha256: str, umask: int
+    request: JobRequest, launch: Launch, kind: Kind, *, key_offset: int, runner_sha256: str, umask: int
 ) -> Object:
     """Return the object that makes the job's pods.
 
@@ -151,7 +150,7 @@ def manifest_of(
         request: What is asked for.
         launch: The launch.
         kind: JobSet, Job or LeaderWorkerSet.
-        key_at: Where the job's key begins in its file, in bytes.
+        key_offset: Where the job's key begins in its file, in bytes.
         runner_sha256: Digest of the runner.
         umask: This client's.
     """
@@ -160,7 +159,7 @@ def manifest_of(
     removes = ""
     if holds:
         removes = kind.path(
-            request.namespace, job_request.leader_worker_set_name(request.job_id, request.placement.hosts)
+            request.namespace, job_manifests.leader_worker_set_name(request.job_id, request.placement.hosts)
         )
         request = replace(request, needs_token=True)
     settings = PodSettings(
@@ -169,9 +168,9 @@ def manifest_of(
         most_attempts=PodRequirements.from_json(launch.requirements).settings.most_attempts,
         holds=holds,
         removes=removes,
-        reaches_with=store_requirements(launch),
+        store_requirement=store_requirements(launch),
         runner_sha256=runner_sha256,
-        key_at=key_at,
+        key_offset=key_offset,
     )
     task = task_of(launch, settings, coordinator=coordinator, umask=umask)
     return _manifest_for(kind, replace(request, command=("python3", RUNNER_PATH, _argument(task))))
@@ -218,7 +217,7 @@ def task_of(launch: Launch, settings: PodSettings, *, coordinator: str, umask: i
         deadline=order.deadline,
         environment={},  # the supervisor reads it in the pod
         function=order.function_name,
-        placed=order.placed_early(),
+        placed=order.data_to_mount(),
         umask=umask,
         retries=order.retries,
         kind=launch.placement.kind,
@@ -269,9 +268,9 @@ class JobLauncher:
         """
         shared = self._shared_key(launch)
         secret = (
-            job_request.group_secret_name(launch.group)
+            job_manifests.group_secret_name(launch.group)
             if shared is not None
-            else job_request.secret_name(launch.order.job_id)
+            else job_manifests.secret_name(launch.order.job_id)
         )
         built = runner_bundle.build()
         request = request_of(
@@ -286,7 +285,7 @@ class JobLauncher:
         )
         kind = JOB if launch.placement.hosts == 1 else self._kind_for_slices()
         at = 0 if shared is None else shared * KEY_BYTES
-        manifest = manifest_of(request, launch, kind, key_at=at, runner_sha256=built.sha256, umask=umask)
+        manifest = manifest_of(request, launch, kind, key_offset=at, runner_sha256=built.sha256, umask=umask)
         if shared is not None and kind is not LEADER_WORKER_SET and launch.placement.hosts == 1:
             manifest["spec"]["suspend"] = bool(request.queue)
             return self._client.create(kind, manifest)
@@ -316,7 +315,9 @@ class JobLauncher:
         """
         with self._lock:
             client = self._client
-            return discovery.cache_of(client).ask("runner", lambda: _ensure_runner(client), lambda _: discovery.BRIEF)
+            return discovery.cache_of(client).ask(
+                "runner", lambda: _ensure_runner(client), lambda _: discovery.SHORT_SECONDS
+            )
 
     # ------------------------------------------------------------------------------------------------ batches
 
@@ -348,7 +349,7 @@ def _ensure_runner(client: Client) -> str:
     from kinetic._version import __version__
 
     built = runner_bundle.build()
-    name = job_request.runner_name(__version__, built.sha256)
+    name = job_manifests.runner_name(__version__, built.sha256)
     wanted = job_manifests.runner_config_map(client.namespace, __version__, built.sha256, {RUNNER_FILE: built.data})
     found = client.get(CONFIG_MAP, name)
     if found is None:
@@ -408,7 +409,7 @@ def wait_until_gone(
 def _live_pods(client: Client, labels: Sequence[str]) -> bool:
     for start in range(0, len(labels), _MOST_NAMED):
         chosen = labels[start : start + _MOST_NAMED]
-        pods = client.list(POD, f"{job_request.JOB_LABEL} in ({','.join(chosen)})").objects
+        pods = client.list(POD, f"{job_manifests.JOB_LABEL} in ({','.join(chosen)})").objects
         if any(object_status.pod_phase(pod) not in {"Succeeded", "Failed"} for pod in pods):
             return True
     return False

@@ -9,11 +9,14 @@ Secret, ConfigMap, /dev/shm, folders, buckets    volumes
 from __future__ import annotations
 
 import base64
+import hashlib
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._backends.kube import job_request
-from kinetic._backends.kube.job_request import RUNNER_FILE, RUNNER_PATH
+from kinetic._config.resources import ResourceRequests
+from kinetic._wire import keys
 from kinetic._wire.task import (
     DETECT,
     INFRASTRUCTURE_EXIT,
@@ -25,7 +28,193 @@ from kinetic._wire.task import (
 from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.job_request import BucketVolume, JobRequest
+    from kinetic._data.remote_refs import FuseMount
+    from kinetic._hardware.placement import Placement
+
+
+DAY_SECONDS = 86_400
+SPOT_GRACE_SECONDS = 15  # of the 30 s after the notice the first 15 belong to us; a larger number changes nothing
+GRACE_SECONDS = 30  # what Kubernetes gives by default
+RUNNER_FILE = "runner.zip"  # the one entry of the ConfigMap
+RUNNER_PATH = f"/kinetic/{RUNNER_FILE}"
+
+
+class BucketVolume(NamedTuple):
+    """A bucket, or a folder of it, that appears at a path of the job.
+
+    Attributes:
+        path: Absolute.
+        mount: Which bucket, and how.
+    """
+
+    path: str
+    mount: FuseMount
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What one job asks of a cluster.
+
+    Attributes:
+        job_id: The job.
+        namespace: Where its objects go.
+        placement: The hardware.
+        image: What its containers are made of.
+        command: What they run; the first word is a program of the image.
+        owner: Who submitted it.
+        group: The batch it belongs to, or "".
+        order_sha256: Digest of its order: tells a launch of the same job from another that has its name.
+        environment: Variables with their values. Nothing secret: whoever may read pods can read them.
+        from_pod: Variables whose value only the pod knows, and the field that has it, e.g. "metadata.name".
+        secret: The Secret whose entries lie in the runner's ``SECRET_FOLDER``, or "".
+        runner: The ConfigMap whose ``RUNNER_FILE`` lies at ``RUNNER_PATH``, or "".
+        needs: Processor, memory, disk and shared memory of each host.
+        deadline_seconds: How long a pod may run before the cluster ends it; waiting does not count. None: no limit.
+        life_seconds: How long the job may exist before the cluster ends it; waiting does count. None: no limit.
+        ttl_seconds: After the end, when the cluster removes what is left.
+        grace_seconds: Between the request to end and the end; None for what fits the hardware.
+        service_account: Whom the pod is to the cluster and its cloud; "" for the namespace's default.
+        needs_token: Whether the pod gets a token of that account, for stores whose client asks with one.
+        queue: A LocalQueue of Kueue, or "".
+        priority_class: How important it is, or "".
+        buckets: What is mounted instead of copied.
+        folders: Absolute paths at which the pod gets an empty folder that it may write to.
+        pull_secrets: Secrets with which the image is pulled.
+        run_as: User and group number that the container runs as; None for the image's own, mostly root.
+        non_root: Whether the machine shall refuse an image whose user is root.
+        node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
+        by_count: Whether nodes are selected by the number of their GPUs, too; not where the cluster's do not tell it.
+        store_secret: A Secret with credentials for the store: its entries become variables, and files.
+        retries: How often what may pass is tried again (count); preemptions do not count.
+        coordinator_port: Where the first host listens for the others, outside TPUs.
+    """
+
+    job_id: str
+    namespace: str
+    placement: Placement
+    image: str
+    command: tuple[str, ...]
+    owner: str = ""
+    group: str = ""
+    order_sha256: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    from_pod: Mapping[str, str] = field(default_factory=dict)
+    secret: str = ""
+    runner: str = ""
+    needs: ResourceRequests = field(default_factory=ResourceRequests)
+    deadline_seconds: int | None = None
+    life_seconds: int | None = None
+    ttl_seconds: int = DAY_SECONDS
+    grace_seconds: int | None = None
+    service_account: str = ""
+    needs_token: bool = False
+    queue: str = ""
+    priority_class: str = ""
+    buckets: tuple[BucketVolume, ...] = ()
+    folders: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    run_as: int | None = None
+    non_root: bool = False
+    node_selector: Mapping[str, str] | None = None
+    by_count: bool = True
+    store_secret: str = ""
+    retries: int = 3
+    coordinator_port: int = 8482
+
+    @property
+    def grace(self) -> int:
+        """Seconds between the request to end and the end."""
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return SPOT_GRACE_SECONDS if self.placement.spot else GRACE_SECONDS
+
+
+MOST_NAME_CHARACTERS = keys.MOST_OF_AN_OBJECT
+NAME_PREFIX = "kinetic-"  # a Service must begin with a letter, and an id need not
+SLICE_PREFIX = "s"  # the one replicated job of a JobSet; one letter, since it stands in every hostname
+
+APP, APP_MANY_HOSTS = "kinetic", "kinetic-pathways"
+APP_LABEL = "app"
+JOB_LABEL = "job-id"
+OWNER_LABEL = "kinetic/owner"
+GROUP_LABEL = "kinetic/group"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+_HASH = 8  # hexadecimal digits
+_POD_SUFFIX = 6  # "-" and the five characters that the Job controller draws
+_REVISION_SUFFIX = 11  # "-" and ten characters: a StatefulSet's revision, which is a label of its pods
+_OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def job_name(job_id: str) -> str:
+    """Name the Job of one host.
+
+    Kubernetes cuts such a name before it appends five random characters, so all 63 may be used.
+    """
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS)
+
+
+def indexed_job_name(job_id: str, hosts: int) -> str:
+    """Name the Indexed Job of many hosts, and its Service: a pod's hostname is ``NAME-INDEX``."""
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS - _digits(hosts) - _POD_SUFFIX)
+
+
+def job_set_name(job_id: str, hosts: int) -> str:
+    """Name a JobSet: a pod's hostname is ``NAME-s-0-INDEX``, and its name has six characters more."""
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS - len(f"-{SLICE_PREFIX}-0") - _digits(hosts) - _POD_SUFFIX)
+
+
+def leader_worker_set_name(job_id: str, hosts: int) -> str:
+    """Name a LeaderWorkerSet: pods are ``NAME-0-INDEX``, and a label adds a revision to ``NAME-0``."""
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS - len("-0") - max(_digits(hosts), _REVISION_SUFFIX))
+
+
+def secret_name(job_id: str) -> str:
+    """Name the Secret of a job."""
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS)
+
+
+def group_secret_name(group: str) -> str:
+    """Name the Secret that the children of a batch share."""
+    return keys.object_name(group, MOST_NAME_CHARACTERS)
+
+
+def runner_name(version: str, digest: str) -> str:
+    """Name the ConfigMap of a runner: by its content, so that it can be shared and never changes.
+
+    Args:
+        version: Of kinetic; for whoever looks at the cluster.
+        digest: SHA-256 of the runner's bytes.
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", version.lower()).strip("-")[:20]
+    return f"{NAME_PREFIX}runner-{readable}-{digest[:16]}"
+
+
+def label_value(text: str) -> str:
+    """Turn any text into a value that a label may have; what had to be changed gets a digest, so that two stay two."""
+    value = _OUTSIDE.sub("-", text).strip("-_.")
+    if value == text and len(text) <= MOST_NAME_CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
+    return f"{value[: MOST_NAME_CHARACTERS - _HASH - 1].rstrip('-_.')}-{digest}".lstrip("-")
+
+
+def label_selector(**labels: str) -> str:
+    """Write a label selector for what kinetic made: ``app``, ``job_id``, ``owner`` and ``group``, as far as given.
+
+    Several values of ``app`` are separated by commas.
+    """
+    keys = {"app": APP_LABEL, "job_id": JOB_LABEL, "owner": OWNER_LABEL, "group": GROUP_LABEL}
+    parts = []
+    for name, value in labels.items():
+        several = [label_value(each) for each in value.split(",")] if name == "app" else [label_value(value)]
+        parts.append(f"{keys[name]}={several[0]}" if len(several) == 1 else f"{keys[name]} in ({','.join(several)})")
+    return ",".join(parts)
+
+
+def _digits(hosts: int) -> int:
+    """Return the characters of ``-INDEX`` for the last host."""
+    return len(f"-{hosts - 1}")
 
 
 _QUANTITY_UNITS = (("Ti", 1024**4), ("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024))
@@ -72,12 +261,12 @@ _DISK = {"cpu": 1 * _GIB, "gpu": 10 * _GIB, "tpu": 10 * _GIB}
 
 def labels(request: JobRequest) -> dict[str, str]:
     """Return what every object of a job is found by."""
-    app = job_request.APP if request.placement.hosts == 1 else job_request.APP_MANY_HOSTS
-    found = {job_request.APP_LABEL: app, job_request.JOB_LABEL: job_request.label_value(request.job_id)}
+    app = APP if request.placement.hosts == 1 else APP_MANY_HOSTS
+    found = {APP_LABEL: app, JOB_LABEL: label_value(request.job_id)}
     if request.owner:
-        found[job_request.OWNER_LABEL] = job_request.label_value(request.owner)
+        found[OWNER_LABEL] = label_value(request.owner)
     if request.group:
-        found[job_request.GROUP_LABEL] = job_request.label_value(request.group)
+        found[GROUP_LABEL] = label_value(request.group)
     return found
 
 
@@ -94,7 +283,7 @@ def job_annotations(request: JobRequest) -> dict[str, str]:
 
 def metadata(request: JobRequest, name: str) -> Manifest:
     """Return the metadata of an object that makes pods."""
-    queue = {job_request.QUEUE_LABEL: request.queue} if request.queue else {}
+    queue = {QUEUE_LABEL: request.queue} if request.queue else {}
     found = {"name": name, "namespace": request.namespace, "labels": labels(request) | queue}
     return found | ({"annotations": job_annotations(request)} if job_annotations(request) else {})
 
@@ -280,7 +469,7 @@ def job(request: JobRequest) -> Manifest:
     }
     if request.life_seconds is not None:
         spec["activeDeadlineSeconds"] = request.life_seconds
-    about = metadata(request, job_request.job_name(request.job_id))
+    about = metadata(request, job_name(request.job_id))
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
 
 
@@ -306,7 +495,7 @@ NODE_POOL = "cloud.google.com/gke-nodepool"  # GKE makes one node pool for each 
 
 def job_set(request: JobRequest) -> Manifest:
     """Return a JobSet with one Indexed Job, made suspended as a Job is."""
-    name = job_request.job_set_name(request.job_id, request.placement.hosts)
+    name = job_set_name(request.job_id, request.placement.hosts)
     about = metadata(request, name)
     if request.placement.kind == "tpu":
         about.setdefault("annotations", {})["alpha.jobset.sigs.k8s.io/exclusive-topology"] = NODE_POOL
@@ -320,7 +509,7 @@ def job_set(request: JobRequest) -> Manifest:
         "ttlSecondsAfterFinished": request.ttl_seconds,
         "replicatedJobs": [
             {
-                "name": job_request.SLICE_PREFIX,
+                "name": SLICE_PREFIX,
                 "replicas": 1,
                 "template": {"metadata": {"labels": labels(request)}, "spec": _hosts(request, template)},
             }
@@ -373,7 +562,7 @@ def _hosts(request: JobRequest, template: Manifest) -> Manifest:
 
 def indexed_job(request: JobRequest) -> Manifest:
     """Return an Indexed Job for a cluster without JobSet; ``service`` belongs to it. It has no restart as a gang."""
-    name = job_request.indexed_job_name(request.job_id, request.placement.hosts)
+    name = indexed_job_name(request.job_id, request.placement.hosts)
     template = pod_template(request, subdomain=name, affinity=_indexed_pods(request))
     spec = _hosts(request, template) | {"suspend": True, "ttlSecondsAfterFinished": request.ttl_seconds}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(request, name), "spec": spec}
@@ -386,7 +575,7 @@ def _indexed_pods(request: JobRequest) -> Manifest | None:
     """
     if request.placement.kind != "tpu":
         return None
-    own = {"matchLabels": {job_request.JOB_LABEL: job_request.label_value(request.job_id)}}
+    own = {"matchLabels": {JOB_LABEL: label_value(request.job_id)}}
     term = {"labelSelector": own, "topologyKey": NODE_POOL}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
@@ -398,14 +587,14 @@ def service(request: JobRequest, uid: str = "") -> Manifest:
         request: The job.
         uid: Of the Job, which then owns it: it goes when the Job goes.
     """
-    name = job_request.indexed_job_name(request.job_id, request.placement.hosts)
+    name = indexed_job_name(request.job_id, request.placement.hosts)
     about: Manifest = {"name": name, "namespace": request.namespace, "labels": labels(request)}
     if uid:
-        about["ownerReferences"] = [owner("batch/v1", "Job", name, uid)]
+        about["ownerReferences"] = [owner_reference("batch/v1", "Job", name, uid)]
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,  # hosts look for each other before anybody calls them ready
-        "selector": {job_request.JOB_LABEL: job_request.label_value(request.job_id)},
+        "selector": {JOB_LABEL: label_value(request.job_id)},
     }
     return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}
 
@@ -416,7 +605,7 @@ def leader_worker_set(request: JobRequest) -> Manifest:
     It knows no end: its pods are started again whenever they exit. So the runner must not exit before the set is
     deleted; whoever builds the request says so to the runner, and whoever collects deletes the set.
     """
-    name = job_request.leader_worker_set_name(request.job_id, request.placement.hosts)
+    name = leader_worker_set_name(request.job_id, request.placement.hosts)
     about = metadata(request, name)
     if request.placement.kind == "tpu":
         about.setdefault("annotations", {})["leaderworkerset.sigs.k8s.io/exclusive-topology"] = NODE_POOL
@@ -431,7 +620,7 @@ def leader_worker_set(request: JobRequest) -> Manifest:
     return {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": about, "spec": spec}
 
 
-def owner(version: str, kind: str, name: str, uid: str) -> Manifest:
+def owner_reference(version: str, kind: str, name: str, uid: str) -> Manifest:
     """Return a reference to an owner: what has it is removed when the owner is."""
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": False}
 
@@ -450,7 +639,7 @@ def coordinator(request: JobRequest, manifest: Manifest) -> str:
     if request.placement.kind == "tpu":
         return DETECT
     name = manifest["metadata"]["name"]
-    first = f"{name}-{job_request.SLICE_PREFIX}-0-0" if manifest["kind"] == "JobSet" else f"{name}-0"
+    first = f"{name}-{SLICE_PREFIX}-0-0" if manifest["kind"] == "JobSet" else f"{name}-0"
     return f"{first}.{name}:{request.coordinator_port}"
 
 
@@ -472,9 +661,9 @@ def secret(request: JobRequest, entries: Mapping[str, bytes], owned_by: Manifest
     Raises:
         LaunchError: They are too large.
     """
-    about = _about(job_request.secret_name(request.job_id), request.namespace, labels(request))
+    about = _about(secret_name(request.job_id), request.namespace, labels(request))
     kept = owned_by["metadata"]
-    about["ownerReferences"] = [owner(owned_by["apiVersion"], owned_by["kind"], kept["name"], kept["uid"])]
+    about["ownerReferences"] = [owner_reference(owned_by["apiVersion"], owned_by["kind"], kept["name"], kept["uid"])]
     return _secret(about, entries)
 
 
@@ -484,10 +673,10 @@ def group_secret(group: str, namespace: str, owner_name: str, entries: Mapping[s
     Raises:
         LaunchError: They are too large.
     """
-    found = {job_request.APP_LABEL: job_request.APP, job_request.GROUP_LABEL: job_request.label_value(group)}
+    found = {APP_LABEL: APP, GROUP_LABEL: label_value(group)}
     if owner_name:
-        found[job_request.OWNER_LABEL] = job_request.label_value(owner_name)
-    return _secret(_about(job_request.group_secret_name(group), namespace, found), entries)
+        found[OWNER_LABEL] = label_value(owner_name)
+    return _secret(_about(group_secret_name(group), namespace, found), entries)
 
 
 def runner_config_map(namespace: str, version: str, digest: str, files: Mapping[str, bytes]) -> Manifest:
@@ -503,8 +692,8 @@ def runner_config_map(namespace: str, version: str, digest: str, files: Mapping[
         LaunchError: They are too large.
     """
     _check_size("the runner", files)
-    found = {job_request.APP_LABEL: job_request.APP, "kinetic/runner": digest[:32]}
-    about = _about(job_request.runner_name(version, digest), namespace, found)
+    found = {APP_LABEL: APP, "kinetic/runner": digest[:32]}
+    about = _about(runner_name(version, digest), namespace, found)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

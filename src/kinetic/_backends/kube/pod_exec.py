@@ -16,10 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.kube import job_request, object_status
+from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.client import POD
-from kinetic._backends.kube.job_manifests import CONTAINER
-from kinetic._backends.kube.job_request import RUNNER_PATH
+from kinetic._backends.kube.job_manifests import CONTAINER, RUNNER_PATH
 from kinetic._backends.kube.pod_logs import is_running
 from kinetic._backends.kube.transport import Reply
 from kinetic._backends.protocol import Stacks
@@ -62,7 +61,7 @@ def open_channel(
     try:
         socket = opened.__enter__()
     except WebSocketUpgradeError as error:
-        raise _refused(client, pod, part, where, error) from error
+        raise _open_error(client, pod, part, where, error) from error
     except (httpx2.HTTPError, HTTPXWSException) as error:
         why = f"{type(error).__name__}: {error}"
         raise BackendError(f"{where} cannot be reached", why=why, next=f"kubectl get pod {pod}") from error
@@ -73,7 +72,7 @@ def open_channel(
             opened.__exit__(None, None, None)
 
 
-def _refused(client: Client, pod: str, part: str, where: str, error: object) -> Exception:
+def _open_error(client: Client, pod: str, part: str, where: str, error: object) -> Exception:
     response = error.response  # type: ignore[attr-defined]  # its class is not loaded where this is defined
     reply = Reply(response.status_code, response.content, repeated=False)
     if reply.status in {401, 403}:
@@ -132,7 +131,7 @@ def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
     import tty
 
     before = termios.tcgetattr(0)
-    handlers = {number: signal.signal(number, _leave) for number in _ENDING}
+    handlers = {number: signal.signal(number, _exit_on_signal) for number in _ENDING}
     handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: on_resize())
     try:
         tty.setraw(0, termios.TCSADRAIN)
@@ -149,14 +148,14 @@ def terminal_size() -> tuple[int, int]:
     return found.columns or 80, found.lines or 24  # a terminal that nobody told its size says 0
 
 
-def _leave(number: int, _: object) -> None:
+def _exit_on_signal(number: int, _: object) -> None:
     raise SystemExit(128 + number)
 
 
 _V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _IN, _OUT, _ERR, _STATUS, _SIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _PIECE = 32_768  # bytes of one message
-_RESIZED, _OVER = b"r", b"o"
+_RESIZED, _STOP = b"r", b"o"
 
 Write = Callable[[bytes], None]
 
@@ -177,8 +176,8 @@ def capture(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
         AccessDeniedError: We may not.
     """
     out, err = bytearray(), bytearray()
-    with _opened(client, pod, command, stdin=False, tty=False) as socket:
-        code = _carry(socket, out.extend, err.extend)
+    with _open_exec(client, pod, command, stdin=False, tty=False) as socket:
+        code = _read_output(socket, out.extend, err.extend)
     return ExecOutput(code, bytes(out), bytes(err))
 
 
@@ -217,24 +216,26 @@ def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool,
         BackendError: It could not be run, or the connection broke.
         AccessDeniedError: We may not.
     """
-    with _opened(client, pod, command, stdin=True, tty=tty) as socket:
+    with _open_exec(client, pod, command, stdin=True, tty=tty) as socket:
         ended, ending = os.pipe()
-        keyboard = threading.Thread(target=_feed, args=(socket, ended, tty), name="kinetic-input", daemon=True)
+        keyboard = threading.Thread(target=_send_input, args=(socket, ended, tty), name="kinetic-input", daemon=True)
         held = _ExecStream(mark, write_to(1 if tty else 2))
         try:
             with raw_terminal(lambda: os.write(ending, _RESIZED)) if tty else nullcontext():
                 keyboard.start()
-                code = _carry(socket, held if tty else write_to(1), held)
+                code = _read_output(socket, held if tty else write_to(1), held)
                 return ExecOutput(code, b"", held.text)
         finally:
-            os.write(ending, _OVER)
+            os.write(ending, _STOP)
             keyboard.join()
             os.close(ended)
             os.close(ending)
 
 
 @contextmanager
-def _opened(client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool) -> Iterator[WebSocketSession]:
+def _open_exec(
+    client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool
+) -> Iterator[WebSocketSession]:
     query: dict[str, str | int | bool | list[str]] = {
         "container": CONTAINER,
         "command": list(command),
@@ -247,7 +248,7 @@ def _opened(client: Client, pod: str, command: Sequence[str], *, stdin: bool, tt
         yield socket
 
 
-def _feed(socket: WebSocketSession, ended: int, tty: bool) -> None:
+def _send_input(socket: WebSocketSession, ended: int, tty: bool) -> None:
     """Send what is typed, and the terminal's size whenever it changes, until the command has ended."""
     reads = [0, ended]
     with suppress(BackendError):  # the other thread learns why, too
@@ -257,7 +258,7 @@ def _feed(socket: WebSocketSession, ended: int, tty: bool) -> None:
             ready, _, _ = select.select(reads, [], [])
             if ended in ready:
                 told = os.read(ended, 1024)
-                if _OVER in told:
+                if _STOP in told:
                     return
                 _send_size(socket)
             elif data := _read_input():
@@ -280,13 +281,13 @@ def _send_size(socket: WebSocketSession) -> None:
     send_message(socket, _SIZE, json.dumps({"Width": columns, "Height": lines}).encode())
 
 
-def _carry(socket: WebSocketSession, out: Write, err: Write) -> int:
+def _read_output(socket: WebSocketSession, out: Write, err: Write) -> int:
     """Hand on what a command writes, until it has ended; return its exit code."""
     to = {_OUT: out, _ERR: err}
     while message := receive_message(socket):
         channel, data = message[0], message[1:]
         if channel == _STATUS:
-            return _code_of(data)
+            return _exit_code(data)
         if data and channel in to:
             to[channel](data)
     raise BackendError(
@@ -296,7 +297,7 @@ def _carry(socket: WebSocketSession, out: Write, err: Write) -> int:
     )
 
 
-def _code_of(data: bytes) -> int:
+def _exit_code(data: bytes) -> int:
     """Read how a command ended.
 
     Raises:
@@ -323,7 +324,7 @@ def write_to(descriptor: int) -> Write:
 
 
 _PROTOCOL = "v4.channel.k8s.io"
-_DATA, _COMPLAINT = 0, 1
+_DATA, _ERROR = 0, 1
 _PORT_PIECE = 32_768  # bytes of one message; a server need not take longer ones
 
 
@@ -333,7 +334,7 @@ class Tunnel:
     def __init__(self, socket: WebSocketSession, where: str) -> None:
         self._socket = socket
         self._where = where
-        self._begun = {_DATA: False, _COMPLAINT: False}
+        self._begun = {_DATA: False, _ERROR: False}
 
     def send(self, data: bytes) -> None:
         """Send bytes, however many."""
@@ -358,7 +359,7 @@ class Tunnel:
             if not self._begun.get(channel, True):
                 self._begun[channel] = True
                 data = data[2:]
-            if data and channel == _COMPLAINT:
+            if data and channel == _ERROR:
                 raise BackendError(f"{self._where} cannot be reached", why=data.decode(errors="replace").strip())
             if data:
                 return data
@@ -379,16 +380,16 @@ def connect_port(client: Client, pod: str, port: int) -> Iterator[Tunnel]:
 
 _STACKS_AT_ONCE = 8  # hosts that are asked side by side
 _TRIES = 3
-_VISITOR = (
+_INSPECT_SCRIPT = (
     f"import sys; sys.path.insert(0, {RUNNER_PATH!r}); import unpack; unpack.install(); "
     "from kinetic._runner.pod.inspect_process import main; main(sys.argv[1:])"
 )
-_COMMAND = ("python3", "-P", "-c", _VISITOR)
+_INSPECT_COMMAND = ("python3", "-P", "-c", _INSPECT_SCRIPT)
 
 
 def pods_of(client: Client, job_id: str) -> dict[int, str]:
     """Return the name of the newest pod of each host whose container runs."""
-    found = client.list(POD, f"{job_request.JOB_LABEL}={job_request.label_value(job_id)}").objects
+    found = client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(job_id)}").objects
     running = [pod for pod in found if is_running(pod) and not (pod.get("metadata") or {}).get("deletionTimestamp")]
     running.sort(key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)))
     return {object_status.host_index(pod): object_status.object_name(pod) for pod in running}
@@ -405,7 +406,7 @@ def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
     if not pod:
         return Stacks(host, "", "it has no pod whose container runs")
     try:
-        said = _patiently(client, pod, [*_COMMAND, "stacks"])
+        said = _capture_with_retry(client, pod, [*_INSPECT_COMMAND, "stacks"])
     except AccessDeniedError:
         raise
     except BackendError as error:
@@ -415,7 +416,7 @@ def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
     return Stacks(host, "", said.err.decode(errors="replace").strip() or f"the visitor ended with {said.code}")
 
 
-def _patiently(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
+def _capture_with_retry(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
     """Run a command that may be run twice, again after what passes: a connection that was cut, a server in trouble."""
     for attempt in range(_TRIES - 1):
         try:
@@ -441,8 +442,8 @@ def run_in_pod(
             "the job does not run", why=f"host {host} has no pod whose container runs", code="not-running"
         )
     term = (environ.get("TERM") or "xterm") if tty else ""
-    said = run_attached(client, pod, [*_COMMAND, "run", term, *command], tty=tty, mark=inspection.MARK)
-    trouble = inspection.read_line(said.err) if said.code == inspection.TROUBLE else None
+    said = run_attached(client, pod, [*_INSPECT_COMMAND, "run", term, *command], tty=tty, mark=inspection.ERROR_MARK)
+    trouble = inspection.read_error_line(said.err) if said.code == inspection.INSPECT_ERROR_EXIT else None
     if trouble is not None:
         raise trouble
     write_to(1 if tty else 2)(said.err)  # it was a command's own after all

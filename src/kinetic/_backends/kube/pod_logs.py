@@ -16,8 +16,8 @@ from kinetic._backends.kube import object_status
 from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.job_manifests import CONTAINER
 from kinetic._backends.kube.object_status import Object
-from kinetic._backends.kube.transport import AGAIN, Reply
-from kinetic._runner.supervisor import store_retry
+from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply
+from kinetic._runner.supervisor import attempts
 from kinetic._wire import pod_log_format
 from kinetic._wire.task import FAILED_EXIT
 from kinetic.errors import AccessDeniedError, KineticError
@@ -54,7 +54,7 @@ SILENCE_SECONDS = 300.0  # a job may say nothing for hours; a connection that is
 _MOST_FAILURES = 8
 
 
-class _Told:
+class _SeenBytes:
     """How much was told, and what it was."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Tail:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the output as it comes, each byte once, until the container has ended or nobody answers any more."""
-        told, failures = _Told(), 0
+        told, failures = _SeenBytes(), 0
         while not self._stopped.is_set() and failures <= _MOST_FAILURES:
             told.again()
             try:
@@ -124,7 +124,7 @@ class Tail:
                 return
             except KineticError:
                 return
-            except _broken() as error:
+            except _stream_errors() as error:
                 self._look_where_it_is(error, failures)
             self._client.transport.pause(failures)
             failures += 1
@@ -139,7 +139,7 @@ class Tail:
                 self._refuse(Reply(answer.status_code, answer.content, repeated=False))
                 return
             with self._lock:
-                self._cut = _cutter(answer)
+                self._cut = _socket_shutdown(answer)
             try:
                 if not self._stopped.is_set():
                     yield from answer.iter_raw()
@@ -150,7 +150,7 @@ class Tail:
     def _refuse(self, reply: Reply) -> None:
         if reply.status in {400, 404}:  # nothing has started there yet, or it is gone
             return
-        if reply.status in AGAIN:
+        if reply.status in RETRYABLE_STATUSES:
             raise ConnectionError(f"HTTP {reply.status}")
         raise self._client.refuse("get", POD, self._pod, reply)
 
@@ -173,7 +173,7 @@ def is_running(pod: object_status.Object) -> bool:
     return "running" in (object_status.main_container(pod).get("state") or {})
 
 
-def _cutter(answer: httpx2.Response) -> Callable[[], None] | None:
+def _socket_shutdown(answer: httpx2.Response) -> Callable[[], None] | None:
     """Return what wakes whoever reads an answer, or None where its connection is not a socket of ours."""
     stream = answer.extensions.get("network_stream")
     found = stream.get_extra_info("socket") if stream is not None else None
@@ -187,7 +187,7 @@ def _cutter(answer: httpx2.Response) -> Callable[[], None] | None:
     return cut
 
 
-def _broken() -> tuple[type[Exception], ...]:
+def _stream_errors() -> tuple[type[Exception], ...]:
     import httpx2
 
     return (httpx2.TransportError, httpx2.StreamError, ConnectionError)
@@ -222,7 +222,7 @@ class BytesLog:
         return self._data[start : start + length]
 
 
-class Following:
+class LogFollower:
     """What one thread has read so far. It ends when it is told to, and with the container.
 
     Attributes:
@@ -319,7 +319,7 @@ class PodLog:
 
     is_complete = False
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: LogFollower) -> None:
         self._following = following
         self._end = weakref.finalize(self, following.stop)
         self._end.atexit = False
@@ -352,7 +352,7 @@ _LAST_LINES = 5  # of a container's output, among which its runner's last word i
 _FORGET_SECONDS = 15.0  # after which nobody asks any more for a log that was about to be opened
 
 
-class _Known:
+class _KnownPods:
     """What is known of the pods of one cluster, in one process.
 
     Attributes:
@@ -367,17 +367,17 @@ class _Known:
         self.useless: set[str] = set()
         self.lost: set[str] = set()
         self._lock = threading.Lock()
-        self._opening: dict[str, tuple[Following, threading.Timer]] = {}
+        self._opening: dict[str, tuple[LogFollower, threading.Timer]] = {}
 
-    def take(self, client: Client, pod: Object) -> Following:
+    def take(self, client: Client, pod: Object) -> LogFollower:
         """Return what is being opened for a pod, for this caller alone; else begin."""
         with self._lock:
             following, timer = self._opening.pop(_uid(pod), (None, None))
         if timer is not None:
             timer.cancel()
-        return following or Following(client, object_status.object_name(pod), _uid(pod), self.useless)
+        return following or LogFollower(client, object_status.object_name(pod), _uid(pod), self.useless)
 
-    def keep(self, pod: Object, following: Following) -> None:
+    def keep(self, pod: Object, following: LogFollower) -> None:
         """Keep what is not open yet for whoever asks next, a while."""
         timer = threading.Timer(_FORGET_SECONDS, self._forget, (_uid(pod), following))
         timer.daemon = True
@@ -388,7 +388,7 @@ class _Known:
         else:
             following.stop()
 
-    def _forget(self, uid: str, following: Following) -> None:
+    def _forget(self, uid: str, following: LogFollower) -> None:
         with self._lock:
             if self._opening.get(uid, (None,))[0] is not following:
                 return  # somebody took it meanwhile
@@ -396,7 +396,7 @@ class _Known:
         following.stop()
 
 
-_known_logs: weakref.WeakKeyDictionary[Client, _Known] = weakref.WeakKeyDictionary()
+_known_logs: weakref.WeakKeyDictionary[Client, _KnownPods] = weakref.WeakKeyDictionary()
 
 
 def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int) -> BytesLog | None:
@@ -408,7 +408,7 @@ def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
         host: Which host.
         attempt: Which attempt.
     """
-    known = _pod_of(client)
+    known = _known_pods(client)
     with contextlib.suppress(KineticError):
         for pod in _candidates(client, pods, host, attempt):
             if _uid(pod) in known.lost:
@@ -435,7 +435,7 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
         host: Which host.
         attempt: Which attempt.
     """
-    known = _pod_of(client).attempts
+    known = _known_pods(client).attempts
     with contextlib.suppress(KineticError):
         for pod, ended in _killed(pods, host):
             uid = f"{_uid(pod)}/{ended.get('containerID') or ''}"
@@ -457,10 +457,10 @@ def waiting_reason(client: Client, pod: str) -> str:
     output = b""
     with contextlib.suppress(KineticError):
         output = read_log(client, pod, last_lines=_LAST_LINES) or b""
-    begins = pod_log_format.SAID.encode()
+    begins = pod_log_format.RUNNER_PREFIX.encode()
     said = [line.removeprefix(begins) for line in output.splitlines() if line.startswith(begins)]
     found = said[-1].decode(errors="replace") if said else ""
-    return found if found.startswith(store_retry.FINISHED) else ""
+    return found if found.startswith(attempts.FINISHED) else ""
 
 
 def _killed(pods: Sequence[Object], host: int) -> Iterator[tuple[Object, Object]]:
@@ -491,7 +491,7 @@ def follow_live(
         attempt: Which attempt.
         on_verdict: Called on another thread when the pod says that the verdict is in the store.
     """
-    known, limit = _pod_of(client), time.monotonic() + _BLOCK_SECONDS
+    known, limit = _known_pods(client), time.monotonic() + _BLOCK_SECONDS
     for pod in _candidates(client, pods, host, attempt):
         if _uid(pod) in known.useless:
             continue
@@ -511,7 +511,7 @@ def follow_live(
 
 def _candidates(client: Client, pods: Sequence[Object], host: int, attempt: int) -> Iterator[Object]:
     """Yield the pods that may carry out an attempt now, the newest first."""
-    known = _pod_of(client).attempts
+    known = _known_pods(client).attempts
     ours = [pod for pod in pods if object_status.host_index(pod) == host and is_running(pod)]
     for pod in sorted(
         ours, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)), reverse=True
@@ -521,10 +521,10 @@ def _candidates(client: Client, pods: Sequence[Object], host: int, attempt: int)
             yield pod
 
 
-def _pod_of(client: Client) -> _Known:
+def _known_pods(client: Client) -> _KnownPods:
     found = _known_logs.get(client)
     if found is None or found.process != os.getpid():  # threads do not come along when a process forks
-        found = _known_logs[client] = _Known()
+        found = _known_logs[client] = _KnownPods()
     return found
 
 

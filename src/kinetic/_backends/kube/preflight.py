@@ -22,14 +22,14 @@ from kinetic._backends.kube.client import (
     SECRET,
     SERVICE_ACCOUNT,
     Kind,
-    status_page,
+    response_json,
 )
 from kinetic._backends.kube.connection import pools_of
 from kinetic._backends.kube.discovery import kind_for_slices
-from kinetic._backends.kube.job_request import JobRequest
-from kinetic._config.variables import read
-from kinetic._google.pools import is_tolerated
-from kinetic._stores.addresses import PUBLIC_VARIABLES
+from kinetic._backends.kube.job_manifests import JobRequest
+from kinetic._config.options import read_variable
+from kinetic._google.clusters import is_tolerated
+from kinetic._stores.protocol import PUBLIC_VARIABLES
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -42,7 +42,7 @@ from kinetic.errors import (
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
     from kinetic._config.cluster import ClusterSettings
-    from kinetic._google.pools import Pools
+    from kinetic._google.clusters import NodePools
     from kinetic._hardware.placement import Placement
 
 
@@ -70,7 +70,7 @@ def check_capacity(
     client: Client,
     placement: Placement,
     settings: ClusterSettings,
-    pools: Pools | Callable[[], Pools | None] | None = None,
+    pools: NodePools | Callable[[], NodePools | None] | None = None,
 ) -> tuple[str, ...]:
     """Return what to tell of the machines for a job.
 
@@ -115,7 +115,7 @@ def selects_by_count(client: Client, placement: Placement) -> bool:
         return not others or any(job_manifests.COUNT_LABEL in node["metadata"].get("labels", {}) for node in others)
 
     about = ("gpu-count", placement.chips_per_host, tuple(sorted(placement.node_selector.items())))
-    return discovery.cache_of(client).ask(about, look, lambda _: discovery.BRIEF)
+    return discovery.cache_of(client).ask(about, look, lambda _: discovery.SHORT_SECONDS)
 
 
 def _without_count(placement: Placement, labels: Mapping[str, str]) -> str:
@@ -126,8 +126,8 @@ def _without_count(placement: Placement, labels: Mapping[str, str]) -> str:
     )
 
 
-def _by_pools(client: Client, placement: Placement, seen: MatchingNodes | None, pools: Pools) -> tuple[str, ...]:
-    verdict = pools.can_give(placement)
+def _by_pools(client: Client, placement: Placement, seen: MatchingNodes | None, pools: NodePools) -> tuple[str, ...]:
+    verdict = pools.capacity_for(placement)
     if verdict.word != "impossible":
         if seen is None:
             return ()
@@ -168,7 +168,9 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
     return discovery.cache_of(client).ask(
         _key(placement, labels),
         lambda: _find_nodes(client, placement, labels),
-        lambda seen: discovery.LASTING if seen is None or seen.fitting >= placement.hosts else discovery.BRIEF,
+        lambda seen: (
+            discovery.LONG_SECONDS if seen is None or seen.fitting >= placement.hosts else discovery.SHORT_SECONDS
+        ),
     )
 
 
@@ -227,7 +229,7 @@ def _nodes(client: Client, labels: Mapping[str, str], limit: int) -> Iterator[di
             if reply.status == 410 and "continue" in query:
                 return
             raise client.refuse("list", NODE, "", reply)
-        page = status_page(reply.body)
+        page = response_json(reply.body)
         yield from page.get("items") or ()
         query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
         if not query["continue"]:
@@ -247,7 +249,7 @@ def check(
     placement: Placement,
     settings: ClusterSettings,
     *,
-    pools: Pools | Callable[[], Pools | None] | None = None,
+    pools: NodePools | Callable[[], NodePools | None] | None = None,
 ) -> tuple[str, ...]:
     """Refuse what cannot work in the client's namespace, and return sentences for the user.
 
@@ -268,12 +270,17 @@ def check(
     return discovery.cache_of(client).ask(
         ("checked", repr(placement), repr(settings)),
         lambda: _check(client, placement, settings, pools),
-        lambda notes: discovery.BRIEF if notes else discovery.LASTING,  # that machines are missing ages with them
+        lambda notes: (
+            discovery.SHORT_SECONDS if notes else discovery.LONG_SECONDS
+        ),  # that machines are missing ages with them
     )
 
 
 def _check(
-    client: Client, placement: Placement, settings: ClusterSettings, pools: Pools | Callable[[], Pools | None] | None
+    client: Client,
+    placement: Placement,
+    settings: ClusterSettings,
+    pools: NodePools | Callable[[], NodePools | None] | None,
 ) -> tuple[str, ...]:
     notes: list[str] = []
     kube_client.request_all(
@@ -297,7 +304,7 @@ def service_account(client: Client, settings: ClusterSettings) -> str:
         LaunchError: The one that is named does not exist.
     """
     given = settings.service_account
-    there = _exists(client, SERVICE_ACCOUNT, given or ACCOUNT, absent=0.0 if given else discovery.BRIEF)
+    there = _exists(client, SERVICE_ACCOUNT, given or ACCOUNT, absent=0.0 if given else discovery.SHORT_SECONDS)
     if there is False and given:
         raise LaunchError(
             f"the namespace {client.namespace} has no service account {given}",
@@ -330,7 +337,7 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
     """
     refuse_user_info(environ)
     scheme = url.partition("://")[0] if "://" in url else "file"
-    if scheme in {"gs", "s3"} or (scheme == "file" and read("KINETIC_SHARED_STORE", environ) == "1"):
+    if scheme in {"gs", "s3"} or (scheme == "file" and read_variable("KINETIC_SHARED_STORE", environ) == "1"):
         return
     where = "a folder of this machine" if scheme == "file" else "not a bucket"
     raise OptionError(
@@ -451,7 +458,7 @@ def _exists(client: Client, kind: Kind, name: str, *, absent: float = 0.0) -> bo
     return discovery.cache_of(client).ask(
         (kind, name),
         lambda: _exists_in_cluster(client, kind, name),
-        lambda there: absent if there is False else discovery.LASTING,
+        lambda there: absent if there is False else discovery.LONG_SECONDS,
     )
 
 
@@ -459,6 +466,6 @@ def _exists_in_cluster(client: Client, kind: Kind, name: str) -> bool | None:
     reply = client.transport.send("GET", kind.path(client.namespace, name), headers=_HEADERS)
     if reply.status in {403, 404}:
         return None if reply.status == 403 else False
-    if reply.status != 200 or not status_page(reply.body):
+    if reply.status != 200 or not response_json(reply.body):
         raise client.refuse("get", kind, name, reply)
     return True

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic._wire import folders
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
@@ -39,10 +39,10 @@ def http_client(access: Access) -> httpx2.Client:
     import httpx2
 
     transport = httpx2.HTTPTransport(
-        verify=_context(access),
+        verify=_ssl_context(access),
         limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=60.0),
-        proxy=access.proxy or _proxy(access.server),
-        socket_options=_keeping_alive(),
+        proxy=access.proxy or _environment_proxy(access.server),
+        socket_options=_socket_options(),
     )
     timeout = httpx2.Timeout(_READ_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.Client(
@@ -70,7 +70,7 @@ def _read_if_refused(response: httpx2.Response) -> None:
         response.read()
 
 
-def _context(access: Access) -> ssl.SSLContext:
+def _ssl_context(access: Access) -> ssl.SSLContext:
     import ssl  # 20 ms
 
     try:
@@ -84,7 +84,7 @@ def _context(access: Access) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_NONE
         own = access.certificate or access.credential.certificate()
         if own is not None:
-            _load(context, own)
+            _load_certificate(context, own)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise CredentialsError(
             f"the certificates for {access.about} cannot be used", why=str(error), next="log in to the cluster again"
@@ -92,7 +92,7 @@ def _context(access: Access) -> ssl.SSLContext:
     return context
 
 
-def _load(context: ssl.SSLContext, own: Certificate) -> None:
+def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
     """Load a certificate and its key, which Python takes from a file only: one in memory where that exists."""
     pem = own.chain.rstrip() + b"\n" + own.key
     if hasattr(os, "memfd_create"):
@@ -111,7 +111,7 @@ def _load(context: ssl.SSLContext, own: Certificate) -> None:
         context.load_cert_chain(file.name)
 
 
-def _proxy(server: str) -> str | None:
+def _environment_proxy(server: str) -> str | None:
     """Return the proxy that the environment wants for a server."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
@@ -121,11 +121,11 @@ def _proxy(server: str) -> str | None:
     parts = urllib.parse.urlsplit(server)
     proxies = urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all"), parts.hostname or ""
-    past = found is None or urllib.request.proxy_bypass(host) or _is_within(host, proxies.get("no", ""))
+    past = found is None or urllib.request.proxy_bypass(host) or _is_in_networks(host, proxies.get("no", ""))
     return None if past else found
 
 
-def _is_within(host: str, networks: str) -> bool:
+def _is_in_networks(host: str, networks: str) -> bool:
     """Say whether an address lies in one of some networks, as in 10.0.0.0/8: kubectl knows them, and urllib not."""
     import ipaddress
 
@@ -138,7 +138,7 @@ def _is_within(host: str, networks: str) -> bool:
     return False
 
 
-def _keeping_alive() -> list[tuple[int, int, int]]:
+def _socket_options() -> list[tuple[int, int, int]]:
     """Notice within about a minute that the other end is gone: a laptop slept, or a balancer forgot us."""
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
@@ -147,8 +147,8 @@ def _keeping_alive() -> list[tuple[int, int, int]]:
     return options
 
 
-AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-PATIENCE = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
+RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
 _MESSAGE = 1 << 20  # bytes: of a connection that both ends write to
 _LONGEST_WAIT = 30.0  # seconds; a server that asks for more is told off as unavailable
 
@@ -185,7 +185,7 @@ class _Once:
 class Transport:
     """Send requests. Threads may share it; a forked process makes connections of its own."""
 
-    def __init__(self, access: Access, retry: Retry = PATIENCE) -> None:
+    def __init__(self, access: Access, retry: Retry = DEFAULT_RETRY) -> None:
         self.access = access
         self.requests = 0  # sent so far (count)
         self._retry = retry
@@ -214,12 +214,12 @@ class Transport:
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
         while True:
             answer, words = self._try(once, method, path, query, body, headers)
-            if answer is not None and answer.status_code not in AGAIN:
+            if answer is not None and answer.status_code not in RETRYABLE_STATUSES:
                 return Reply(answer.status_code, answer.content, repeated=bool(failure))
             failure, wanted = words, 0.0
             if answer is not None:
                 failure = f"HTTP {answer.status_code}: {answer.text[:300]}"
-                wanted = _seconds(answer.headers.get("retry-after", ""))
+                wanted = _retry_after_seconds(answer.headers.get("retry-after", ""))
             attempt += 1
             if attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds:
                 raise self._unavailable(failure)
@@ -243,7 +243,7 @@ class Transport:
 
         while True:
             http = self._connected()
-            header = self.access.credential.header(instead_of=once.refused)
+            header = self.access.credential.header(rejected=once.refused)
             try:
                 answer = http.send(self._request(http, method, path, query, body, headers, header))
             except httpx2.TransportError as error:
@@ -286,7 +286,7 @@ class Transport:
             answer = http.send(request, stream=True)
             if answer.status_code == 401:
                 answer.close()
-                request.headers["Authorization"] = self.access.credential.header(instead_of=header)
+                request.headers["Authorization"] = self.access.credential.header(rejected=header)
                 answer = http.send(request, stream=True)
         except RuntimeError as error:
             if not http.is_closed:
@@ -313,7 +313,7 @@ class Transport:
         once = _Once()
         with ExitStack() as stack:
             while True:
-                header = self.access.credential.header(instead_of=once.refused)
+                header = self.access.credential.header(rejected=once.refused)
                 try:
                     socket = stack.enter_context(self._websocket(path, query, protocols, header))
                     break
@@ -340,7 +340,7 @@ class Transport:
         name = self.access.server_name
         return self._connected().websocket(
             f"{self.access.server}{path}",
-            params={key: value if isinstance(value, list) else _word(value) for key, value in query.items()},
+            params={key: value if isinstance(value, list) else _query_value(value) for key, value in query.items()},
             headers={"Authorization": credential} if credential else {},
             extensions={"sni_hostname": name} if name else None,
             subprotocols=protocols,
@@ -379,7 +379,7 @@ class Transport:
             found["Authorization"] = credential
         name = self.access.server_name
         more = {"sni_hostname": name} if name else None
-        params = {key: _word(value) for key, value in (query or {}).items()}
+        params = {key: _query_value(value) for key, value in (query or {}).items()}
         return http.build_request(
             method, f"{self.access.server}{path}", params=params, content=body, headers=found, extensions=more
         )
@@ -416,9 +416,9 @@ class Transport:
         )
 
 
-def _seconds(text: str) -> float:
+def _retry_after_seconds(text: str) -> float:
     return float(text) if text.isdecimal() else 0.0  # the other form is a date, which no API server sends
 
 
-def _word(value: str | float) -> str:
+def _query_value(value: str | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

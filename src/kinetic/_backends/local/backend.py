@@ -6,6 +6,9 @@ import atexit
 import contextlib
 import errno
 import os
+import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,35 +18,175 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.clock import SYSTEM, Clock
-from kinetic._backends.local import (
-    completion_pipe,
-    garbage_collection,
-    inspect,
-    limits,
-    process_lock,
-    process_template,
-    recovery,
-    scheduler,
-    task_file,
-)
-from kinetic._backends.local.inspect import FileLog
-from kinetic._backends.local.queue import Brief, Limits, Queue, Row
-from kinetic._backends.local.runtime_paths import Paths
-from kinetic._backends.protocol import DebugAddress, Diagnosis, Launch, Sighting, Stacks
+from kinetic._backends.local import limits, liveness, recovery, runtime_files, scheduler
+from kinetic._backends.local.queue import GroupRow, JobRow, Limits, Queue
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._config import home
 from kinetic._project import runner_bundle
+from kinetic._runner.worker import mount_namespace, stack_dump
 from kinetic._stores import open_store, parallel
 from kinetic._wire import documents, folders
 from kinetic._wire.failpoints import step
 from kinetic._wire.inspection import DebugPage
 from kinetic._wire.task import Task
-from kinetic.errors import IntegrityError, KineticError, LaunchError
+from kinetic.errors import IntegrityError, KineticError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
+
+
+_CONNECT_SECONDS = 10.0
+_BLOCK = 1 << 16
+_OF_THE_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
+
+
+def _read_stacks(paths: Paths, row: JobRow | None, hosts: Sequence[int]) -> list[Stacks]:
+    """Ask the processes of a job for their stacks; see the protocol."""
+    return [_stacks_of(paths, row, host) for host in hosts]
+
+
+def _stacks_of(paths: Paths, row: JobRow | None, host: int) -> Stacks:
+    try:
+        running = _must_run(row)
+        return Stacks(host, stack_dump.ask(paths.files(running.job_id, running.attempt, host).stacks))
+    except RunnerError as error:
+        return Stacks(host, "", ": ".join(filter(None, (error.what, error.why))))
+
+
+def _run_beside(
+    paths: Paths, row: JobRow | None, command: Sequence[str], *, host: int, environ: Mapping[str, str]
+) -> int:
+    """Run a command beside a job; see ``run_in`` of the protocol.
+
+    Raises:
+        RunnerError: The job does not run, or there is no such command.
+    """
+    running = _must_run(row)
+    door = stack_dump.read_header(paths.files(running.job_id, running.attempt, host).stacks)
+    variables = _environment(paths, running, host, environ)
+    words = list(command) or [mount_namespace.shell_of(variables)]
+    folder = mount_namespace.folder_of(door.pid) or str(paths.files(running.job_id, running.attempt, host).folder)
+    try:
+        process = _start(words, variables, door.pid, folder)
+    except FileNotFoundError:
+        raise RunnerError(
+            f"there is no {words[0]} here", why=f"looked in {variables.get('PATH', os.defpath)}", code="no-command"
+        ) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunnerError(
+            f"{words[0]} could not be started beside the job", why=str(error), code="no-command"
+        ) from error
+    with _leaving_signals_to(process):
+        code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:
+    """Start a command in a folder as a worker sees it."""
+    if not mount_namespace.has_own_mounts(pid):
+        return subprocess.Popen(words, env=variables, cwd=folder)
+    import ctypes  # noqa: F401 - in the forked child nothing should be imported any more
+
+    enter = partial(mount_namespace.enter, pid, folder)
+    return subprocess.Popen(words, env=variables, preexec_fn=enter)  # noqa: PLW1509 - namespaces leave no other way
+
+
+def _must_run(row: JobRow | None) -> JobRow:
+    if row is None or row.state != "running":
+        raise RunnerError("the job does not run", code="not-running")
+    return row
+
+
+def _environment(paths: Paths, row: JobRow, host: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the worker's variables: without its keeper's mark, by which what the job leaves behind is ended."""
+    page = runtime_files.read_task(paths, row.job_id)
+    if page is None:
+        raise RunnerError("the job does not run any more", code="not-running")
+    marks = {"KINETIC_ATTEMPT": str(row.attempt), "KINETIC_HOST_INDEX": str(host)}
+    devices = {"CUDA_VISIBLE_DEVICES": row.devices} if row.devices else {}
+    terminal = {name: environ[name] for name in _OF_THE_TERMINAL if name in environ}
+    return {**page.environment, **marks, **devices, **terminal}
+
+
+@contextlib.contextmanager
+def _leaving_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let Ctrl-C and its like be for the command alone, which the terminal sends them to as well."""
+    before = {}
+    with contextlib.suppress(ValueError):  # on another thread than the main one they never come
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+class SocketLink:
+    """A connection within this machine."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; see the protocol."""
+        self._connection.sendall(data)
+
+    def receive(self) -> bytes:
+        """Return bytes; see the protocol."""
+        try:
+            return self._connection.recv(_BLOCK)
+        except ConnectionError:
+            return b""
+
+    def finish(self) -> None:
+        """Say that nothing more is sent; see the protocol."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def _dial(port: int) -> Iterator[SocketLink]:
+    """Open a connection to a port of this machine; see the protocol."""
+    with socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS) as connection:
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield SocketLink(connection)
+
+
+class FileLog:
+    """The spool of a job's output on this machine, by byte position."""
+
+    is_complete = True
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> FileLog | None:
+        """Open a log, or return None when there is none here."""
+        try:
+            return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return None
+
+    def size(self) -> int:
+        """Return how many bytes there are now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes from a position."""
+        return os.pread(self._descriptor, length, start)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
 
 
 def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> Task:
@@ -62,7 +205,7 @@ def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict
         key_id=launch.key_id,
         umask=umask,
         deadline=launch.order.deadline,
-        environment=process_template.of_job(
+        environment=scheduler.job_environment(
             launch.order,
             launch.placement,
             launch.captured,
@@ -76,7 +219,7 @@ def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict
         mark=launch.order.mark,
         machine=home.machine_id(environ),
         function=launch.order.function_name,
-        placed=launch.order.placed_early(),
+        placed=launch.order.data_to_mount(),
         memory_bytes=launch.order.memory_bytes,
         retries=launch.order.retries,
         queued=queued,
@@ -123,13 +266,13 @@ class LocalBackend:
     namespace = "default"
     is_here = True
     clock: Clock = SYSTEM
-    log_seconds = 0.1  # a job flushes its output this often
-    look_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more
+    log_poll_seconds = 0.1  # a job flushes its output this often
+    poll_seconds = 1.0  # the end is pushed; this only finds a queue that nobody keeps any more
 
     def __init__(self, runtime: Path, environ: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
         self.paths = Paths(runtime)
         self.environ = os.environ if environ is None else environ
-        self.limits = scheduler.limits(self.environ)
+        self.limits = scheduler.read_limits(self.environ)
         self._strict = strict
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._pulses, self._group_pulses = threading.local(), threading.local()  # each thread that watches has its own
@@ -138,7 +281,7 @@ class LocalBackend:
         self._advanced = 0.0
         self._launched = 0.0
         self._lock = threading.Lock()
-        self._submitting: dict[str, process_lock.ProcessLock] = {}
+        self._submitting: dict[str, liveness.ProcessLock] = {}
 
     @property
     def queue(self) -> Queue:
@@ -183,7 +326,7 @@ class LocalBackend:
         self.paths.make()
         with _translated():
             self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
-            held = process_lock.take(self.paths.submitting(job_id))
+            held = liveness.take_lock(self.paths.submitting(job_id))
         if held is not None:
             self._submitting[job_id] = held
 
@@ -234,8 +377,8 @@ class LocalBackend:
         """Write what the keeper of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
-        task_file.write_task(self.paths, task_of(launch, mask & _MODES, self.environ, queued), launch.key)
-        completion_pipe.make(self.paths.pulse(job_id))
+        runtime_files.write_task(self.paths, task_of(launch, mask & _MODES, self.environ, queued), launch.key)
+        liveness.make_pipe(self.paths.completion_pipe(job_id))
         step("client:launch-written")
 
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
@@ -246,11 +389,11 @@ class LocalBackend:
         if leave_nothing:
             recovery.remove_job(self.paths, job_id)
 
-    def observe(self, names: Sequence[str]) -> dict[str, Sighting]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         """Look at some jobs at once; see the protocol."""
         return self._observe(names, at_once=False)
 
-    def _observe(self, names: Sequence[str], *, at_once: bool) -> dict[str, Sighting]:
+    def _observe(self, names: Sequence[str], *, at_once: bool) -> dict[str, Observation]:
         """Look at rows; help the queue on first, at once or if nobody here did so for a while."""
         rows = self.queue.jobs(names)
         if any(row.state != "ended" for row in rows.values()) and (
@@ -266,7 +409,7 @@ class LocalBackend:
                 seen[name] = found
         return seen
 
-    def observe_group(self, group: str) -> dict[str, Sighting]:
+    def observe_group(self, group: str) -> dict[str, Observation]:
         """Look at every job of a batch; see the protocol."""
         found = self.queue.brief(group)
         if found and time.monotonic() - self._advanced > _ADVANCE_SECONDS:
@@ -281,19 +424,19 @@ class LocalBackend:
         A pulse tells only what comes after it was opened, so whenever one was opened just now, the caller looks again.
         """
         wanted = self.queue.active(group, 2 * self.limits.slots)
-        beats: dict[str, completion_pipe.CompletionReader] = self._group_pulses.__dict__.setdefault(group, {})
+        beats: dict[str, liveness.CompletionReader] = self._group_pulses.__dict__.setdefault(group, {})
         for name in [name for name, beat in beats.items() if name not in wanted or not beat.listening]:
             beats.pop(name).close()
         fresh = [name for name in wanted if name not in beats]
         for name in fresh:
-            beats[name] = completion_pipe.CompletionReader(self.paths.pulse(name), portable=self._portable)
+            beats[name] = liveness.CompletionReader(self.paths.completion_pipe(name), portable=self._portable)
         if not fresh:
-            completion_pipe.wait_for_an_end(list(beats.values()), seconds)
+            liveness.wait_for_any_end(list(beats.values()), seconds)
 
-    def _being_submitted(self, name: str) -> Sighting | None:
+    def _being_submitted(self, name: str) -> Observation | None:
         """Look at a job that has no row: not yet, or not any more."""
-        if process_lock.is_held(self.paths.submitting(name)):
-            return Sighting(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
+        if liveness.is_locked(self.paths.submitting(name)):
+            return Observation(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
         row = self.queue.jobs([name]).get(name)  # the submission may have come to its end between our two looks
         return self._sighting(row) if row is not None else None
 
@@ -302,19 +445,19 @@ class LocalBackend:
 
         The first call only opens the pulse: what changed before that is not told any more, so look once again.
         """
-        beats: dict[str, completion_pipe.CompletionReader] = self._pulses.__dict__
+        beats: dict[str, liveness.CompletionReader] = self._pulses.__dict__
         beat = beats.get(name)
         if beat is None or not beat.listening:
             if beat is not None:
                 beat.close()
-            beats[name] = completion_pipe.CompletionReader(self.paths.pulse(name), portable=self._portable)
+            beats[name] = liveness.CompletionReader(self.paths.completion_pipe(name), portable=self._portable)
             self._observe([name], at_once=beat is not None)
             return True
         beat.wait(seconds)
         self._observe([name], at_once=not beat.listening)
         return True
 
-    def forget_watch(self, name: str) -> None:
+    def stop_watching(self, name: str) -> None:
         """Close the pulse of a job that this thread does not wait for any more."""
         beat = self._pulses.__dict__.pop(name, None)
         if beat is not None:
@@ -350,24 +493,24 @@ class LocalBackend:
                     found[host] = DebugAddress(page.port, roots=page.roots, state=page.state, until=page.until)
         return found
 
-    def dial(self, address: DebugAddress) -> AbstractContextManager[inspect.SocketLink]:
+    def dial(self, address: DebugAddress) -> AbstractContextManager[SocketLink]:
         """Open a connection to a port of this machine; see the protocol."""
-        return inspect.dial(address.port)
+        return _dial(address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:  # noqa: ARG002 - it inherits ours
         """Run a command beside a job; see the protocol."""
         row = self.queue.jobs([name]).get(name)
-        return inspect.run(self.paths, row, command, host=host, environ=self.environ)
+        return _run_beside(self.paths, row, command, host=host, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
         """Ask the processes of a job for their stacks; see the protocol."""
-        return inspect.stacks(self.paths, self.queue.jobs([name]).get(name), hosts)
+        return _read_stacks(self.paths, self.queue.jobs([name]).get(name), hosts)
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; see the protocol."""
         for row in self.queue.ask_to_stop(names).values():
             if row.keeper:
-                completion_pipe.wake(self.paths.wake(row.keeper))
+                liveness.wake(self.paths.wake(row.keeper))
         limit = time.monotonic() + wait
         while True:
             left = [name for name, row in self.queue.jobs(names).items() if row.state != "ended"]
@@ -381,7 +524,7 @@ class LocalBackend:
     def remove(self, names: Sequence[str]) -> None:
         """Forget jobs; see the protocol."""
         for name, row in self.queue.jobs(names).items():
-            self.forget_watch(name)
+            self.stop_watching(name)
             self._clear_scratch(row)
         self.queue.forget(names)
         step("client:row-forgotten")
@@ -389,11 +532,11 @@ class LocalBackend:
             recovery.remove_job(self.paths, name)
         step("client:folder-removed")
 
-    def _clear_scratch(self, row: Row) -> None:
+    def _clear_scratch(self, row: JobRow) -> None:
         """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
         with contextlib.suppress(KineticError, OSError):
-            if row.state != "ended" and (page := task_file.read_task(self.paths, row.job_id)) is not None:
-                recovery.clear_scratch(task_file.tasks_of(self.paths, page, row.attempt))
+            if row.state != "ended" and (page := runtime_files.read_task(self.paths, row.job_id)) is not None:
+                recovery.clear_scratch(runtime_files.tasks_of(self.paths, page, row.attempt))
 
     def keep(
         self,
@@ -403,11 +546,11 @@ class LocalBackend:
     ) -> None:
         """Keep what no store may hold, in a file for its owner only; see the protocol."""
         folders.make(self.paths.groups)
-        chosen = process_template.allowed(
-            secrets["environ"], cloud=process_template.is_cloud(*secrets.get("addresses", ()))
+        chosen = scheduler.allowed_variables(
+            secrets["environ"], cloud=scheduler.is_cloud(*secrets.get("addresses", ()))
         )
         page = {"schema": documents.SCHEMA, **secrets, "environ": chosen}
-        task_file.write_private(self.paths.kept(group), documents.write(page))
+        runtime_files.write_private(self.paths.kept(group), documents.write(page))
         folders.sync(self.paths.groups)
 
     def kept(self, group: str) -> dict[str, Any] | None:
@@ -421,14 +564,14 @@ class LocalBackend:
         """Remove what was kept for a batch; see the protocol."""
         self.paths.kept(group).unlink(missing_ok=True)
 
-    def find(self) -> Iterator[Sighting]:
+    def find(self) -> Iterator[Observation]:
         """Look at every job of this machine; see the protocol."""
         if not self.paths.queue.exists():
             return iter(())
         scheduler.advance(self.paths, self.queue, self.limits)
         return iter([self._sighting(row) for row in self.queue.look()])
 
-    def sweep(self, scratch: Path | None, history: garbage_collection.History | None = None) -> None:
+    def sweep(self, scratch: Path | None, history: recovery.History | None = None) -> None:
         """Remove what nobody needs any more, at most once an hour.
 
         Args:
@@ -436,14 +579,14 @@ class LocalBackend:
             history: Gives the page of a removed job, once it is verified.
         """
         if self.paths.queue.exists():
-            garbage_collection.sweep(self.paths, self.queue, scratch, history)
+            recovery.sweep(self.paths, self.queue, scratch, history)
 
     def _our_soil(self, interpreter: str = "") -> tuple[str, str]:
         """Return the name and the recipe of the keepers that this client's jobs need."""
         if interpreter not in self._soils:
             self.paths.make()
-            made = process_template.recipe(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
-            self._soils[interpreter] = process_template.name(made), documents.write(made).decode()
+            made = scheduler.make_template(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
+            self._soils[interpreter] = scheduler.template_digest(made), documents.write(made).decode()
             self.queue.add_soil(*self._soils[interpreter])
         return self._soils[interpreter]
 
@@ -451,9 +594,9 @@ class LocalBackend:
         """Return how many devices a job holds; 0 where it runs on the CPU instead."""
         return placement.chips_per_host if placement.kind == "gpu" and self.limits.gpus else 0
 
-    def _sighting(self, row: Row) -> Sighting:
+    def _sighting(self, row: JobRow) -> Observation:
         status = _STATES.get(row.state) or (JobStatus.SUCCEEDED if row.verdict == "succeeded" else JobStatus.FAILED)
-        return Sighting(
+        return Observation(
             name=row.job_id,
             status=status,
             attempt=row.attempt,
@@ -464,7 +607,7 @@ class LocalBackend:
             ended=row.ended,
         )
 
-    def _waits_for(self, row: Row) -> str:
+    def _waits_for(self, row: JobRow) -> str:
         """Say what a queued job needs, by the limits that it was submitted with, and its place."""
         limits = row.limits(self.limits)
         what = f"{row.gpus} of {len(limits.gpus)} GPUs" if row.gpus else f"one of {limits.slots} slots"
@@ -472,7 +615,7 @@ class LocalBackend:
         line = {0: "it is the next", 1: "one job is before it"}.get(before, f"{before} jobs are before it")
         return f"waits for {what}; {line}"
 
-    def _holders(self, row: Row) -> str:
+    def _holders(self, row: JobRow) -> str:
         """Say who holds what a queued job needs, and which limit of its submission this client does not have."""
         if self.queue.may_start(row, self.limits):
             return "what it needs is free: it starts in a moment"
@@ -488,20 +631,20 @@ class LocalBackend:
         return "; ".join(said) or "jobs that were submitted earlier start first"
 
 
-def _is_in_the_way(other: Row, row: Row, limits: Limits) -> bool:
+def _is_in_the_way(other: JobRow, row: JobRow, limits: Limits) -> bool:
     """Say whether a running job holds a slot, or a device, that a queued one could use."""
     if not row.gpus:
         return not other.gpus
     return bool(set(other.devices.split(",")) & set(limits.gpus))
 
 
-def _brief(row: Brief) -> Sighting:
-    return Sighting(row.job_id, _STATES[row.state], row.attempt, submitted=row.submitted, started=row.started)
+def _brief(row: GroupRow) -> Observation:
+    return Observation(row.job_id, _STATES[row.state], row.attempt, submitted=row.submitted, started=row.started)
 
 
 _AGAIN = "log in again where it says so; the next command that looks at the job brings its value home"
 
 
-def _reason(row: Row) -> str:
+def _reason(row: JobRow) -> str:
     """Return why a job failed where no store could take its verdict, or what a finished one waits for."""
     return "" if row.verdict in {"", "succeeded", "failed", "ended"} else row.verdict

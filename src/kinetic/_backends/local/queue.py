@@ -12,18 +12,235 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from kinetic._backends.local import process_lock, queue_repair
-from kinetic._runner.supervisor import store_retry
+from kinetic._backends.local import liveness, runtime_files
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._runner import processes
+from kinetic._runner.supervisor import attempts
 from kinetic._wire import folders
-from kinetic.errors import BackendUnavailableError
+from kinetic._wire.task import Task
+from kinetic.errors import BackendUnavailableError, KineticError
+
+DAMAGED = "damaged"  # in the name of a database that was set aside
+_ENDS = ("-wal", "-shm", "-journal")
+_GONE = "gone"  # the keeper of an attempt of which nobody knows the keeper: nobody has such a lock
+
+
+class HeldJob(NamedTuple):
+    """A job that a keeper has in hand."""
+
+    keeper: str
+    attempt: int
+    devices: str
+    since: float
+
+
+def sqlite_files(path: Path) -> list[Path]:
+    """Name the files that SQLite keeps beside a database."""
+    return [Path(f"{path}{end}") for end in _ENDS]
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged database and what belongs to it; the caller has the gate, so that nobody opens one of them."""
+    stem = f"{path}.{DAMAGED}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    os.replace(path, stem)
+    for file, end in zip(sqlite_files(path), _ENDS, strict=True):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(file, f"{stem}{end}")
+
+
+def note_held_job(paths: Paths, keeper: str, job_id: str, attempt: int, devices: str) -> None:
+    """Note which job a keeper has in hand; not forced to the disk: after a power cut no keeper lives."""
+    page = {"job": job_id, "attempt": attempt, "devices": devices}
+    with contextlib.suppress(OSError):  # a full disk: only a rebuilt queue would miss it
+        folders.write_whole(paths.held(keeper), json.dumps(page).encode())
+
+
+def rebuilt_rows(path: Path) -> list[tuple[dict[str, Any], str]]:
+    """Return the rows, each with the recipe of its soil, of the jobs that have no verdict, oldest first."""
+    paths = Paths(path.parent)
+    held = dict(_held_jobs(paths))
+    found = []
+    for name in _entry_names(paths.jobs):
+        with contextlib.suppress(KineticError, OSError, TypeError, ValueError, KeyError):  # one odd page stops no other
+            page = None if liveness.is_locked(paths.submitting(name)) else runtime_files.read_task(paths, name)
+            if page is not None:
+                found.append(_rebuilt_row(paths, page, held.get(name)))
+    return sorted(found, key=lambda each: (each[0]["submitted"], each[0]["job_id"]))
+
+
+def _rebuilt_row(paths: Paths, task: Task, held: HeldJob | None) -> tuple[dict[str, Any], str]:
+    if not task.queued:
+        return _lost_row(task.job_id, os.stat(paths.launch(task.job_id)).st_mtime), "{}"
+    queued: Mapping[str, Any] = task.queued
+    row = {
+        "job_id": task.job_id,
+        "group_id": str(queued["group"]),
+        "soil": str(queued["soil"]),
+        "gpus": int(queued["gpus"]),
+        "submitted": float(queued["submitted"]),
+        "slots": int(queued["slots"]),
+        "allowed": str(queued["allowed"]),
+    }
+    found = held or _last_begun(paths, task.job_id)
+    if found is not None:
+        row |= {"state": "running", "keeper": found.keeper, "attempt": found.attempt, "started": found.since}
+        row |= {"devices": found.devices}
+    return row, str(queued["recipe"])
+
+
+def _lost_row(job_id: str, submitted: float) -> dict[str, Any]:
+    why = "the queue of this machine was damaged, and an older kinetic did not keep what is needed to run this job"
+    return {
+        "job_id": job_id,
+        "soil": "",
+        "state": "ended",
+        "submitted": submitted,
+        "ended": time.time(),
+        "verdict": f"{why}; submit it again",
+    }
+
+
+def _held_jobs(paths: Paths) -> Iterator[tuple[str, HeldJob]]:
+    for name in _entry_names(paths.keepers):
+        keeper, _, end = name.partition(".")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if end == "job":
+                page = json.loads(paths.held(keeper).read_bytes())
+                since = os.stat(paths.held(keeper)).st_mtime
+                yield str(page["job"]), HeldJob(keeper, int(page["attempt"]), str(page["devices"]), since)
+
+
+def _last_begun(paths: Paths, job_id: str) -> HeldJob | None:
+    """Return the last attempt whose function has begun."""
+    names = [
+        name.split("-")
+        for name in _entry_names(paths.job(job_id))
+        if name.startswith("log-") and name.endswith(".began")
+    ]
+    attempts = sorted(int(attempt) for _, attempt, _ in names)
+    if not attempts:
+        return None
+    return HeldJob(_GONE, attempts[-1], "", os.stat(paths.job(job_id)).st_mtime)
+
+
+def leave_repair_note(path: Path, made: list[tuple[dict[str, Any], str]]) -> None:
+    """Leave a note for the next client: which queue was rebuilt, and what is in the new one."""
+    kept = sorted(name for name in _entry_names(path.parent) if name.startswith(f"{path.name}.{DAMAGED}-"))
+    what = f"damaged; the damaged file is kept as {path.with_name(kept[-1])}" if kept else "gone"
+    states = [row.get("state", "queued") for row, _ in made]
+    counts = f"{states.count('queued')} waiting, {states.count('running')} running, {states.count('ended')} lost"
+    text = f"the queue of this machine was {what}. It was rebuilt from the launch pages of its jobs: {counts}"
+    folders.write_whole(_repair_note(path), text.encode())
+
+
+def show_repair_note(path: Path) -> None:
+    """Tell a client what the note says, once; keepers have nobody to tell."""
+    if "KINETIC_KEEPER" in os.environ or not _repair_note(path).exists():
+        return
+    with contextlib.suppress(OSError):
+        text = _repair_note(path).read_text()
+        _repair_note(path).unlink()
+        from kinetic._output import warn  # a client has it; this is rare
+
+        warn(text)
+
+
+def _repair_note(path: Path) -> Path:
+    return path.with_name("queue.note")
+
+
+def _entry_names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+_RELEASE_SECONDS = 1.0  # a thousand times what a transaction takes
+_WAL_LOCKS = range(120, 123)  # bytes of the -shm file for writing, checkpointing and recovering; then come readers
+# Source of the byte numbers: sqlite.org/walformat.html, "WAL Locks", read 2026-11-22.
+
+
+def release_stopped_holder(path: Path) -> int:
+    """Let a process that was stopped while it held the lock of a file finish with it, and stop it again.
+
+    Args:
+        path: A database of SQLite, or a lock file.
+
+    Returns:
+        A process that holds the lock still; 0 if there is none, or the system does not tell.
+    """
+    for pid in _lock_holders(path):
+        if processes.state(pid) != "T" or not _has_open(pid, path):
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGCONT)
+            try:
+                limit = time.monotonic() + _RELEASE_SECONDS
+                while pid in _lock_holders(path) and time.monotonic() < limit:
+                    time.sleep(0.0005)
+            finally:
+                os.kill(pid, signal.SIGSTOP)
+    return next((pid for pid in _lock_holders(path)), 0)
+
+
+def report_lock_holder(path: Path, pid: int) -> None:
+    """Tell whoever waits for the lock whom it waits for."""
+    from kinetic._output import warn  # a client has it; this is rare
+
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:80]
+    except OSError:
+        command = "gone meanwhile"
+    warn(f"waiting for process {pid} ({command}), which is changing {path}")
+
+
+def _lock_holders(path: Path) -> Iterator[int]:
+    """Yield the other processes whose lock on a database or lock file keeps others from changing it."""
+    shm = Path(f"{path}-shm")
+    inodes = {number: name for name in (path, shm) if (number := _inode(name))}
+    has_wal = shm in inodes.values()
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        words = line.split()  # "12: POSIX  ADVISORY  WRITE 4711 08:01:131 120 120"; one that waits has "->" in it
+        if len(words) != 8 or words[1] != "POSIX":
+            continue
+        name = inodes.get(int(words[5].rpartition(":")[2]))
+        blocks = int(words[6]) in _WAL_LOCKS if name == shm else words[3] == "WRITE" or not has_wal
+        if name is not None and blocks and int(words[4]) not in {0, os.getpid()}:
+            yield int(words[4])
+
+
+def _inode(path: Path) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Say whether a process has this very file open: an inode's number alone may be that of another disk."""
+    wanted = _inode(path)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                about = os.stat(f"/proc/{pid}/fd/{name}")
+                if about.st_ino == wanted and about.st_dev == os.stat(path).st_dev:
+                    return True
+    return False
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +286,7 @@ CREATE TABLE IF NOT EXISTS soils (
 _ADDED = {"slots": "INTEGER NOT NULL DEFAULT 0", "allowed": "TEXT NOT NULL DEFAULT ''"}
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """One job as the queue knows it. ``soil`` names the kind of keeper it needs; see ``soil.py``.
 
     ``slots`` and ``allowed``, device names with commas, are the limits that its client had: a "cpu" job starts while
@@ -101,7 +318,7 @@ class Row(NamedTuple):
         return Limits(self.slots, _words(self.allowed)) if self.slots else otherwise
 
 
-class Brief(NamedTuple):
+class GroupRow(NamedTuple):
     """Of one job of a batch, what a look at thousands needs."""
 
     job_id: str
@@ -111,7 +328,7 @@ class Brief(NamedTuple):
     started: float | None
 
 
-class Keeper(NamedTuple):
+class SupervisorRow(NamedTuple):
     """One keeper as the queue knows it: starting, idle or busy."""
 
     keeper: str
@@ -129,9 +346,9 @@ class Limits(NamedTuple):
 
 
 # Columns by name, never "*": a newer kinetic may add some, and older clients and keepers still work beside it.
-_JOBS = f"SELECT {', '.join(Row._fields)} FROM jobs"  # noqa: S608 - our own words
+_JOBS = f"SELECT {', '.join(JobRow._fields)} FROM jobs"  # noqa: S608 - our own words
 _BRIEF = (
-    f"SELECT {', '.join(Brief._fields)} FROM jobs"  # noqa: S608 - our own words
+    f"SELECT {', '.join(GroupRow._fields)} FROM jobs"  # noqa: S608 - our own words
     " WHERE group_id = ? AND state IN ('queued', 'claimed', 'running')"
 )
 _WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
@@ -140,8 +357,8 @@ _QUEUED = f"{_JOBS} WHERE state = 'queued'"
 _QUEUED_BEFORE = "SELECT allowed, count(*) FROM jobs WHERE state = 'queued' AND seq < ?"
 _DEVICE_SETS = "SELECT DISTINCT allowed FROM jobs WHERE"
 _HELD = "SELECT devices FROM jobs WHERE state IN ('claimed', 'running') AND devices != ''"
-KEEPERS = f"SELECT {', '.join(Keeper._fields)} FROM keepers"  # noqa: S608 - our own words
-NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(Keeper._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
+KEEPERS = f"SELECT {', '.join(SupervisorRow._fields)} FROM keepers"  # noqa: S608 - our own words
+NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(SupervisorRow._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
 NEW_SOIL = "INSERT OR IGNORE INTO soils (soil, recipe) VALUES (?, ?)"
 
 
@@ -200,22 +417,22 @@ class Queue:
         db.execute("BEGIN IMMEDIATE")
         return db
 
-    def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[Row]:
+    def look(self, where: str = "1", values: Sequence[Any] = ()) -> list[JobRow]:
         """Return rows in the order in which they were submitted."""
-        return [Row(*row) for row in self._read(f"{_JOBS} WHERE {where} ORDER BY seq", values)]
+        return [JobRow(*row) for row in self._read(f"{_JOBS} WHERE {where} ORDER BY seq", values)]
 
-    def jobs(self, names: Sequence[str]) -> dict[str, Row]:
+    def jobs(self, names: Sequence[str]) -> dict[str, JobRow]:
         """Return the rows of some jobs."""
-        found: dict[str, Row] = {}
+        found: dict[str, JobRow] = {}
         for start in range(0, len(names), 500):  # SQLite takes a limited number of values
             part = names[start : start + 500]
             marks = ",".join("?" * len(part))
             found.update((row.job_id, row) for row in self.look(f"job_id IN ({marks})", part))
         return found
 
-    def brief(self, group: str) -> list[Brief]:
+    def brief(self, group: str) -> list[GroupRow]:
         """Return the jobs of a batch that have not ended."""
-        return [Brief(*row) for row in self._read(_BRIEF, (group,))]
+        return [GroupRow(*row) for row in self._read(_BRIEF, (group,))]
 
     def active(self, group: str, limit: int) -> list[str]:
         """Name the jobs of a batch that run, and then those that are next, at most so many."""
@@ -223,7 +440,7 @@ class Queue:
         waiting = self._read(_ACTIVE.format("= 'queued'"), (group, max(0, limit - len(running))))
         return [name for (name,) in (*running, *waiting)]
 
-    def before(self, row: Row, limits: Limits) -> int:
+    def before(self, row: JobRow, limits: Limits) -> int:
         """Count the queued jobs that start before another one: of its class, and for the same devices."""
         question = f"{_QUEUED_BEFORE} AND gpus {'> 0' if row.gpus else '= 0'} GROUP BY allowed"
         mine = set(row.limits(limits).gpus)
@@ -234,14 +451,14 @@ class Queue:
         )
 
     @again_if_repaired
-    def may_start(self, row: Row, limits: Limits) -> bool:
+    def may_start(self, row: JobRow, limits: Limits) -> bool:
         """Say whether a queued job would be given to a keeper that asked now."""
         with self.change() as db:
             return any(other.seq == row.seq for other in startable(db, limits))
 
-    def keepers(self) -> list[Keeper]:
+    def keepers(self) -> list[SupervisorRow]:
         """Return the keepers that are starting, idle or busy, as far as the rows say."""
-        return [Keeper(*row) for row in self._read(f"{KEEPERS} ORDER BY since")]
+        return [SupervisorRow(*row) for row in self._read(f"{KEEPERS} ORDER BY since")]
 
     def recipe(self, soil: str) -> dict[str, Any]:
         """Return how to start a keeper of this kind."""
@@ -262,7 +479,7 @@ class Queue:
             )
 
     @again_if_repaired
-    def claim(self, keeper: str, soil: str, limits: Limits) -> Row | None:
+    def claim(self, keeper: str, soil: str, limits: Limits) -> JobRow | None:
         """Give the oldest job that may start now to a keeper of its kind; the limits are for rows that name none."""
         with self.change() as db:
             for row in startable(db, limits):
@@ -342,14 +559,14 @@ class Queue:
             )
 
     @again_if_repaired
-    def count_a_failed_start(self, soil: str) -> list[Row]:
+    def count_a_failed_start(self, soil: str) -> list[JobRow]:
         """Remember with every waiting job of a soil that a keeper of theirs did not come up, and return those jobs."""
         with self.change() as db:
             db.execute("UPDATE jobs SET requeues = requeues + 1 WHERE soil = ? AND state = 'queued'", (soil,))
         return self.look("soil = ? AND state = 'queued'", (soil,))
 
     @again_if_repaired
-    def ask_to_stop(self, names: Sequence[str]) -> dict[str, Row]:
+    def ask_to_stop(self, names: Sequence[str]) -> dict[str, JobRow]:
         """Mark jobs as unwanted, and return those that run: one that waits is taken out at once."""
         with self.change() as db:
             db.executemany("UPDATE jobs SET stop = 1 WHERE job_id = ?", [(name,) for name in names])
@@ -399,7 +616,7 @@ class Queue:
         self.close()
         with _gate(self._path):
             if _file_of(self._path) == damaged:
-                queue_repair.set_aside(self._path)
+                set_aside(self._path)
         return True
 
     def _mine(self) -> sqlite3.Connection:
@@ -424,13 +641,13 @@ def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = 
         try:
             return do()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + store_retry.HOUR:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or clock() > begun + attempts.HOUR:
                 raise
         time.sleep(0.005)  # some locks are not waited for by SQLite itself
-        holder = queue_repair.release_stopped_holder(path)
+        holder = release_stopped_holder(path)
         if holder and not is_said and clock() > begun + _SAY_SECONDS:
             is_said = True
-            queue_repair.say(path, holder)
+            report_lock_holder(path, holder)
 
 
 _left_alone: list[sqlite3.Connection | None] = []
@@ -443,7 +660,7 @@ def _register(db: sqlite3.Connection, keeper: str, soil: str, state: str) -> Non
         db.execute(NEW_KEEPER, (keeper, soil, state, os.getpid(), time.time()))
 
 
-def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:
+def startable(db: sqlite3.Connection, limits: Limits) -> list[JobRow]:
     """Return the queued rows that may start now, oldest first, with the devices that each would get.
 
     Each row by the limits of its own client, strictly in order within its class: a small job does not overtake a large
@@ -455,23 +672,23 @@ def startable(db: sqlite3.Connection, limits: Limits) -> list[Row]:
         limits: For rows that name none.
     """
     busy = db.execute("SELECT count(*) FROM jobs WHERE state IN ('claimed', 'running') AND gpus = 0").fetchone()[0]
-    found: list[Row] = []
+    found: list[JobRow] = []
     with contextlib.closing(db.execute(f"{_QUEUED} AND gpus = 0 ORDER BY seq")) as waiting:
-        for row in map(Row._make, waiting):
+        for row in map(JobRow._make, waiting):
             if busy + len(found) >= row.limits(limits).slots:
                 break
             found.append(row)
     return sorted([*found, *_startable_on_gpus(db, limits)])
 
 
-def _startable_on_gpus(db: sqlite3.Connection, limits: Limits) -> Iterator[Row]:
+def _startable_on_gpus(db: sqlite3.Connection, limits: Limits) -> Iterator[JobRow]:
     sets = [devices for (devices,) in db.execute(f"{_DEVICE_SETS} state = 'queued' AND gpus > 0")]
     if not sets:
         return
     named = {device for devices in sets for device in _words(devices)} | set(limits.gpus)
     taken = {device for (devices,) in db.execute(_HELD) for device in _words(devices)}
     with contextlib.closing(db.execute(f"{_QUEUED} AND gpus > 0 ORDER BY seq")) as waiting:
-        for row in map(Row._make, waiting):
+        for row in map(JobRow._make, waiting):
             if named <= taken:
                 break
             allowed = row.limits(limits).gpus
@@ -496,13 +713,13 @@ def _gate(path: Path) -> Iterator[None]:
     """
     lock, begun = path.with_suffix(".lock"), time.monotonic()
     pause = 0.001
-    while (held := process_lock.take(lock)) is None:
-        if time.monotonic() > begun + store_retry.HOUR:
+    while (held := liveness.take_lock(lock)) is None:
+        if time.monotonic() > begun + attempts.HOUR:
             raise _unusable(path, f"{lock} is held by another process")
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
         if time.monotonic() > begun + _TURN_SECONDS:
-            queue_repair.release_stopped_holder(lock)
+            release_stopped_holder(lock)
     try:
         yield
     finally:
@@ -528,7 +745,7 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, tuple[int, int]]:
             db.close()
             if not _is_damage(error):
                 raise
-            queue_repair.set_aside(path)
+            set_aside(path)
             continue
         except BaseException:
             db.close()
@@ -537,13 +754,13 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, tuple[int, int]]:
             db.close()
             why = f"a newer kinetic wrote it: version {version}, this one knows {_SCHEMA}"
             raise _unusable(path, why, next="pip install --upgrade kinetic-jobs")
-        queue_repair.tell(path)
+        show_repair_note(path)
         return db, _file_of(path)
 
 
 def _made(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        for beside in queue_repair.beside(path):  # of a database that is gone: they would be taken for parts of ours
+        for beside in sqlite_files(path):  # of a database that is gone: they would be taken for parts of ours
             beside.unlink(missing_ok=True)
         # Made by us: what lies beside it takes on its rights.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folders.PRIVATE_FILE))
@@ -602,12 +819,12 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
         added = "".join(f",\n    {name} {kind}" for name, kind in _ADDED.items())
         for statement in _TABLES.replace("{added}", added).split(";"):
             db.execute(statement)
-        for row, recipe in (rebuilt := queue_repair.rows(path)):
+        for row, recipe in (rebuilt := rebuilt_rows(path)):
             db.execute(NEW_SOIL, (row["soil"], recipe))
             marks = ", ".join("?" * len(row))
             db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])  # noqa: S608
         if rebuilt:
-            queue_repair.note(path, rebuilt)
+            leave_repair_note(path, rebuilt)
         db.execute(f"PRAGMA user_version = {_SCHEMA}")
         db.execute("COMMIT")
     except BaseException:

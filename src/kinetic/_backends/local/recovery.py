@@ -10,19 +10,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from kinetic._backends.local import process_lock, task_file
-from kinetic._backends.local.queue import Keeper, Queue, Row
-from kinetic._backends.local.runtime_paths import Paths
+from kinetic._backends.local import liveness, runtime_files
+from kinetic._backends.local import queue as local_queue
+from kinetic._backends.local.queue import JobRow, Queue, SupervisorRow
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._runner import processes
 from kinetic._runner import processes as runner_processes
-from kinetic._runner.supervisor import process_group, seal_outcome, store_retry, verdicts
+from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store, put_file
-from kinetic._wire import digests, keys
+from kinetic._wire import digests, folders, inspection, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import Task
 from kinetic.errors import KineticError
@@ -43,14 +46,14 @@ def recover_dead_supervisors(paths: Paths, queue: Queue) -> None:
     names = {keeper.keeper for keeper in known}
     orphans = {row.keeper for row in queue.look("state IN ('claimed', 'running')")} - names - {None}
     own = os.environ.get(SUPERVISOR_VARIABLE, "")
-    for keeper in [*known, *(Keeper(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
+    for keeper in [*known, *(SupervisorRow(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
         if keeper.keeper == own and keeper.pid == os.getpid():
             continue
         with _one_at_a_time, contextlib.suppress(OSError):  # of one that cannot be looked at now; another look follows
             _look_at(paths, queue, keeper)
 
 
-def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
+def _look_at(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
     lock = paths.lock(keeper.keeper)
     starting = keeper.state == "starting"
     if not lock.exists():
@@ -58,9 +61,9 @@ def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
         is_young = 0 <= age < _STARTING_SECONDS  # below 0 the clock went back, and only its process tells
         if starting and (is_young or (age < _SLOW_START_SECONDS and _marked(keeper.keeper))):
             return
-        held = process_lock.take(lock)  # two observers must not settle the same job at once
+        held = liveness.take_lock(lock)  # two observers must not settle the same job at once
     else:
-        held = process_lock.take_from_the_dead(lock)
+        held = liveness.take_abandoned_lock(lock)
     if held is None:
         _continue_if_stopped(paths, queue, keeper)
         return
@@ -73,32 +76,32 @@ def _look_at(paths: Paths, queue: Queue, keeper: Keeper) -> None:
         held.release(remove=True)
 
 
-def _continue_if_stopped(paths: Paths, queue: Queue, keeper: Keeper) -> None:
+def _continue_if_stopped(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
     """Let a supervisor go on that somebody stopped (SIGSTOP), its own job perhaps, where something waits for it.
 
     Who stops one that is at work may mean it. But an end of the job that nobody notices, a wish to end it and a passed
     deadline are not to wait for that.
     """
-    if not keeper.pid or process_group.state(keeper.pid) != "T" or not _is_marked(keeper.pid, keeper.keeper):
+    if not keeper.pid or processes.state(keeper.pid) != "T" or not _is_marked(keeper.pid, keeper.keeper):
         return
     rows = queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,))
     children = runner_processes.children_of(keeper.pid)
-    waits_for_it = not children or any(process_group.state(child) == "Z" for child in children)
+    waits_for_it = not children or any(processes.state(child) == "Z" for child in children)
     if waits_for_it or any(_is_awaited(paths, row) for row in rows):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(keeper.pid, signal.SIGCONT)
 
 
-def _is_awaited(paths: Paths, row: Row) -> bool:
+def _is_awaited(paths: Paths, row: JobRow) -> bool:
     """Return whether a job must be ended now."""
     if row.stop:
         return True
-    page = task_file.read_task(paths, row.job_id)
+    page = runtime_files.read_task(paths, row.job_id)
     limit = page.deadline if page is not None else None
     return limit is not None and row.started is not None and time.time() > row.started + limit
 
 
-def _settle_all(paths: Paths, queue: Queue, keeper: Keeper) -> None:
+def _settle_all(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
     said = verdicts.last_lines(paths.keeper_log(keeper.keeper))
     if keeper.state == "starting":
         give_up_on_template(paths, queue, keeper.soil, said)
@@ -125,7 +128,7 @@ def give_up_on_template(paths: Paths, queue: Queue, soil: str, said: str) -> Non
             settle(paths, queue, row, said, why="the process that carries out jobs does not start")
 
 
-def has_begun(paths: Paths, row: Row) -> bool:
+def has_begun(paths: Paths, row: JobRow) -> bool:
     """Say whether the function of a job may have begun; after a restart of the machine, "running" means so."""
     if row.state == "claimed":
         return False
@@ -133,7 +136,7 @@ def has_begun(paths: Paths, row: Row) -> bool:
     return restarted or paths.files(row.job_id, row.attempt).began.exists()
 
 
-def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "") -> None:
+def settle(paths: Paths, queue: Queue, row: JobRow, said: str = "", *, why: str = "") -> None:
     """Give a job that nobody keeps its verdict: the result if it was complete, otherwise why it was lost.
 
     Args:
@@ -146,45 +149,47 @@ def settle(paths: Paths, queue: Queue, row: Row, said: str = "", *, why: str = "
     try:
         _settle(paths, queue, row, said, why)
     except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: let the row tell it
-        if isinstance(error, store_retry.PASSES) and is_finished(paths, row):  # the value is here: whoever looks next
-            queue.note(row.job_id, store_retry.waits_for(error))
+        if isinstance(error, attempts.TRANSIENT_ERRORS) and is_finished(
+            paths, row
+        ):  # the value is here: whoever looks next
+            queue.note(row.job_id, attempts.waiting_message(error))
             return
         what = why or f"the process that kept this job was killed, and its verdict could not be written: {error}"
         queue.end(row.job_id, _with_last_words(what, said))
 
 
-def is_finished(paths: Paths, row: Row) -> bool:
+def is_finished(paths: Paths, row: JobRow) -> bool:
     """Say whether a job has come to its end, and only its verdict is not in the store."""
     with contextlib.suppress(KineticError, OSError):
-        page = task_file.read_task(paths, row.job_id)
-        tasks = task_file.tasks_of(paths, page, row.attempt) if page is not None else ()
+        page = runtime_files.read_task(paths, row.job_id)
+        tasks = runtime_files.tasks_of(paths, page, row.attempt) if page is not None else ()
         ending = verdicts.Ending(status=None, phase="")
-        return any(verdicts.last_word(task, ending) is not None for task in tasks)
+        return any(verdicts.final_report(task, ending) is not None for task in tasks)
     return False
 
 
-def hand_over(paths: Paths, queue: Queue, rows: Sequence[Row]) -> None:
+def hand_over(paths: Paths, queue: Queue, rows: Sequence[JobRow]) -> None:
     """Ask the keepers of finished jobs that wait for credentials to leave them to this client, whose own are good."""
     for row in rows:
-        if row.state != "running" or not row.verdict.startswith(store_retry.FINISHED) or row.stop:
+        if row.state != "running" or not row.verdict.startswith(attempts.FINISHED) or row.stop:
             continue
         with contextlib.suppress(KineticError, OSError):
-            page = task_file.read_task(paths, row.job_id)
+            page = runtime_files.read_task(paths, row.job_id)
             if page is None:
                 continue
             open_store(page.store_url).size(keys.result(row.job_id))  # refused: no better than the keeper's
             pid = next((keeper.pid for keeper in queue.keepers() if keeper.keeper == row.keeper), 0)
-            if pid and process_lock.is_held(paths.lock(str(row.keeper))):
+            if pid and liveness.is_locked(paths.lock(str(row.keeper))):
                 os.kill(pid, signal.SIGTERM)
 
 
-def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
-    page = task_file.read_task(paths, row.job_id)
+def _settle(paths: Paths, queue: Queue, row: JobRow, said: str, why: str) -> None:
+    page = runtime_files.read_task(paths, row.job_id)
     if page is None:
         queue.end(row.job_id, NO_PAGE)
         return
     store = open_store(page.store_url)
-    tasks = task_file.tasks_of(paths, page, row.attempt)
+    tasks = runtime_files.tasks_of(paths, page, row.attempt)
     status = "ended"
     if store.size(keys.result(row.job_id)) is None:
         ending = verdicts.Ending(status=None, phase="execute" if has_begun(paths, row) else "order")
@@ -195,8 +200,8 @@ def _settle(paths: Paths, queue: Queue, row: Row, said: str, why: str) -> None:
             verdict = replace(verdict, error={**verdict.error, "message": _with_last_words(what, said)})
         verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
         step("observer:judged")
-        key = task_file.read_key(paths, row.job_id)
-        seal_outcome.seal(store, verdict, key, body=task.body, mark=page.mark)
+        key = runtime_files.read_key(paths, row.job_id)
+        attempts.seal_outcome(store, verdict, key, body=task.body, mark=page.mark)
         status = verdict.status
     step("observer:sealed")
     finish(paths, queue, store, tasks, status)
@@ -221,8 +226,8 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
     drop_data(paths, job_id)  # now that nobody waits for it
     key = None
     with contextlib.suppress(OSError, KineticError):
-        key = task_file.read_key(paths, job_id)
-    task_file.remove_task(paths, job_id)  # before anything is asked of a store that may be out of reach
+        key = runtime_files.read_key(paths, job_id)
+    runtime_files.remove_task(paths, job_id)  # before anything is asked of a store that may be out of reach
     if not is_known:
         abandon(paths, store, job_id)
     elif key is not None and was_removed(store, job_id, contextlib.nullcontext(key)):
@@ -249,7 +254,7 @@ def tidy(paths: Paths, job_id: str, page: Task | None = None) -> None:
     with contextlib.suppress(OSError):
         for entry in os.scandir(paths.job(job_id)):
             is_empty_log = entry.name.startswith("log-") and entry.is_file() and entry.stat().st_size == 0
-            if entry.name == paths.pulse(job_id).name or entry.name.endswith(".stacks") or is_empty_log:
+            if entry.name == paths.completion_pipe(job_id).name or entry.name.endswith(".stacks") or is_empty_log:
                 os.unlink(entry)
         os.rmdir(paths.job(job_id))  # not of a job that failed: its working folder is kept for a day
 
@@ -261,12 +266,12 @@ def abandon(paths: Paths, store: Store, job_id: str) -> None:
     remove_job(paths, job_id)
 
 
-def clear_attempt(paths: Paths, row: Row) -> None:
+def clear_attempt(paths: Paths, row: JobRow) -> None:
     """Remove what an attempt that came to nothing wrote, before another one takes its place."""
     with contextlib.suppress(KineticError, OSError):
-        page = task_file.read_task(paths, row.job_id)
+        page = runtime_files.read_task(paths, row.job_id)
         if page is not None:
-            clear_scratch(task_file.tasks_of(paths, page, row.attempt))
+            clear_scratch(runtime_files.tasks_of(paths, page, row.attempt))
 
 
 def clear_scratch(tasks: Sequence[Task]) -> None:
@@ -378,3 +383,160 @@ def remove_folder(folder: Path) -> None:
     import shutil  # 3 ms, for archives that nobody here makes; by now the job has ended
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+History = Callable[[Store, str], Mapping[str, Any] | None]
+HOUR = 3600.0
+DAY = 24 * HOUR
+MONTH = 30 * DAY
+
+
+def sweep(
+    paths: Paths, queue: Queue, scratch: Path | None, history: History | None = None, *, now: float | None = None
+) -> None:
+    """Sweep if nobody did so within the last hour.
+
+    Args:
+        paths: The host-local state.
+        queue: The rows, which say what is still needed.
+        scratch: The store's folder for files being written, if it has one.
+        history: Gives the page of a removed job, once it is verified; None removes nothing by what a page says.
+        now: Unix time; the current time by default.
+    """
+    now = time.time() if now is None else now
+    if not _is_due(paths.runtime / "swept", now):
+        return
+    store = open_store(f"file://{scratch.parent}") if scratch is not None else None
+    if store is not None:
+        _finish_removals(paths, queue, store, history or _nothing)
+        _drop_half_submitted(paths, store, now)
+        _drop_groups(paths, store, now)
+    rows = {row.job_id: row for row in queue.look()}
+    for folder in _listed(paths.jobs):
+        row = rows.get(folder.name)
+        if row is None and _age(folder, now) > DAY and not liveness.is_locked(paths.submitting(folder.name)):
+            remove_job(paths, folder.name)
+        elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
+            runtime_files.remove_task(paths, folder.name)  # its keeper died before it could
+            drop_data(paths, folder.name)
+            for work in folder.glob("work-*"):
+                remove_folder(work)
+            tidy(paths, folder.name)
+    _sweep_keepers(paths, queue, now)
+    if scratch is not None:
+        _sweep_scratch(scratch, rows, now)
+    _sweep_runners(paths, queue, now)
+    if paths.data_cache.is_dir():
+        from kinetic._runner.data import file_cache  # only where jobs have read data
+
+        file_cache.sweep(paths.data_cache, now=now)
+
+
+def _sweep_keepers(paths: Paths, queue: Queue, now: float) -> None:
+    """Remove what is left of keepers and queues that are gone."""
+    keepers = {keeper.keeper for keeper in queue.keepers()}
+    for file in _listed(paths.keepers):
+        if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
+            file.unlink(missing_ok=True)
+    for file in paths.runtime.glob(f"{paths.queue.name}.{local_queue.DAMAGED}-*"):
+        if _age(file, now) > MONTH:
+            file.unlink(missing_ok=True)
+
+
+def _sweep_scratch(scratch: Path, rows: Mapping[str, JobRow], now: float) -> None:
+    """Remove what was half written into a store; not behind a link that somebody put in its place."""
+    for key, about in folders.walk(scratch.parent, f"{scratch.name}/"):
+        name = folders.name_of(key)
+        row = rows.get(name.partition(".")[0])
+        if now - about.st_mtime > DAY and (row is None or row.ended is not None):
+            with contextlib.suppress(FileNotFoundError), folders.opened_parent(scratch.parent, key) as folder:
+                os.unlink(name, dir_fd=folder)
+
+
+def _kept_seconds(folder: Path) -> float:
+    """Return how long what an ended job leaves is kept; a session in the debugger ends with its job, so none is cut."""
+    return inspection.EXPIRES_SECONDS if next(folder.glob("*.debug"), None) is not None else DAY
+
+
+def _nothing(store: Store, job_id: str) -> None:
+    """Know of no removed job."""
+
+
+def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History) -> None:
+    """Complete what a remover that was killed had begun: its tombstone says what was to go."""
+    ended = {row.job_id for row in queue.look("state = 'ended'")}
+    names = ended | set(store.folders("")) - keys.RESERVED
+    for name in names:
+        page = history(store, name) if store.size(keys.history(name)) is not None else None
+        if page is None:
+            continue
+        if name in ended:
+            queue.forget([name])
+            remove_job(paths, name)
+        with contextlib.suppress(KineticError):
+            if page.get("artifacts_removed"):
+                store.delete(keys.job(name))
+
+
+def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
+    """Delete what a killed submission left: without a record nobody can find it, and so old, nobody works on it."""
+    for name in set(store.folders("")) - keys.RESERVED:
+        if store.size(keys.record(name)) is None and not liveness.is_locked(paths.submitting(name)):
+            newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
+            if now - newest > DAY and store.size(keys.result(name)) is None:
+                store.delete(keys.job(name))
+
+
+def _drop_groups(paths: Paths, store: Store, now: float) -> None:
+    """Delete what is left of batches that nobody can find, and what was kept here for batches that are gone."""
+    for name in list(store.folders(keys.GROUPS)):
+        if store.size(keys.group_manifest(name)) is None:
+            newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
+            if now - newest > DAY:
+                store.delete(keys.group(name))
+    for file in _listed(paths.groups):
+        if file.suffix == ".lock":
+            useless = _age(file, now) > DAY and not liveness.is_locked(file)
+        else:
+            useless = _age(file, now) > MONTH and store.size(keys.group_manifest(file.stem)) is None
+        if useless:
+            file.unlink(missing_ok=True)
+
+
+def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
+    with queue.change() as db:
+        needed = db.execute(
+            "SELECT recipe FROM soils WHERE soil IN (SELECT soil FROM jobs WHERE state != 'ended')"
+            " OR soil IN (SELECT soil FROM keepers)"
+        ).fetchall()
+    from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
+
+    old = [folder for folder in _listed(paths.runners) if _age(folder, now) > MONTH]
+    for folder in [*old, *isolated_environment.stale(paths.environments, now)]:
+        if not any(folder.name in recipe for (recipe,) in needed):
+            remove_folder(folder)
+
+
+def _is_due(mark: Path, now: float) -> bool:
+    """Say whether the last sweep is an hour ago, and if so, mark that one begins now."""
+    with contextlib.suppress(OSError):
+        if 0 <= now - mark.stat().st_mtime < HOUR:
+            return False
+    try:
+        mark.touch(0o600)
+        os.utime(mark, (now, now))
+    except OSError:
+        return False
+    return True
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from list(folder.iterdir())
+
+
+def _age(path: Path, now: float) -> float:
+    try:
+        return now - path.lstat().st_mtime
+    except OSError:
+        return 0.0

@@ -18,27 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from kinetic._backends.local import (
-    completion_pipe,
-    process_lock,
-    process_template,
-    queue_repair,
-    recovery,
-    scheduler,
-    task_file,
-)
-from kinetic._backends.local.queue import Limits, Queue, Row
-from kinetic._backends.local.runtime_paths import Paths
-from kinetic._runner.supervisor import attempts, process_group, store_retry, workers
+from kinetic._backends.local import liveness, queue, recovery, runtime_files, scheduler
+from kinetic._backends.local.queue import JobRow, Limits, Queue
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._runner import processes
+from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.opening import CREDENTIAL_VARIABLES
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, keys, seal
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire import digests, distribution, documents, keys
 from kinetic._wire.failpoints import step
-from kinetic._wire.outcome import Outcome
+from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
 from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachableError
 
@@ -47,28 +39,28 @@ T = TypeVar("T")
 _IDLE_SECONDS = 60.0
 
 
-class Keeper:
+class SupervisorProcess:
     """One keeper's process."""
 
     def __init__(self, name: str, soil: str, runtime: Path, limits: Limits, runner: str) -> None:
         self.name, self.soil, self.limits, self.runner = name, soil, limits, runner
         self.paths = Paths(runtime)
-        held = process_lock.take(self.paths.lock(name))
+        held = liveness.take_lock(self.paths.lock(name))
         if held is None:
             raise SystemExit(f"keeper {name} runs already")
         self.life = held
         step("keeper:alive")
-        completion_pipe.make(self.paths.wake(name))
+        liveness.make_pipe(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
-        self.title = process_group.Title(self.supervisor.libc)
+        self.title = processes.ProcessTitle(self.supervisor.libc)
         self.queue = Queue(self.paths.queue)
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
 
     def run(self) -> None:
         """Keep jobs until there are none for a minute."""
-        process_template.become(self.queue.recipe(self.soil))
+        scheduler.apply_template(self.queue.recipe(self.soil))
         self.queue.register(self.name, self.soil)
         step("keeper:registered")
         while not self.ending:
@@ -82,14 +74,14 @@ class Keeper:
                 return
         self._leave()
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: JobRow) -> None:
         """Carry out a job; whatever goes wrong here becomes its verdict, so that no job ends keeper after keeper.
 
         What only goes wrong with the queue ends this keeper instead: no worker of it runs then, its lock is free, and
         whoever looks next finishes the job from what is in the store.
         """
         try:
-            task = task_file.read_task(self.paths, row.job_id)
+            task = runtime_files.read_task(self.paths, row.job_id)
             if task is None:
                 self.queue.end(row.job_id, recovery.NO_PAGE)
             else:
@@ -108,7 +100,7 @@ class Keeper:
         now = self.queue.jobs([job_id]).get(job_id)  # it knows the attempt
         if now is None or now.state == "ended":  # it was removed; or its verdict is there, and what is left is swept
             return
-        is_away = isinstance(error, store_retry.PASSES)
+        is_away = isinstance(error, attempts.TRANSIENT_ERRORS)
         if is_away and now.stop:
             self.queue.end(job_id, f"it was stopped while its store was out of reach: {_in_words(error)}")
             recovery.clear_attempt(self.paths, now)
@@ -124,10 +116,10 @@ class Keeper:
         Meanwhile this keeper adopts no orphans: a keeper that detaches itself would become its child, and be ended as
         a left-over of its next job.
         """
-        process_group.adopt_orphans(self.supervisor.libc, on=False)
+        processes.adopt_orphans(self.supervisor.libc, on=False)
         with contextlib.suppress(KineticError, OSError):
             scheduler.advance(self.paths, self.queue, self.limits, collect=True)
-        process_group.adopt_orphans(self.supervisor.libc)
+        processes.adopt_orphans(self.supervisor.libc)
 
     def _wait(self) -> bool:
         poll = select.poll()
@@ -153,7 +145,7 @@ class Keeper:
     def _on_term(self, *_: object) -> None:
         """Pass the end on to the worker: the machine or somebody wants this keeper gone."""
         self.ending = True
-        completion_pipe.wake(self.paths.wake(self.name))
+        liveness.wake(self.paths.wake(self.name))
 
 
 class QueueSource:
@@ -169,31 +161,31 @@ class QueueSource:
     witness = "keeper"
     elsewhere: Callable[[], bool] | None = None  # all hosts of a slice are processes of this keeper
 
-    def __init__(self, keeper: Keeper, row: Row, task: Task) -> None:
+    def __init__(self, keeper: SupervisorProcess, row: JobRow, task: Task) -> None:
         self._keeper, self._row, self.task, self.wake = keeper, row, task, keeper.wake
         self._paths, self._queue = keeper.paths, keeper.queue
-        self._is_cloud = process_template.is_cloud(task.store_url)
-        self.passes: tuple[type[Exception], ...] = store_retry.PASSES if self._is_cloud else ()
-        self._heart: completion_pipe.CompletionWriter | None = None
+        self._is_cloud = scheduler.is_cloud(task.store_url)
+        self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
+        self._heart: liveness.CompletionWriter | None = None
 
     @property
     def is_retried(self) -> bool:
         """Whether a failure may be followed by another attempt; see ``Source``."""
         return not self._keeper.ending
 
-    def lend_key(self) -> AbstractContextManager[bytes]:
+    def temporary_key(self) -> AbstractContextManager[bytes]:
         """Lend the job's key; see ``Source``."""
-        return seal.borrowed(self._paths.key(self.task.job_id))
+        return documents.temporary_key(self._paths.key(self.task.job_id))
 
     def key(self) -> bytes:
         """Return the job's key; see ``Source``."""
-        return task_file.read_key(self._paths, self.task.job_id)
+        return runtime_files.read_key(self._paths, self.task.job_id)
 
     def reach(self, do: Callable[[], T]) -> T:
         """Do something with the store; one in a cloud is waited for while it is out of reach."""
         if not self._is_cloud:
             return do()
-        return store_retry.keep_trying(
+        return attempts.keep_trying(
             do,
             StoreUnreachableError,
             wait=self.wait,
@@ -222,7 +214,7 @@ class QueueSource:
     def begin(self, note: AttemptNote) -> Sequence[Task]:
         """Write down that the job runs; see ``Source``."""
         job_id, keeper = self.task.job_id, self._keeper
-        queue_repair.hold(self._paths, keeper.name, job_id, note.attempt, self._row.devices)
+        queue.note_held_job(self._paths, keeper.name, job_id, note.attempt, self._row.devices)
         if not self._queue.running(job_id, keeper.name, note.attempt):
             now = self._queue.jobs([job_id]).get(job_id)
             if now is None:  # removed
@@ -234,13 +226,13 @@ class QueueSource:
         marks = {recovery.SUPERVISOR_VARIABLE: keeper.name, "KINETIC_ATTEMPT": str(note.attempt)}
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
-        self._heart = completion_pipe.CompletionWriter(self._paths.pulse(job_id))
+        self._heart = liveness.CompletionWriter(self._paths.completion_pipe(job_id))
         self._queue.close()  # until it is used next: SQLite's connections must not cross a fork
-        return task_file.tasks_of(
+        return runtime_files.tasks_of(
             self._paths, self.task, note.attempt, runner=keeper.runner, more=marks, coordinator=meet
         )
 
-    def forked(self, hosts: Sequence[workers.WatchedWorker]) -> None:
+    def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
         """Tell that the job runs; see ``Source``."""
         self._keeper.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
         if self._heart is not None:
@@ -252,7 +244,7 @@ class QueueSource:
         with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
             row = self._queue.jobs([job_id]).get(job_id)
             asked = ending or row is None or bool(row.stop) or self.store.size(keys.result(job_id)) is not None
-            return asked or attempts.was_removed(self.store, job_id, self.lend_key())
+            return asked or attempts.was_removed(self.store, job_id, self.temporary_key())
         return ending
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
@@ -308,7 +300,7 @@ class QueueSource:
 
     def patience_seconds(self, verdict: Outcome) -> float:  # noqa: ARG002 - the value is on the disk of this machine
         """Return how long a verdict waits for its store; see ``Source``."""
-        return store_retry.HOUR
+        return attempts.HOUR
 
     def let_go(self) -> None:
         """Tell everybody who waits to look; see ``Source``."""
@@ -366,8 +358,8 @@ def main(words: list[str]) -> None:
     os.chdir("/")
     try:
         limits = Limits(int(slots), tuple(filter(None, gpus.split(","))))
-        keeper = Keeper(name, soil, Path(runtime), limits, runner)
-        workers.load_ahead()
+        keeper = SupervisorProcess(name, soil, Path(runtime), limits, runner)
+        supervise.preload()
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kinetic._runner.data import job_messages
+from kinetic._runner.data import file_cache
 from kinetic._stores.parallel import in_parallel, parallelism
 from kinetic._wire import folders, keys
-from kinetic._wire.manifest import ManifestFile, Part, file_digest
+from kinetic._wire.trees import ManifestFile, Part, file_digest
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def copy_file(source: str, target: str, *, way: Way, executable: bool) -> None:
 
 def copy_range(reading: int, writing: int, length: int, *, start: int, at: int) -> bool:
     """Copy bytes inside the kernel, which shares blocks where it can; False when it cannot do it at all."""
-    if not hasattr(os, "copy_file_range") or job_messages.is_portable():
+    if not hasattr(os, "copy_file_range") or file_cache.is_portable():
         return False
     done = 0
     while done < length:
         try:
             count = os.copy_file_range(reading, writing, length - done, start + done, at + done)
         except OSError as error:
-            if error.errno in job_messages.FULL:
+            if error.errno in file_cache.DISK_FULL:
                 raise
             return False
         if not count:
@@ -106,14 +106,14 @@ def _reflink(reading: int, writing: int) -> bool:
     try:
         fcntl.ioctl(writing, _FICLONE, reading)
     except OSError as error:
-        if error.errno in job_messages.FULL:
+        if error.errno in file_cache.DISK_FULL:
             raise
         return False
     return True
 
 
 def _can_reflink(kept: Path, own: Path) -> bool:
-    if sys.platform != "linux" or job_messages.is_portable():
+    if sys.platform != "linux" or file_cache.is_portable():
         return False
     name = f".reflink-{os.getpid():x}-{os.urandom(4).hex()}"
     paths = [folder / name for folder in (kept, own)]
@@ -160,7 +160,7 @@ class Destination(NamedTuple):
     parts: Path
 
 
-def fetch_files(store: Store, files: Sequence[ManifestFile], shelf: Destination) -> None:
+def fetch_files(store: Store, files: Sequence[ManifestFile], destination: Destination) -> None:
     """Fetch files and put them in their places, each verified.
 
     Raises:
@@ -178,10 +178,10 @@ def fetch_files(store: Store, files: Sequence[ManifestFile], shelf: Destination)
     biggest = max(
         [_span(each)[1] for each in packs.values()] + [part.length for each in large for part in each.parts] + [1]
     )
-    growing = [_PartialFile(file, shelf) for file in large]
+    growing = [_PartialFile(file, destination) for file in large]
     many = max(1, min(parallelism(store), _MEMORY // biggest))
     try:
-        for _ in in_parallel(store, _tasks(store, packs, growing, shelf), limit=many):
+        for _ in in_parallel(store, _tasks(store, packs, growing, destination), limit=many):
             pass
     except Exception as error:  # nothing runs any more
         for each in growing:
@@ -196,13 +196,13 @@ def fetch_files(store: Store, files: Sequence[ManifestFile], shelf: Destination)
 
 
 def _tasks(
-    store: Store, packs: dict[str, list[ManifestFile]], large: Sequence[_PartialFile], shelf: Destination
+    store: Store, packs: dict[str, list[ManifestFile]], large: Sequence[_PartialFile], destination: Destination
 ) -> Iterator[Callable[[], object]]:
     for blob, files in packs.items():
-        yield functools.partial(_unpack, store, blob, files, shelf)
+        yield functools.partial(_unpack, store, blob, files, destination)
     for growing in large:
         if not growing.file.parts:
-            yield functools.partial(_place, growing.file, b"", shelf)
+            yield functools.partial(_place, growing.file, b"", destination)
         at = 0
         for part in growing.file.parts:
             yield functools.partial(growing.add, store, part, at)
@@ -215,31 +215,31 @@ def _span(files: Sequence[ManifestFile]) -> tuple[int, int]:
     return start, max(file.parts[0].offset + file.size for file in files) - start
 
 
-def _unpack(store: Store, blob: str, files: Sequence[ManifestFile], shelf: Destination) -> None:
+def _unpack(store: Store, blob: str, files: Sequence[ManifestFile], destination: Destination) -> None:
     start, length = _span(files)
     data = memoryview(store.get(keys.data_blob(blob), start=start, length=length))
     for file in files:
         offset = file.parts[0].offset - start
-        _place(file, data[offset : offset + file.size], shelf)
+        _place(file, data[offset : offset + file.size], destination)
 
 
-def _place(file: ManifestFile, data: bytes | memoryview, shelf: Destination) -> None:
+def _place(file: ManifestFile, data: bytes | memoryview, destination: Destination) -> None:
     digest = file_digest(file.path)
     digest.update(data)
     if digest.hexdigest() != file.digest:
         raise _not_right(file)
-    part = shelf.parts / f"{file.digest}-{os.getpid():x}-{os.urandom(4).hex()}"  # small: nothing to go on with
+    part = destination.parts / f"{file.digest}-{os.getpid():x}-{os.urandom(4).hex()}"  # small: nothing to go on with
     try:
         with open(part, "xb", buffering=0, opener=folders.opener) as writing:
             write_at(writing.fileno(), data, 0)
-            os.fchmod(writing.fileno(), shelf.mode(file))
-        part.replace(shelf.path(file))
+            os.fchmod(writing.fileno(), destination.mode(file))
+        part.replace(destination.path(file))
     finally:
         part.unlink(missing_ok=True)
 
 
-def _part(file: ManifestFile, shelf: Destination) -> Path:
-    return shelf.parts / f"{file.digest}{'x' * file.executable}"
+def _part(file: ManifestFile, destination: Destination) -> Path:
+    return destination.parts / f"{file.digest}{'x' * file.executable}"
 
 
 def _not_right(file: ManifestFile) -> IntegrityError:
@@ -253,8 +253,8 @@ def _not_right(file: ManifestFile) -> IntegrityError:
 class _PartialFile:
     """A large file whose chunks arrive in any order, on several threads."""
 
-    def __init__(self, file: ManifestFile, shelf: Destination) -> None:
-        self.file, self._shelf = file, shelf
+    def __init__(self, file: ManifestFile, destination: Destination) -> None:
+        self.file, self._shelf = file, destination
         self._left = len(file.parts)
         self._lock = threading.Lock()  # guards the next two, and _left
         self._descriptor = -1

@@ -10,6 +10,7 @@ Anything else is loaded anew for each job.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -17,16 +18,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
-from kinetic._runner.data import download_data, job_messages, shipped_data
+from kinetic._runner.data import download_data, file_cache, shipped_data
 from kinetic._runner.data.file_cache import Cache, mode_of
 from kinetic._wire import digests
-from kinetic._wire.manifest import Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.order import DataRef
 from kinetic._wire.task import DATA
+from kinetic._wire.trees import Manifest, ManifestFile, Part, file_digest
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -35,7 +38,7 @@ _CODE = """
 import json, sys
 task = json.loads(sys.argv[1])
 sys.path[:] = task["search"]
-from kinetic._runner.data.hugging_face_process import main
+from kinetic._runner.data.hugging_face import main
 main(task)
 """
 _KNOWN = {"split", "config_name", "revision"}
@@ -65,7 +68,7 @@ def _no_data_set(uri: str, why: str) -> OptionError:
     )
 
 
-def bring(ref: DataRef, path: Path, cache: Cache, home: Path, workspace: Path | None) -> None:
+def fetch_data_set(ref: DataRef, path: Path, cache: Cache, home: Path, workspace: Path | None) -> None:
     """Load a data set and save it at a path of this job's own.
 
     Args:
@@ -77,7 +80,7 @@ def bring(ref: DataRef, path: Path, cache: Cache, home: Path, workspace: Path | 
     """
     wanted = options(ref.uri)
     if ref.trust:
-        job_messages.say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
+        file_cache.say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
     if not _COMMIT.fullmatch(wanted.get("revision", "")) or wanted["path"].startswith("/"):
         with _loaded(ref, wanted, home, workspace) as saved:
             _move(saved, path)
@@ -104,7 +107,7 @@ def _bring_pinned(
         except _DamagedError:
             if not again:
                 raise
-            job_messages.say(f"what this machine keeps of {ref.uri} is damaged; loading it again")
+            file_cache.say(f"what this machine keeps of {ref.uri} is damaged; loading it again")
             cache.pin(pin, "")
 
 
@@ -125,7 +128,7 @@ def _move(saved: Path, path: Path) -> None:
 
 def _keep(saved: Path, cache: Cache) -> tuple[str, Manifest]:
     """Take the files of a folder into the cache, and describe them."""
-    shelf = shipped_data.destination_of(cache)
+    destination = shipped_data.destination_of(cache)
     files, empty = [], []
     for folder, folders, names in os.walk(saved):
         inside = os.path.relpath(folder, saved)
@@ -135,7 +138,7 @@ def _keep(saved: Path, cache: Cache) -> tuple[str, Manifest]:
         for name in sorted(names):
             files.append(file := _describe(saved, f"{prefix}{name}"))
             os.chmod(saved / file.path, mode_of(file))
-            (saved / file.path).replace(shelf.path(file))
+            (saved / file.path).replace(destination.path(file))
     content = digests.of_bytes(b"".join(bytes.fromhex(file.digest) for file in files))
     manifest = Manifest(content, is_dir=True, files=tuple(files), folders=tuple(empty))
     page = manifest.to_bytes()
@@ -202,3 +205,37 @@ def _raise(ref: DataRef, said: dict[str, str]) -> None:
 
 def _is_below(entry: str, workspace: Path | None) -> bool:
     return workspace is not None and Path(entry).is_relative_to(workspace)
+
+
+_MISSING = frozenset({"DatasetNotFoundError", "DataFilesNotFoundError", "FileNotFoundError", "EmptyDatasetError"})
+
+
+def main(task: dict[str, Any]) -> None:
+    """Load, save, and leave an answer if that failed."""
+    try:
+        datasets: Any = importlib.import_module("datasets")  # the user's; no dependency of ours
+    except ImportError as error:
+        _answer(task, "absent", error)
+    try:
+        named = {name: task[name] for name in ("split", "revision") if name in task}
+        trusted = {"trust_remote_code": True} if task["trust"] else {}
+        loaded = datasets.load_dataset(
+            task["path"], task.get("config_name"), cache_dir=task["cache"], **named, **trusted
+        )
+        loaded.save_to_disk(task["target"])
+    except Exception as error:  # noqa: BLE001 - whatever the library raises is told to the job
+        if _is_missing(error):
+            _answer(task, "missing", error)
+        traceback.print_exc()
+        _answer(task, "failed", error)
+
+
+def _is_missing(error: Exception) -> bool:
+    unknown = isinstance(error, ValueError) and ("Unknown split" in str(error) or "not found" in str(error))
+    return unknown or any(kind.__name__ in _MISSING for kind in type(error).__mro__)
+
+
+def _answer(task: dict[str, Any], kind: str, error: BaseException) -> None:
+    text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    Path(task["answer"]).write_text(json.dumps({"kind": kind, "text": text}))
+    sys.exit(1)

@@ -15,19 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._runner.data import download_data, mount_links
+from kinetic._runner.data import download_data, mounted_data
 from kinetic._runner.data.file_cache import Cache, Stamp, mode_of, stamp_of, verify_kept
 from kinetic._stores import Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import keys
-from kinetic._wire.manifest import Manifest, ManifestFile
 from kinetic._wire.order import DataRef
+from kinetic._wire.trees import Manifest, ManifestFile
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
 LINKED_PAGE = "linked"  # in a job's folder: the manifests whose files it has links to
 
 
-def bring_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
+def fetch_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
     """Materialise shipped data at a path of this job's own.
 
     Args:
@@ -157,12 +157,12 @@ def _straight(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
     make_folders(manifest, path)
     mask = os.umask(0)
     os.umask(mask)
-    shelf = download_data.Destination(
+    destination = download_data.Destination(
         lambda file: place_of(manifest, file, path),
         lambda file: (0o777 if file.executable else 0o666) & ~mask,
         parts,
     )
-    download_data.fetch_files(store, manifest.files, shelf)
+    download_data.fetch_files(store, manifest.files, destination)
 
 
 def _is_beside(store: Store, home: Path) -> bool:
@@ -201,7 +201,7 @@ def release(folder: Path, cache: Path) -> None:
     with contextlib.suppress(OSError):
         if not folder.is_dir():
             return
-        mount_links.remove(folder, cache)
+        mounted_data.remove_links(folder, cache)
         with contextlib.ExitStack() as locked:
             names = _linked(folder)
             kept = Cache(cache) if names else None

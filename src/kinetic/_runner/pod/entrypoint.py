@@ -14,22 +14,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kinetic._runner.pod import container, install, node_pressure
+from kinetic._runner.pod import container, install
 from kinetic._runner.pod.container import HostInPod
-from kinetic._runner.pod.container_output import finish, say, through, write_termination_message
-from kinetic._runner.pod.log_pump import LogPump, LogSegments, LogSpool
+from kinetic._runner.pod.log_pump import (
+    LogPump,
+    LogSegments,
+    LogSpool,
+    drain_output,
+    say,
+    set_output,
+    write_termination_message,
+)
 from kinetic._runner.pod.poller import Poller, run_on_thread
 from kinetic._runner.pod.rendezvous import Peers
-from kinetic._runner.supervisor import attempts, seal_outcome, store_retry, verdicts, workers
-from kinetic._runner.supervisor.store_retry import FOREVER
-from kinetic._runner.supervisor.supervise import DECIDED, Decision, Supervisor, patiently
+from kinetic._runner.supervisor import attempts, supervise, verdicts
+from kinetic._runner.supervisor.attempts import FOREVER
+from kinetic._runner.supervisor.supervise import DECIDED, Decision, Supervisor, store_patiently
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import attempt as notes
-from kinetic._wire import digests, distribution, inspection, keys, pod_log_format
-from kinetic._wire.attempt import AttemptNote
-from kinetic._wire.outcome import FAILED, Outcome
+from kinetic._wire import digests, distribution, inspection, keys, outcomes, pod_log_format
+from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, ORDER, TERMINATION_LOG, Task
 from kinetic.errors import (
     CredentialsError,
@@ -42,7 +47,7 @@ from kinetic.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinetic._runner.pod.notifier import Notifier
+    from kinetic._runner.pod.rendezvous import Notifier
 
 
 T = TypeVar("T")
@@ -68,7 +73,7 @@ class PodSource:
 
     Attributes:
         code: The exit code that this process leaves with.
-        told_to_end: Whether the cluster wants the pod to go.
+        end_requested: Whether the cluster wants the pod to go.
         is_settled: Whether somebody else's verdict was seen.
         peers: The other hosts of a slice.
     """
@@ -83,13 +88,13 @@ class PodSource:
         self.task, self.place, self.environ = task, place, environ
         self.settings = container.settings_of(task)
         self.code = INFRASTRUCTURE_EXIT
-        self.told_to_end = False
+        self.end_requested = False
         self.is_settled = False
         self._watching = False
         self._lingers_since: float | None = None
-        self._always_short_of = node_pressure.of_this_machine(place.base)
+        self._always_short_of = container.shortages(place.base)
         self._notifier: Notifier | None = None
-        self._printing: LogPump | None = None
+        self._log_pump: LogPump | None = None
         self._key = b""
         self._said = self._lacking = self._log_trouble = ""
         self._taken_away = 0
@@ -102,31 +107,31 @@ class PodSource:
         signal.signal(signal.SIGTERM, self._on_term)
         task, host = self.task, self.place.host
         say(f"job {task.job_id}" + (f", host {host} of {task.hosts}" if task.hosts > 1 else ""))
-        if found := distribution.stranger(map(sysconfig.get_path, ("purelib", "platlib"))):
+        if found := distribution.foreign_distribution(map(sysconfig.get_path, ("purelib", "platlib"))):
             say(f"this image has another package named kinetic ({found}); the job imports ours, which it brings along")
         Supervisor(worker.work).carry_out(self)
-        if self._printing is not None:
-            self._printing.drain(_DRAIN_SECONDS)
+        if self._log_pump is not None:
+            self._log_pump.drain(_DRAIN_SECONDS)
             for name in ("body", "word"):
                 (self.place.base / name).unlink(missing_ok=True)
         if self.settings.holds and self.code != INFRASTRUCTURE_EXIT:
             self._dismiss()
             say("this process stays until it is told to end")
             self._watching = True
-            self.wait_for(lambda: self.told_to_end, FOREVER)
+            self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code
 
     def _dismiss(self) -> None:
         """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
         if self.settings.removes and self.place.host == 0:
-            from kinetic._runner.pod import slice_removal  # only slices of one kind need it
+            from kinetic._runner.pod import rendezvous  # only slices of one kind need it
 
-            if why := slice_removal.remove_own_slice(self.settings.removes, self.environ):
+            if why := rendezvous.remove_own_slice(self.settings.removes, self.environ):
                 say(f"this slice holds its machines until somebody collects the result; it cannot be removed: {why}")
 
     def _on_term(self, *_: object) -> None:
         """Obey the cluster: pass it on to the worker, or end at once if there is none."""
-        self.told_to_end = True
+        self.end_requested = True
         if not self._watching:
             say("told to end before the job began")
             os._exit(INFRASTRUCTURE_EXIT)
@@ -136,10 +141,10 @@ class PodSource:
     # ------------------------------------------------------------------------------------------------------ beginning
 
     @contextlib.contextmanager
-    def lend_key(self) -> Iterator[bytes]:
+    def temporary_key(self) -> Iterator[bytes]:
         """Lend the job's key; see ``Source``."""
         container.check_secret(self.settings)
-        with container.borrowed_key(self.settings) as key:
+        with container.temporary_key(self.settings) as key:
             yield key
 
     def key(self) -> bytes:
@@ -156,7 +161,7 @@ class PodSource:
         if self.task.hosts == 1:
             return do()
         try:
-            return store_retry.keep_trying(
+            return attempts.keep_trying(
                 do,
                 StoreUnreachableError,
                 wait=self.wait,
@@ -185,13 +190,13 @@ class PodSource:
         note = AttemptNote(self.task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
         found = self._claim_together(note, key) if self.task.hosts > 1 else attempts.claim(self.store, note, key)
         if found is not None:
-            self._lacking = node_pressure.that_lasts(self.store, found, key)
+            self._lacking = container.lasting_shortage(self.store, found, key)
             self._taken_away = found.attempt  # those that failed are counted as retries
             if self.task.retries:
                 self._taken_away -= attempts.count_failures(self.store, self.task.job_id, found.attempt, key)
             self.note = found
             say(
-                pod_log_format.claimed(
+                pod_log_format.claim_line(
                     pod_log_format.Claim(self.task.job_id, found.attempt, self.place.host), self.task.hosts
                 )
             )
@@ -219,18 +224,18 @@ class PodSource:
             self._give_up("preempted", f"its machine was taken away {most} times, and it may begin {most} times only")
             return ()
         if self._lacking:
-            self._give_up("evicted", node_pressure.in_words(self._lacking))
+            self._give_up("evicted", container.eviction_message(self._lacking))
             return ()
         here = container.task_of(task, self.place, note.attempt, self.environ)
         container.check_secret(self.settings)
         self._spool = LogSpool(here.log)
         _hear_ourselves(here.log)
-        if not workers.needs_own_interpreter() and not here.own_interpreter:
-            workers.load_ahead()
+        if not supervise.needs_own_interpreter() and not here.own_interpreter:
+            supervise.preload()
         return (here,)
 
     def _begin_together(self, key: bytes) -> None:
-        from kinetic._runner.pod.notifier import Notifier  # 5 ms; most jobs have one host
+        from kinetic._runner.pod.rendezvous import Notifier  # 5 ms; most jobs have one host
 
         self._notifier = Notifier(self.store, self.task.job_id, self.note.attempt, self.place.host)
         self._notifier.publish(key)
@@ -252,14 +257,14 @@ class PodSource:
             witness=self.witness,
             key_id=self.task.key_id,
         )
-        seal_outcome.seal(self.store, verdict, self.key(), mark=self.task.mark)
+        attempts.seal_outcome(self.store, verdict, self.key(), mark=self.task.mark)
         say(f"{pod_log_format.VERDICT}: the job failed: {message}")
         write_termination_message(self.settings.last_words, message)
         self.code = FAILED_EXIT
 
     # ------------------------------------------------------------------------------------------------- while it runs
 
-    def forked(self, hosts: Sequence[workers.WatchedWorker]) -> None:
+    def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
         """Start what must not be there when this process forks: its threads; see ``Source``."""
         for watched in hosts:
             watched.grace, watched.spare_children = USER_SECONDS, True
@@ -269,14 +274,14 @@ class PodSource:
         def key_of(start: int) -> str:
             return keys.log_segment(self.task.job_id, self.note.attempt, self.place.host, start)
 
-        self._printing = LogPump(self._spool, LogSegments(self.store, key_of, self._spool))
-        self._printing.start()
-        through(self._printing)
-        seconds = self.settings.look_seconds if self.task.hosts > 1 else _VERDICT_SECONDS
-        self._lookout = Poller(self._look, self._waker, seconds)
-        self._lookout.start()
+        self._log_pump = LogPump(self._spool, LogSegments(self.store, key_of, self._spool))
+        self._log_pump.start()
+        set_output(self._log_pump)
+        seconds = self.settings.poll_seconds if self.task.hosts > 1 else _VERDICT_SECONDS
+        self._poller = Poller(self._look, self._waker, seconds)
+        self._poller.start()
         if self._notifier is not None:
-            self._notifier.start(self._lookout.ring, self.key())
+            self._notifier.start(self._poller.ring, self.key())
 
     def _look(self) -> bool:
         """Look into the store, on the lookout's thread; say whether the worker shall end."""
@@ -298,20 +303,20 @@ class PodSource:
     def _is_noted(self, attempt: int) -> bool:
         """Return whether an attempt has begun: its Note is sealed with the job's key."""
         with contextlib.suppress(KeyMissingError, IntegrityError):
-            return notes.read(self.store, self.task.job_id, attempt, self.key()).attempt == attempt
+            return outcomes.read_note(self.store, self.task.job_id, attempt, self.key()).attempt == attempt
         return False
 
     def is_unwanted(self) -> bool:
         """Say whether the worker shall end; see ``Source``."""
-        if self.told_to_end:
+        if self.end_requested:
             self._note_a_shortage()
-        return self.told_to_end or self._lookout.found
+        return self.end_requested or self._poller.found
 
     def _note_a_shortage(self) -> None:
         """Write down at once what this machine is short of: whoever is evicted has one second."""
-        lacking = [what for what in node_pressure.of_this_machine(self.place.base) if what not in self._always_short_of]
-        if self.place.host == 0 and lacking and node_pressure.SHORT_OF not in self.note.details:
-            self.note = replace(self.note, details={**self.note.details, node_pressure.SHORT_OF: lacking[0]})
+        lacking = [what for what in container.shortages(self.place.base) if what not in self._always_short_of]
+        if self.place.host == 0 and lacking and container.SHORT_OF not in self.note.details:
+            self.note = replace(self.note, details={**self.note.details, container.SHORT_OF: lacking[0]})
             run_on_thread(lambda: self._note_the_end(f"this machine ran out of {lacking[0]}"))
 
     @property
@@ -323,15 +328,15 @@ class PodSource:
         """Say whether the worker, which is done and may wait for its peers, need not wait any longer."""
         now = time.monotonic()
         self._lingers_since = self._lingers_since or now
-        over = self.place.host == 0 and self.peers.roll.all_ended(self.task.hosts)
+        over = self.place.host == 0 and self.peers.roster.all_ended(self.task.hosts)
         return over or self.is_unwanted() or now > self._lingers_since + _LINGER_SECONDS
 
     # --------------------------------------------------------------------------------------------------------- ending
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:  # noqa: ARG002
         """Say whether this attempt has a verdict, a word for the leader, or may be repeated; see ``Source``."""
-        word, began = verdicts.last_word(task, ending), task.began.exists()
-        why = verdicts.reason_without_verdict(word, ending, told_to_end=self.told_to_end, began=began)
+        word, began = verdicts.final_report(task, ending), task.began.exists()
+        why = verdicts.reason_without_verdict(word, ending, end_requested=self.end_requested, began=began)
         if self.task.hosts > 1:
             from kinetic._runner.pod import rendezvous  # most jobs have one host
 
@@ -384,7 +389,7 @@ class PodSource:
     def may_seal(self, verdict: Outcome) -> bool:
         """Send the log first, so that whoever sees the verdict sees all of it; see ``Source``."""
         self._log_trouble = self.send_log()
-        if not verdict.succeeded and patiently(self, self._is_replaced):  # what failed here may go well there
+        if not verdict.succeeded and store_patiently(self, self._is_replaced):  # what failed here may go well there
             self.leave("another attempt has taken its place")
             return False
         return True
@@ -395,7 +400,7 @@ class PodSource:
 
     def patience_seconds(self, verdict: Outcome) -> float:
         """Return how long a verdict waits for its store; see ``Source``."""
-        return FOREVER if verdict.succeeded else store_retry.HOUR
+        return FOREVER if verdict.succeeded else attempts.HOUR
 
     def waits(self, words: str) -> None:
         """Say what the verdict waits for, once; see ``Source``."""
@@ -420,18 +425,18 @@ class PodSource:
 
     def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:  # noqa: ARG002 - one host
         """Return the digest of this host's log, which ends here: its worker is gone; see ``Source``."""
-        return (self._printing.digest(self.note.attempt, self.place.host),) if self._printing is not None else ()
+        return (self._log_pump.digest(self.note.attempt, self.place.host),) if self._log_pump is not None else ()
 
     def send_log(self) -> str:
         """Bring the log into the store, as far as there is time; return why its end is not there, or ""."""
-        return self._finish_log(_HASTY_LOG_SECONDS if self.told_to_end else _LOG_SECONDS)
+        return self._finish_log(_HASTY_LOG_SECONDS if self.end_requested else _LOG_SECONDS)
 
     def _finish_log(self, seconds: float) -> str:
-        return self._printing.finish(seconds) if self._printing is not None else ""
+        return self._log_pump.finish(seconds) if self._log_pump is not None else ""
 
     def wait(self, seconds: float) -> bool:
         """Wait; say whether the pod must go; see ``Source``."""
-        return self.wait_for(lambda: self.told_to_end, seconds)
+        return self.wait_for(lambda: self.end_requested, seconds)
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds, woken by the lookout and by signals; say whether it does."""
@@ -470,7 +475,7 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         task = Task.from_page(page_of(words[0] if words else ""))
         settings = container.settings_of(task)
         place_for_it = settings.last_words
-        install.install_store_client(settings.reaches_with, Path(base))
+        install.install_store_client(settings.store_requirement, Path(base))
         place = HostInPod(container.host_of(task, os.environ), container.restarts_of(os.environ), Path(base), runner)
         code = PodSource(task, place, os.environ).run()
     except (KineticError, OSError) as error:
@@ -482,7 +487,7 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         if message:
             say(message)
             write_termination_message(place_for_it, message)
-            finish(_LAST_SECONDS)
+            drain_output(_LAST_SECONDS)
         os._exit(code)
 
 

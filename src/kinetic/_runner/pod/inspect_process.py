@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from kinetic._runner import processes
 from kinetic._runner.pod import container
-from kinetic._runner.supervisor import process_group
 from kinetic._runner.worker import mount_namespace, stack_dump
 from kinetic._wire import inspection
 from kinetic._wire.task import Task
@@ -35,9 +35,9 @@ def main(words: list[str]) -> NoReturn:
     if words[0] == "stacks":
         sys.stderr.write(": ".join(filter(None, (trouble.what, trouble.why))))
     else:
-        sys.stderr.write(inspection.line(trouble).decode())
+        sys.stderr.write(inspection.error_line(trouble).decode())
     sys.stderr.flush()
-    os._exit(inspection.TROUBLE)
+    os._exit(inspection.INSPECT_ERROR_EXIT)
 
 
 def _find() -> Path:
@@ -92,7 +92,7 @@ def _become(term: str, command: list[str]) -> NoReturn:
 
 def _environment(door: stack_dump.StackDumpFile) -> dict[str, str]:
     """Return what the worker was started with: as its parent made it, who can be read in the parent's command line."""
-    words = os.fsdecode(Path(f"/proc/{process_group.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
+    words = os.fsdecode(Path(f"/proc/{processes.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
     page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
     page = Path(page[1:]).read_text() if page.startswith("@") else page
     base = door.path.parent

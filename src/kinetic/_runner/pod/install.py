@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner.pod.container_output import say
+from kinetic._runner.pod.log_pump import say
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, distribution
 from kinetic._wire.order import Artifact
@@ -50,7 +50,7 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         words += ["--target", str(folder)]
     overrides = base / "overrides.txt"
     overrides.write_text(distribution.OVERRIDES)
-    _run([*uv(base), *words], distribution.overriding({**os.environ, **_UV}, str(overrides)))
+    _run([*uv(base), *words], distribution.with_overrides({**os.environ, **_UV}, str(overrides)))
     add_to_path(folder)
 
 

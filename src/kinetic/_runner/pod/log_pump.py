@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, pod_log_format
+from kinetic._wire import digests, folders, pod_log_format
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _HOLE_BYTES = 1 << 20  # space is given back in pieces of this size
@@ -251,7 +252,7 @@ class Copier(threading.Thread):
         if count > 0:
             self.position += count
             rest = self._writer.write(b"", last=True)
-            words = pod_log_format.said(
+            words = pod_log_format.runner_lines(
                 f"{pod_log_format.LEFT_OUT}{count} bytes, which nobody read in time; the store has them"
             )
             self._write(rest + self._writer.end_line() + words)
@@ -339,3 +340,59 @@ class LogPump:
         while self._copier.is_alive() and self._copier.position > before:
             before = self._copier.position
             self._copier.join(seconds)
+
+
+_PATIENCE_SECONDS = 1.0
+_MESSAGE_BYTES = 4096  # of a termination message; Kubernetes cuts what is longer
+
+
+class Output(Protocol):
+    """Whoever writes to the container's output."""
+
+    def take(self, lines: bytes) -> bool:
+        """Take lines to be written when it fits; False for one that writes nothing any more."""
+
+    def end_line(self) -> bytes:
+        """Return what ends a line that was begun, once nothing more is written."""
+
+    def drain(self, seconds: float) -> None:
+        """Write everything out."""
+
+
+_output: Output | None = None
+
+
+def set_output(voice: Output) -> None:
+    """Have lines written by somebody from now on."""
+    global _output  # noqa: PLW0603 - a process has one output
+    _output = voice
+
+
+def say(text: str) -> None:
+    """Write lines to the container's output, whole, whatever else is written there; drop them if nobody reads."""
+    lines = pod_log_format.runner_lines(text)
+    if _output is not None:
+        if _output.take(lines):
+            return
+        lines = _output.end_line() + lines
+    outlet = select.poll()
+    outlet.register(1, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        if outlet.poll(_PATIENCE_SECONDS * 1000):
+            os.write(1, lines)
+
+
+def drain_output(seconds: float) -> None:
+    """Let what was said arrive; not at somebody who reads nothing for so many seconds."""
+    if _output is not None:
+        _output.drain(seconds)
+
+
+def write_termination_message(path: str, text: str) -> None:
+    """Leave a message where Kubernetes looks for one; outside of a container there is no such file."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            folders.write_all(descriptor, text.encode(errors="backslashreplace")[:_MESSAGE_BYTES])
+        finally:
+            os.close(descriptor)

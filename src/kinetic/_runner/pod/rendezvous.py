@@ -18,22 +18,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import http.client
+import os
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kinetic._runner.pod.container import HostInPod
-from kinetic._runner.pod.container_output import say
+from kinetic._runner.pod.log_pump import say
 from kinetic._runner.pod.poller import run_on_thread
 from kinetic._runner.supervisor import verdicts
-from kinetic._runner.supervisor.store_retry import FOREVER
-from kinetic._runner.supervisor.supervise import Decision, Source, patiently
+from kinetic._runner.supervisor.attempts import FOREVER
+from kinetic._runner.supervisor.supervise import Decision, Source, store_patiently
 from kinetic._runner.supervisor.verdicts import PREEMPTED, Ending
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys, outcome, pod_log_format, seal
-from kinetic._wire.outcome import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
+from kinetic._wire import digests, documents, fields, keys, outcomes, pod_log_format
+from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
 from kinetic.errors import KineticError
 
@@ -85,7 +92,7 @@ class Peers:
 
     Attributes:
         key: The job's key, by which each knows what another one wrote; empty until the worker has been forked.
-        roll: What is known of every host, as it was seen last.
+        roster: What is known of every host, as it was seen last.
         ring: Tells the others that there is something new; until somebody says how, nobody is told.
     """
 
@@ -93,7 +100,7 @@ class Peers:
         self._store, self._job_id, self._attempt, self._host = store, job_id, attempt, host
         self.key = b""
         self.ring: Callable[[], object] = lambda: None
-        self.roll = HostRoster()
+        self.roster = HostRoster()
         self._told: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, key: bytes) -> None:
@@ -144,12 +151,12 @@ class Peers:
                 begun.add(host)
             elif word == HERE:
                 here.add(host)
-        self.roll = HostRoster(frozenset(begun), frozenset(here), ended)
-        return self.roll
+        self.roster = HostRoster(frozenset(begun), frozenset(here), ended)
+        return self.roster
 
     def told(self) -> list[Outcome]:
         """Return what the hosts told that succeeded or failed, as far as it can be read, in their order."""
-        hosts = [(host, status) for host, status in sorted(self.roll.ended.items()) if status != PREEMPTED]
+        hosts = [(host, status) for host, status in sorted(self.roster.ended.items()) if status != PREEMPTED]
         found = in_parallel(self._store, (functools.partial(self._read, *each) for each in hosts))
         return sorted(filter(None, found), key=lambda ended: ended.host)
 
@@ -164,7 +171,7 @@ class Peers:
 
     def _place(self, host: int, word: str, key: bytes = b"") -> str:
         """Return the key of one word of one host: its seal is part of the name."""
-        return seal.mark(keys.host(self._job_id, self._attempt, host), word, key or self.key)
+        return documents.sealed_name(keys.host(self._job_id, self._attempt, host), word, key or self.key)
 
     def _say(self, place: str, said: bytes | Path) -> None:
         self._told.append((place, said))
@@ -177,7 +184,7 @@ class Peers:
             return self._store.get(place, start=start, length=length)
 
         with contextlib.suppress(KineticError):  # what one host told that cannot be read keeps nobody from a verdict
-            read = outcome.read(self._store.size(place) or 0, read_range, self.key, HOST_PURPOSE)
+            read = outcomes.read(self._store.size(place) or 0, read_range, self.key, HOST_PURPOSE)
             if (read.job_id, read.attempt, read.host, read.status) == (self._job_id, self._attempt, host, status):
                 return read
         return None
@@ -192,7 +199,7 @@ class Host(Source, Protocol):
     settings: PodSettings
     place: HostInPod
     peers: Peers
-    told_to_end: bool
+    end_requested: bool
     is_settled: bool
     code: int
 
@@ -216,13 +223,13 @@ def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -
         source.leave(why)
         return None
     if verdict.succeeded:
-        source.wait_for(lambda: peers.roll.all_ended(hosts) or _has_failed(source) or source.told_to_end, FOREVER)
+        source.wait_for(lambda: peers.roster.all_ended(hosts) or _has_failed(source) or source.end_requested, FOREVER)
         if not _has_failed(source):
             return replace(verdict, logs=_logs(peers.told())), task.body
     elif source.is_settled:
         source.leave_to_the_verdict()
         return None
-    trouble = _hear_all(source)
+    trouble = _wait_for_all(source)
     own = [] if verdict.succeeded or ending.stopped else [verdict]
     told = [] if trouble else peers.told()
     failures = [] if trouble else own + [each for each in told if each.status == FAILED]
@@ -246,24 +253,24 @@ def _logs(told: Sequence[Outcome]) -> tuple[digests.LogDigest, ...]:
 
 def _has_failed(source: Host) -> bool:
     """Say whether another host failed by itself; one that was taken away does no harm to a value that is there."""
-    return FAILED in source.peers.roll.ended.values()
+    return FAILED in source.peers.roster.ended.values()
 
 
-def _hear_all(source: Host) -> str:
+def _wait_for_all(source: Host) -> str:
     """Give every host time to say what it knows; return why there is no verdict, or ""."""
     peers, seconds = source.peers, source.settings.grace_seconds
     say(f"a host failed; every host has {seconds:g} s to tell what it knows")
     run_on_thread(peers.call)
 
     def is_clear() -> bool:
-        return source.told_to_end or bool(peers.roll.preempted) or peers.roll.all_ended(source.task.hosts)
+        return source.end_requested or bool(peers.roster.preempted) or peers.roster.all_ended(source.task.hosts)
 
     source.wait_for(is_clear, seconds)
-    if source.told_to_end:
+    if source.end_requested:
         return "this machine was taken away, or somebody stopped the job"
-    if peers.roll.preempted:
-        return f"host {peers.roll.preempted[0]} was taken away"
-    if missing := peers.roll.missing():
+    if peers.roster.preempted:
+        return f"host {peers.roster.preempted[0]} was taken away"
+    if missing := peers.roster.missing():
         return f"host {missing[0]} does not answer any more"
     return ""
 
@@ -280,14 +287,179 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
     verdict = replace(verdict, logs=source.log_digests((task,)))
     if verdict.succeeded:  # the verdict may follow at once, and whoever sees it sees the logs of all hosts
         source.send_log()
-    patiently(source, lambda: source.peers.tell(verdict, None if verdict.succeeded else task.body))
+    store_patiently(source, lambda: source.peers.tell(verdict, None if verdict.succeeded else task.body))
     say(f"this host is done: {verdict.status}; it stays until the job has its verdict")
     source.send_log()
     seconds = FOREVER if verdict.succeeded else _SLICE_VERDICT_SECONDS + source.settings.grace_seconds
-    source.wait_for(lambda: source.is_settled or source.told_to_end, seconds)
+    source.wait_for(lambda: source.is_settled or source.end_requested, seconds)
     if source.is_settled:
         say(pod_log_format.VERDICT)
         source.code = 0 if verdict.succeeded else FAILED_EXIT
     else:
         say("no verdict came")
         source.code = INFRASTRUCTURE_EXIT
+
+
+_RING = b"."
+_CONNECT_SECONDS = 3.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_IDLE_SECONDS = 60  # after which the kernel asks whether the other end is still there
+_FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
+
+
+def _address(page: dict[str, Any], what: str) -> dict[str, Any]:
+    return fields.checked(_FIELDS, page, what, _FIELDS)
+
+
+_ADDRESS = documents.PageKind("address", "the address of the first host", _address, 4096)
+
+
+class Notifier:
+    """One host's end of it.
+
+    Args:
+        store: Where the leader's address lies.
+        job_id: The job.
+        attempt: Its number.
+        host: This host.
+    """
+
+    def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
+        self._store, self._is_leader = store, host == 0
+        self._place = keys.host_address(job_id, attempt)
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._listener = _make_listener() if self._is_leader else None
+
+    def publish(self, key: bytes) -> None:
+        """Write down where the leader listens, sealed with the job's key; the others need not know."""
+        if self._listener is not None:
+            host, port = self._listener.getsockname()[:2]
+            with contextlib.suppress(KineticError):
+                self._store.put(
+                    self._place, documents.seal_page(_ADDRESS, {"host": host, "port": port}, self._place, key)
+                )
+
+    def start(self, ring: Callable[[], object], key: bytes) -> None:
+        """Listen on a thread of its own; call back on each ring.
+
+        Args:
+            ring: What to call.
+            key: The job's key: a host connects to no address that it did not seal.
+        """
+        work = functools.partial(self._serve, ring) if self._is_leader else functools.partial(self._follow, ring, key)
+        if not self._is_leader or self._listener is not None:
+            threading.Thread(target=work, name="kinetic-notifier", daemon=True).start()
+
+    def tell(self) -> None:
+        """Ring whoever is connected: a host its leader, the leader all the others."""
+        with self._lock:
+            connections = list(self._connections)
+        for each in connections:
+            with contextlib.suppress(OSError):  # it is gone, or has enough rings to hear
+                each.send(_RING, socket.MSG_DONTWAIT)
+
+    def _serve(self, ring: Callable[[], object]) -> None:
+        assert self._listener is not None  # noqa: S101 - see start
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        self._accept(self._listener, selector)
+                        continue
+                    if not _receive(key.data):
+                        selector.unregister(key.data)
+                        self._drop(key.data)
+                    ring()
+
+    def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it is gone again
+            return
+        connection.setblocking(False)  # noqa: FBT003 - takes no keyword
+        self._add(connection)
+        selector.register(connection, selectors.EVENT_READ, connection)
+
+    def _follow(self, ring: Callable[[], object], key: bytes) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with contextlib.suppress(KineticError, OSError, ValueError):
+                page = documents.open_page(_ADDRESS, self._store, self._place, key)
+                with socket.create_connection((page["host"], page["port"]), _CONNECT_SECONDS) as connection:
+                    connection.settimeout(None)
+                    self._add(connection)
+                    pause = _FIRST_PAUSE
+                    try:
+                        ring()  # each may have told something before this connection was there
+                        self.tell()
+                        while _receive(connection):
+                            ring()
+                    finally:
+                        self._drop(connection)
+            ring()  # a leader that is not there may have left a verdict
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _add(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
+        with self._lock:
+            self._connections.add(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
+
+
+def _make_listener() -> socket.socket | None:
+    """Listen at this pod's own address, which Kubernetes writes into /etc/hosts; None where there is none."""
+    with contextlib.suppress(OSError):
+        family, _, _, _, address = socket.getaddrinfo(socket.gethostname(), 0, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)  # IP only
+    return None
+
+
+def _receive(connection: socket.socket) -> bool:
+    """Take in what rang; say whether the other end is still there."""
+    try:
+        return bool(connection.recv(4096))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_REMOVAL_SECONDS = 30.0
+
+
+def remove_own_slice(path: str, environ: Mapping[str, str] = os.environ, folder: Path = ACCOUNT_FOLDER) -> str:
+    """Delete an object of the cluster that this pod runs in; its pods follow.
+
+    Args:
+        path: Of the object, in the API.
+        environ: Says where the API is.
+        folder: Where the service account's token and the cluster's certificate lie.
+
+    Returns:
+        "" when it is deleted, or was already; otherwise why not.
+    """
+    try:
+        token = (folder / "token").read_text().strip()
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # see kube/connecting.py
+        host, port = environ["KUBERNETES_SERVICE_HOST"], int(environ["KUBERNETES_SERVICE_PORT"])
+        connection = http.client.HTTPSConnection(host, port, timeout=_REMOVAL_SECONDS, context=context)
+        try:
+            connection.request("DELETE", path, headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            answer.read()
+        finally:
+            connection.close()
+    except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if answer.status in {200, 202, 404} else f"HTTP {answer.status} {answer.reason}"

@@ -7,25 +7,483 @@ The same for every place where jobs run. A *source* brings the task, and is told
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
+import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import IO, Any, NoReturn, Protocol, TypeVar
 
-from kinetic._runner.supervisor import attempts, process_group, seal_outcome, store_retry, verdicts, workers
+from kinetic._runner import processes
+from kinetic._runner import processes as runner_processes
+from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
-from kinetic._runner.supervisor.verdicts import Ending
+from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._stores.opening import open_anew, open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire import digests, fields, keys
 from kinetic._wire.failpoints import step
-from kinetic._wire.outcome import Outcome
-from kinetic._wire.task import Task
+from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
+from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task
 from kinetic.errors import CredentialsError, KineticError
+
+WORKER_SCRIPT = "worker.py"  # beside keeper.py, in the folder of the runner
+_THREADED = "obstore"
+
+
+def needs_own_interpreter() -> bool:
+    """Say whether this process has loaded what a forked child could not use."""
+    return _THREADED in sys.modules
+
+
+def exec_worker(task: Task, report: int) -> NoReturn:
+    """Turn this process into a fresh interpreter that carries out the task; never returns."""
+    import tempfile  # 4 ms, which no keeper's start should cost
+
+    with tempfile.TemporaryFile() as file:  # without a name: the environment of the job is in it
+        send_task(task, file)
+        for descriptor in (file.fileno(), report):
+            os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
+        words = [sys.executable, *_flags(), str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
+        environ = task.environment if task.own_interpreter else os.environ
+        os.execve(words[0], words, environ)  # noqa: S606 - no shell is the point
+
+
+def send_task(task: Task, file: IO[bytes]) -> None:
+    """Write a task into a file, to be read from its beginning: in ASCII, for not all variables are UTF-8."""
+    file.write(json.dumps(task.to_json()).encode("ascii"))
+    file.flush()
+    file.seek(0)
+
+
+def receive_task(file: IO[bytes]) -> Task:
+    """Read a task.
+
+    Raises:
+        IntegrityError: It is none.
+    """
+    return fields.build(Task, READERS, json.loads(file.read()), "the task of this worker")
+
+
+def _flags() -> list[str]:
+    """Return the flags that this interpreter was started with: what stands before the script."""
+    words = sys.orig_argv[1:]
+    return words[: words.index(sys.argv[0])] if sys.argv[0] in words else []
+
+
+_GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
+_STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
+_PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
+_LOOK_SECONDS = 60.0  # nothing is polled: a look this rare only guards against a lost wake-up
+_MOST_DESCRIPTORS = 4096  # where the system does not list them
+_PR_SET_PDEATHSIG = 1
+
+Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
+
+
+class ChildSignal:
+    """SIGCHLD as something that can be waited for."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._write = os.pipe()
+        for end in (self.descriptor, self._write):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def quiet(self) -> None:
+        """Take out what rang."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.descriptor, 4096):
+                pass
+
+
+@dataclass
+class WatchedWorker:
+    """One worker under watch. Its keeper is the only one who changes this.
+
+    Attributes:
+        task: What it does.
+        pid: Its process, and its process group.
+        listener: What it says.
+        began: Monotonic time of the fork.
+        grace: Seconds from SIGTERM to SIGKILL.
+        spare_children: Whether SIGTERM goes to the worker alone, which may need its children to save its work.
+        guard: Looks at what its processes hold, where a limit was asked for.
+        held_bytes: What they held when that was too much, or 0.
+    """
+
+    task: Task
+    pid: int
+    listener: ReportReader
+    began: float
+    status: int | None = None
+    peak_bytes: int = 0
+    done_at: float | None = None
+    dumped_at: float | None = None
+    term_at: float | None = None
+    deadline_hit: bool = False
+    stopped: bool = False
+    closing: list[int] = field(default_factory=list)
+    memory_kills: int = 0
+    failed_at: float | None = None
+    peer_limit: float | None = None
+    for_a_peer: bool = False
+    grace: float = _GRACE_SECONDS
+    spare_children: bool = False
+    guard: runner_processes.MemoryGuard | None = None
+    held_bytes: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether this host has done what it could: its word is spoken, or its process has ended."""
+        return self.status is not None or self.listener.report.done is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Say whether this host failed: it said so, or it ended without a word."""
+        done = self.listener.report.done
+        return done.get("status") != SUCCEEDED if done is not None else self.status is not None
+
+
+def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
+    """Fork a worker, which holds no descriptor of this process but its end of the report.
+
+    Args:
+        task: What it will do.
+        entry: Does it.
+        libc: From ``processes.use_linux``.
+    """
+    ear, mouth = os.pipe()
+    os.set_blocking(ear, False)
+    keeper = os.getpid()
+    life, alive = os.pipe() if libc is None else (-1, -1)
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        _close_all_but(mouth, life)
+        _die_with(keeper, libc, life)
+        processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
+        if needs_own_interpreter() or task.own_interpreter:
+            _in_a_fresh_interpreter(task, mouth)
+        entry(task, mouth)
+    os.close(mouth)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # whoever of the two comes first
+    if life >= 0:
+        os.close(life)
+    closing = [ear] + ([alive] if alive >= 0 else [])
+    watched = WatchedWorker(
+        task, pid, ReportReader(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills()
+    )
+    if task.memory_bytes and runner_processes.can_measure_memory():
+        watched.guard = runner_processes.MemoryGuard(task.memory_bytes, lambda: _processes(pid))
+    return watched
+
+
+def _processes(worker: int) -> list[int]:
+    """Return the processes of a worker: its descendants, and those of its group whose parents have ended."""
+    adopted = []
+    for child in runner_processes.children_of(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            if child != worker and os.getpgid(child) == worker:
+                adopted.append(child)
+    return [pid for root in (worker, *adopted) for pid in runner_processes.tree_of(root)]
+
+
+def _in_a_fresh_interpreter(task: Task, mouth: int) -> None:
+    """Become a worker that shares nothing with this keeper; what fails here must not climb into the keeper's frames."""
+    try:
+        exec_worker(task, mouth)
+    except BaseException:  # noqa: BLE001 - this is a forked child
+        sys.excepthook(*sys.exc_info())
+        os._exit(70)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor above the standard ones: nothing that user code writes may reach what is its keeper's."""
+    signal.set_wakeup_fd(-1)
+    try:
+        there = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:  # no /proc in this container
+        there = list(range(_MOST_DESCRIPTORS))
+    for descriptor in there:
+        if descriptor > 2 and descriptor not in kept:
+            with contextlib.suppress(OSError):  # the one that listed them is gone already
+                os.close(descriptor)
+
+
+def _die_with(keeper: int, libc: Any, life: int) -> None:
+    """Arrange that this worker ends when its keeper does."""
+    if libc is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        import threading
+
+        threading.Thread(target=_end_at_eof, args=(life,), name="kinetic-life", daemon=True).start()
+    if os.getppid() != keeper:
+        os._exit(70)
+
+
+def _end_at_eof(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def watch_workers(
+    hosts: Sequence[WatchedWorker],
+    bell: ChildSignal,
+    *,
+    wake: int = -1,
+    stop: Callable[[], bool] = bool,
+    elsewhere: Callable[[], bool] | None = None,
+) -> list[verdicts.Ending]:
+    """Wait for the end of every host's worker; obey deadline and a wish to stop; leave no process behind.
+
+    A slice stands and falls as one: when a host fails, its peers would wait for it in vain, so they are ended soon
+    after; and a host that is done waits at its exit until the others are, as JAX wants it to.
+
+    Args:
+        hosts: From ``start``, the leader first; one for a job of one host.
+        bell: Rings when a child ends.
+        wake: A descriptor that becomes readable when ``stop`` should be asked.
+        stop: Says whether somebody wants the job to end.
+        elsewhere: Says whether hosts that others watch are done, too; None when there are none.
+
+    Returns:
+        How each host ended.
+    """
+    senses = _Inputs(hosts, bell, wake)
+    while any(watched.status is None for watched in hosts):
+        wished = senses.wait(min(map(_seconds_to_next_action, hosts)))
+        if wished and not hosts[0].stopped and stop():
+            for watched in hosts:
+                watched.stopped = True
+        _reap(hosts)
+        _end_peers_of_failed_hosts(hosts, elsewhere)
+        for watched in hosts:
+            if watched.status is None:
+                _act_on_time(watched)
+    senses.hear_out()
+    _end_the_rest(hosts)
+    for watched in hosts:
+        for descriptor in watched.closing:
+            os.close(descriptor)
+    return [_ending(watched) for watched in hosts]
+
+
+class _Inputs:
+    """Everything that a keeper waits for: the end of a child, the words of its workers, a wish from outside."""
+
+    def __init__(self, hosts: Sequence[WatchedWorker], bell: ChildSignal, wake: int) -> None:
+        self._bell, self._wake, self._asked = bell, wake, time.monotonic()
+        self._ears = {watched.listener.descriptor: watched.listener for watched in hosts}
+        self._poll = select.poll()
+        for descriptor in (bell.descriptor, wake, *self._ears):
+            if descriptor >= 0:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, listen, and say whether somebody may have a wish; after a long silence one is assumed."""
+        told = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
+        for descriptor in told:
+            if descriptor == self._wake:
+                _drain(descriptor)
+            elif descriptor == self._bell.descriptor:
+                self._bell.quiet()
+            elif not self._ears[descriptor].hear():
+                self._poll.unregister(descriptor)
+                del self._ears[descriptor]
+        if self._wake in told or time.monotonic() - self._asked >= _LOOK_SECONDS:
+            self._asked = time.monotonic()
+            return True
+        return False
+
+    def hear_out(self) -> None:
+        """Take in what was said last."""
+        for descriptor, listener in self._ears.items():
+            while listener.hear() and _has_more(descriptor):
+                pass
+
+
+def _end_peers_of_failed_hosts(hosts: Sequence[WatchedWorker], elsewhere: Callable[[], bool] | None) -> None:
+    """Note who failed and when, end the peers of a failed host, and let nobody hurry who waits for its peers."""
+    now = time.monotonic()
+    for watched in hosts:
+        if watched.failed_at is None and watched.has_failed:
+            watched.failed_at = now
+    first = min((watched.failed_at for watched in hosts if watched.failed_at is not None), default=None)
+    if all(watched.is_over for watched in hosts) and (elsewhere is None or elsewhere()):
+        for watched in hosts:
+            watched.done_at = watched.done_at or now
+    elif first is not None and len(hosts) > 1:
+        for watched in hosts:
+            watched.peer_limit = first + _PEER_SECONDS
+            if watched.status is None and now >= watched.peer_limit:
+                watched.for_a_peer = watched.failed_at is None
+                _signal(watched, signal.SIGKILL)
+
+
+def _seconds_to_next_action(watched: WatchedWorker) -> float:
+    """Return how many seconds until something must be done without anybody telling."""
+    now = time.monotonic()
+    times = [now + _LOOK_SECONDS]
+    if watched.status is not None:
+        return _LOOK_SECONDS
+    if watched.guard is not None and watched.done_at is None:
+        times.append(watched.guard.due)
+    if watched.peer_limit is not None:
+        times.append(max(watched.peer_limit, now + 0.01))
+    if watched.done_at is not None:
+        times.append(watched.done_at + _GRACE_SECONDS)
+    elif watched.dumped_at is not None:
+        times.append(watched.dumped_at + _STACKS_SECONDS)
+    elif watched.task.deadline is not None and not watched.listener.report.done:
+        times.append(watched.began + watched.task.deadline)
+    if watched.stopped:
+        times.append(now if watched.term_at is None else watched.term_at + watched.grace)
+    return max(0.0, min(times) - now)
+
+
+def _act_on_time(watched: WatchedWorker) -> None:
+    """Do what time or somebody's wish demands."""
+    now = time.monotonic()
+    if watched.done_at is not None:
+        if now >= watched.done_at + _GRACE_SECONDS:
+            _signal(watched, signal.SIGKILL)
+        return
+    if watched.guard is not None and not watched.held_bytes and (held := watched.guard.exceeded()):
+        watched.held_bytes = held
+        _signal(watched, signal.SIGKILL)
+        return
+    if watched.stopped and watched.term_at is None:
+        watched.term_at = now
+        _signal(watched, signal.SIGTERM, alone=watched.spare_children)
+    elif watched.term_at is not None and now >= watched.term_at + watched.grace:
+        _signal(watched, signal.SIGKILL)
+    if watched.task.deadline is None or watched.listener.report.done:
+        return
+    if watched.dumped_at is None and now >= watched.began + watched.task.deadline:
+        watched.dumped_at, watched.deadline_hit = now, True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(watched.pid, LOG_STACKS_SIGNAL)
+    elif watched.dumped_at is not None and now >= watched.dumped_at + _STACKS_SECONDS:
+        _signal(watched, signal.SIGKILL)
+
+
+def _reap(hosts: Sequence[WatchedWorker]) -> None:
+    """Collect every child that ended: the workers, and orphans that became ours."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        for watched in hosts:
+            if pid == watched.pid:
+                watched.status = status
+                watched.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
+    """Kill what is left of the workers' groups, and whatever else of them became our child."""
+    for watched in hosts:
+        _signal(watched, signal.SIGKILL)
+    limit = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < limit:
+        _reap(hosts)
+        left = _children()
+        if not left:
+            return
+        for child in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.002)  # the kernel is at it; orphans of orphans come up one generation at a time
+
+
+def _children() -> list[int]:
+    """Return this process's children; with orphans adopted, that is every descendant sooner or later."""
+    try:
+        pid, _ = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return []
+    if pid:
+        return _children()
+    me = os.getpid()
+    try:
+        return [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = False) -> None:
+    """Signal a worker and its process group; also a worker that has left its group, as user code may make it."""
+    if not alone:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(watched.pid, number)
+    if watched.status is None and (alone or _has_left_its_group(watched.pid)):  # reaped by us only: still its number
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(watched.pid, number)
+
+
+def _has_left_its_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) != pid
+    except OSError:
+        return False
+
+
+def _ending(watched: WatchedWorker) -> verdicts.Ending:
+    report = watched.listener.report
+    return verdicts.Ending(
+        status=watched.status,
+        phase=report.phase,
+        word=report.done,
+        deadline=watched.deadline_hit,
+        stopped=watched.stopped,
+        peak_bytes=watched.peak_bytes,
+        memory_kill=_memory_kills() > watched.memory_kills,
+        failed_at=watched.failed_at,
+        for_a_peer=watched.for_a_peer,
+        held_bytes=watched.held_bytes,
+    )
+
+
+def _memory_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory so far; 0 where it does not tell."""
+    try:
+        with open("/proc/vmstat", "rb", buffering=0) as file:
+            _, _, rest = file.read(1 << 16).partition(b"\noom_kill ")
+            return int(rest.split(None, 1)[0]) if rest else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _has_more(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _drain(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def preload() -> None:
+    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
+    import random
+    import shutil
+
+    import cloudpickle
+
+    _ = (random, shutil, cloudpickle)
+
 
 T = TypeVar("T")
 Decision = tuple[Outcome, Path | None]  # a verdict, and the file with its pickled value or exception
@@ -57,7 +515,7 @@ class Source(Protocol):
     @property
     def elsewhere(self) -> Callable[[], bool] | None: ...
 
-    def lend_key(self) -> AbstractContextManager[bytes]:
+    def temporary_key(self) -> AbstractContextManager[bytes]:
         """Lend the job's key before the worker is forked: nothing of it may stay in this process."""
 
     def key(self) -> bytes:
@@ -75,7 +533,7 @@ class Source(Protocol):
     def begin(self, note: AttemptNote) -> Sequence[Task]:
         """Return what each of our hosts is to do, the leader first; nothing if the job is not to begin any more."""
 
-    def forked(self, hosts: Sequence[workers.WatchedWorker]) -> None:
+    def forked(self, hosts: Sequence[WatchedWorker]) -> None:
         """Take note that the workers run."""
 
     def is_unwanted(self) -> bool:
@@ -123,11 +581,11 @@ class Supervisor:
         entry: What a worker does with its task and its end of the report; it never returns.
     """
 
-    def __init__(self, entry: workers.Entry) -> None:
+    def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self.libc = process_group.use_linux()
-        process_group.adopt_orphans(self.libc)
-        self._bell = workers.ChildSignal()
+        self.libc = processes.load_libc()
+        processes.adopt_orphans(self.libc)
+        self._bell = ChildSignal()
 
     def carry_out(self, source: Source) -> None:
         """Make one attempt at a task, and see it to its end."""
@@ -144,7 +602,7 @@ class Supervisor:
         if not tasks:
             return
         step("keeper:marked-running")
-        reserve = seal_outcome.Reserve(source.store)
+        reserve = attempts.DiskReserve(source.store)
         try:
             sealed = self._see_through(source, note, tasks, reserve)
         finally:
@@ -156,73 +614,73 @@ class Supervisor:
             source.finish(tasks, verdict, created=created)
 
     def _see_through(
-        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: seal_outcome.Reserve
+        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: attempts.DiskReserve
     ) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
-        hosts = [workers.start(task, self._entry, self.libc) for task in tasks]
+        hosts = [start_worker(task, self._entry, self.libc) for task in tasks]
         step("keeper:forked")
         source.forked(hosts)
-        endings = workers.watch(
+        endings = watch_workers(
             hosts, self._bell, wake=source.wake, stop=source.is_unwanted, elsewhere=source.elsewhere
         )
         step("keeper:worker-ended")
         at = verdicts.decisive_host(tasks, endings)
         task, ending = tasks[at], endings[at]
-        memory = process_group.memory_bytes()
+        memory = processes.memory_bytes()
         judged = verdicts.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
         decided = source.decide(tasks, task, ending, replace(judged, key_id=task.key_id, witness=source.witness))
         if decided is None:
             return None
         verdict, body = decided
         key = source.key()
-        reason = patiently(source, lambda: _next_try(source, verdict, key))
+        reason = store_patiently(source, lambda: _next_try(source, verdict, key))
         if reason:
             _write_into(task.log, f"kinetic: {reason}\n")
         verdict = replace(verdict, logs=(*source.log_digests(tasks), *verdict.logs))
         if not source.may_seal(verdict):
             return None
         if reason:
-            patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
+            store_patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
             source.try_again(reason)
             return None
         step("keeper:judged")
-        created = patiently(
+        created = store_patiently(
             source,
-            lambda: seal_outcome.seal(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
+            lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
             seconds=source.patience_seconds(verdict),
         )
         step("keeper:sealed")
         return verdict, created
 
 
-def patiently(source: Source, do: Callable[[], T], *, seconds: float = store_retry.HOUR) -> T:
+def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = attempts.HOUR) -> T:
     """Bring something into the store that must not be lost, however long it is out of reach or refuses us."""
 
     def waits(error: Exception) -> None:
         if isinstance(error, CredentialsError):
             with contextlib.suppress(KineticError):
                 source.store = open_anew(source.task.store_url)  # with what credentials there are by now
-        source.waits(store_retry.waits_for(error))
+        source.waits(attempts.waiting_message(error))
 
-    return store_retry.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
+    return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
 
 
 def _is_over(source: Source) -> str:
     job_id = source.task.job_id
     if source.store.size(keys.result(job_id)) is not None:
         return DECIDED
-    return REMOVED if was_removed(source.store, job_id, source.lend_key()) else ""
+    return REMOVED if was_removed(source.store, job_id, source.temporary_key()) else ""
 
 
 def _claimed(source: Source) -> AttemptNote | None:
-    with source.lend_key() as key:
+    with source.temporary_key() as key:
         return source.claim(key)
 
 
 def _next_try(source: Source, verdict: Outcome, key: bytes) -> str:
     if verdict.succeeded or not source.task.retries or not source.is_retried:
         return ""
-    return attempts.next_try(source.store, verdict, source.task.retries, key)
+    return attempts.retry_reason(source.store, verdict, source.task.retries, key)
 
 
 def _write_into(log: Path, text: str) -> None:

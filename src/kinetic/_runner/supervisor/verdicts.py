@@ -2,18 +2,251 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import stat
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from json import dumps, loads
+from os import _exit
+from os import fstat as _fstat
+from os import ftruncate as _ftruncate
+from os import getpid as _getpid
+from os import getppid as _getppid
+from os import kill as _kill
+from os import lseek as _lseek
+from os import open as _open
+from os import write as _write
 from pathlib import Path
 from typing import Any
 
-from kinetic._runner.worker import report
-from kinetic._wire import outcome
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import folders, outcomes
+from kinetic._wire.failpoints import step
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import MORE_MEMORY, Task
+
+_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in its place holds nobody up
+_MOST_BYTES = 8 << 20  # of a word: the longest traceback that is kept, escaped
+
+
+class OwnDescriptor:
+    """A descriptor of ours in a process that runs user code.
+
+    Attributes:
+        descriptor: Its number, which may be another file's by now.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._identity = _identity(descriptor)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether the number still stands for the file that it stood for at first."""
+        return self._identity is not None and _identity(self.descriptor) == self._identity
+
+
+class PrivateFile:
+    """A file in a private folder, opened before any user code runs.
+
+    Later it needs neither its name, nor the rights to open it, nor a free descriptor; only where user code closed the
+    descriptor, the file is opened again by name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held: OwnDescriptor | None = None
+        with contextlib.suppress(OSError):  # tried again when it is needed
+            self._held = OwnDescriptor(_open(path, _FILE, folders.PRIVATE_FILE))
+
+    def descriptor(self) -> int:
+        """Return the descriptor, open for reading and writing.
+
+        Raises:
+            OSError: The file had to be opened again, and could not be.
+        """
+        if self._held is None or not self._held.is_ours:
+            self._held = OwnDescriptor(_open(self._path, _FILE, folders.PRIVATE_FILE))
+        return self._held.descriptor
+
+
+@dataclass
+class Report:
+    """What the worker said last; the supervisor's only source while it lives.
+
+    Attributes:
+        phase: In which phase it is.
+        done: The last word, or None.
+    """
+
+    phase: str = "order"
+    done: dict[str, Any] | None = None
+
+
+class ReportWriter:
+    """The worker's end of the report.
+
+    Args:
+        pipe: The descriptor that the supervisor reads.
+        page: The file for the last word, in a private folder.
+    """
+
+    def __init__(self, pipe: int, page: Path) -> None:
+        self._pid = _getpid()
+        self._pipe = OwnDescriptor(pipe)
+        self._page = PrivateFile(page)
+        self._parent = os.getppid()
+        self.phase = Report.phase
+        self.has_spoken = False
+
+    @property
+    def is_the_worker(self) -> bool:
+        """Return whether this process is the one that was started as the worker, not a child that user code forked."""
+        return _getpid() == self._pid
+
+    def enter(self, phase: str) -> None:
+        """Say that a phase begins."""
+        self.phase = phase
+        self._tell({"phase": phase})
+
+    def done(self, word: dict[str, Any]) -> bool:
+        """Say the last word, once: on disk first, so that it outlives both processes.
+
+        Returns:
+            Whether the supervisor was told; if not, it finds the word on the disk when this process has ended.
+        """
+        if not self.is_the_worker or self.has_spoken:
+            return False
+        self.has_spoken = True
+        with contextlib.suppress(OSError):  # a full disk: the pipe remains
+            self._keep(dumps(word).encode())
+            step("worker:meta-written")
+        if _getppid() == self._parent:
+            with contextlib.suppress(OSError):
+                _kill(self._parent, signal.SIGCONT)  # a supervisor that user code has stopped would never hear it
+        return self._tell({"phase": self.phase, "done": word})
+
+    def _keep(self, data: bytes) -> None:
+        """Write the word into its file. Half of it is no JSON, so a word that was cut short is never believed."""
+        descriptor = self._page.descriptor()
+        _ftruncate(descriptor, 0)
+        _lseek(descriptor, 0, os.SEEK_SET)
+        folders.write_all(descriptor, data)
+
+    def _tell(self, page: dict[str, Any]) -> bool:
+        if not self.is_the_worker or not self._pipe.is_ours:
+            return False
+        line = b"\n" + dumps(page).encode() + b"\n"  # also at a start: what user code wrote here ended no line
+        try:
+            while line:
+                line = line[_write(self._pipe.descriptor, line) :]
+        except OSError:  # a supervisor that is gone hears nothing; the file remains
+            return False
+        return True
+
+
+class ReportReader:
+    """The supervisor's end of the report."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.report = Report()
+        self._half = b""
+
+    def hear(self) -> bool:
+        """Read what is there; False when the worker's end is closed."""
+        try:
+            data = os.read(self.descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, self._half = (self._half + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if len(self._half) > _MOST_BYTES:
+            self._half = b""  # no line of ours: user code that writes here harms its own job only
+        return bool(data)
+
+    def _take(self, line: bytes) -> None:
+        page = _parsed(line)
+        if page is not None:
+            phase = page.get("phase")
+            self.report.phase = phase if isinstance(phase, str) else self.report.phase
+            self.report.done = checked_report(page.get("done")) or self.report.done
+
+
+def read_final_report(page: Path) -> dict[str, Any] | None:
+    """Return the last word of a worker as it is on the disk, or None: for a supervisor that did not hear it."""
+    try:
+        descriptor = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return checked_report(_parsed(file.read(_MOST_BYTES)))
+
+
+def checked_report(word: object) -> dict[str, Any] | None:
+    """Return a last word as a supervisor can work with it, or None when it is no such thing."""
+    if not isinstance(word, dict) or word.get("status") not in (outcomes.SUCCEEDED, outcomes.FAILED):
+        return None
+    length = word.get("body_length", 0)
+    if type(length) is not int or not 0 <= length < 1 << 62:
+        return None
+    texts = {name: word[name] for name in ("status", "cause", "phase", "body_sha256", "value_type") if name in word}
+    error, phases, files = word.get("error") or {}, word.get("phases") or {}, word.get("files") or ()
+    if not all(isinstance(text, str) for text in texts.values()):
+        return None
+    if not (isinstance(error, dict) and isinstance(phases, dict) and isinstance(files, list | tuple)):
+        return None
+    return {
+        "cause": "",
+        **{name: _plain(text) for name, text in texts.items()},
+        "body_length": length,
+        "exited": word.get("exited") is True,
+        "error": {_plain(name): _plain(value) for name, value in error.items() if isinstance(value, _SCALARS)},
+        "phases": {_plain(name): seconds for name, seconds in phases.items() if isinstance(seconds, int | float)},
+        "files": [_plain(name) for name in files if isinstance(name, str)],
+    }
+
+
+_SCALARS = (str, int, float, type(None))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that UTF-8 can hold: the name of a file that is not UTF-8 comes with halves of characters."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def end_after(seconds: float, code: int) -> None:
+    """End this process after a while, whatever exit handlers do: for a word that the supervisor did not hear."""
+    from time import sleep
+
+    def end() -> None:
+        sleep(seconds)
+        _exit(code)
+
+    threading.Thread(target=end, name="kinetic-end", daemon=True).start()
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        page = loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return page if isinstance(page, dict) else None
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = _fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
 
 _LOG_LINES = 20
 _LOG_BYTES = 8192
@@ -64,8 +297,8 @@ def decisive_host(tasks: Sequence[Task], endings: Sequence[Ending]) -> int:
     """
     failed = []
     for host, (task, ending) in enumerate(zip(tasks, endings, strict=True)):
-        word = last_word(task, ending)
-        if not ending.for_a_peer and (word is None or word["status"] != outcome.SUCCEEDED):
+        word = final_report(task, ending)
+        if not ending.for_a_peer and (word is None or word["status"] != outcomes.SUCCEEDED):
             when = ending.failed_at if ending.failed_at is not None else float("inf")
             failed.append((when, word is None, host))
     return min(failed)[2] if failed else 0
@@ -73,9 +306,9 @@ def decisive_host(tasks: Sequence[Task], endings: Sequence[Ending]) -> int:
 
 def judge(task: Task, ending: Ending, *, started: float, ended: float, machine_bytes: int = 0) -> Outcome:
     """Say what became of an attempt."""
-    word = last_word(task, ending)
+    word = final_report(task, ending)
     if word is None:
-        word = _without_last_word(task, ending, machine_bytes)
+        word = _without_final_report(task, ending, machine_bytes)
     return Outcome(
         job_id=task.job_id,
         attempt=task.attempt,
@@ -83,7 +316,7 @@ def judge(task: Task, ending: Ending, *, started: float, ended: float, machine_b
         status=str(word["status"]),
         cause=str(word.get("cause", "")),
         phase=str(word.get("phase", ending.phase)),
-        error={**word.get("error", {}), **_log_of(task, word), **_place_of(task, word)},
+        error={**word.get("error", {}), **_log_of(task, word), **_hosts_of(task, word)},
         body_length=int(word.get("body_length", 0)),
         body_sha256=str(word.get("body_sha256", "")),
         value_type=str(word.get("value_type", "")),
@@ -94,9 +327,9 @@ def judge(task: Task, ending: Ending, *, started: float, ended: float, machine_b
     )
 
 
-def last_word(task: Task, ending: Ending) -> dict[str, Any] | None:
+def final_report(task: Task, ending: Ending) -> dict[str, Any] | None:
     """Return the worker's final word if it holds: a body that it promised must be there in full."""
-    word = report.checked(ending.word) or report.read_word(task.word)  # it may have died between the two
+    word = checked_report(ending.word) or read_final_report(task.word)  # it may have died between the two
     if word is None:
         return None
     promised = word.get("body_length", 0)
@@ -106,7 +339,7 @@ def last_word(task: Task, ending: Ending) -> dict[str, Any] | None:
     return word
 
 
-def _without_last_word(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:
+def _without_final_report(task: Task, ending: Ending, machine_bytes: int) -> dict[str, Any]:
     if ending.deadline:
         what = f"the job was ended at its deadline of {task.deadline:g} s; the stacks of all threads are in its log"
         return _failed("deadline", what, next=f"kinetic jobs logs {task.job_id}")
@@ -143,17 +376,17 @@ def _by_signal(task: Task, number: int, ending: Ending, machine_bytes: int) -> d
 
 
 def _failed(cause: str, message: str, **more: Any) -> dict[str, Any]:
-    return {"status": outcome.FAILED, "cause": cause, "error": {"message": message, **more}}
+    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message, **more}}
 
 
-def _place_of(task: Task, word: dict[str, Any]) -> dict[str, Any]:
+def _hosts_of(task: Task, word: dict[str, Any]) -> dict[str, Any]:
     """Say on how many hosts it ran, for a failure on a slice."""
-    return {"hosts": task.hosts} if task.hosts > 1 and word["status"] != outcome.SUCCEEDED else {}
+    return {"hosts": task.hosts} if task.hosts > 1 and word["status"] != outcomes.SUCCEEDED else {}
 
 
 def _log_of(task: Task, word: dict[str, Any]) -> dict[str, Any]:
     """Add the last lines of the log to a verdict that has no exception to tell the story."""
-    if word["status"] == outcome.SUCCEEDED or word.get("cause") in {"exception", "runner"}:
+    if word["status"] == outcomes.SUCCEEDED or word.get("cause") in {"exception", "runner"}:
         return {}
     return {"log": last_lines(task.log)}
 
@@ -181,19 +414,19 @@ _PEER_LOSS = re.compile(
 )
 
 
-def reason_without_verdict(word: Mapping[str, Any] | None, ending: Ending, *, told_to_end: bool, began: bool) -> str:
+def reason_without_verdict(word: Mapping[str, Any] | None, ending: Ending, *, end_requested: bool, began: bool) -> str:
     """Say why an attempt has no verdict, in a few words; "" when it has one.
 
     Args:
         word: What the worker said at its end, if that holds.
         ending: How its process ended.
-        told_to_end: The cluster told this pod to end.
+        end_requested: The cluster told this pod to end.
         began: The user's function had begun.
     """
     if word is not None and _raised_preempted(word):
         return "the function raised kinetic.errors.Preempted"
-    returned = word is not None and word.get("status") == outcome.SUCCEEDED and not word.get("exited")
-    if told_to_end and not returned:  # whatever was raised meanwhile: the next attempt tells whether it was the cause
+    returned = word is not None and word.get("status") == outcomes.SUCCEEDED and not word.get("exited")
+    if end_requested and not returned:  # whatever was raised meanwhile: the next attempt tells whether it was the cause
         return "this machine was taken away, or somebody stopped the job"
     if word is None and ending.was_killed and not began:
         return "the worker was killed before the function began"

@@ -27,7 +27,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import inspection, keys, loopback
+from kinetic._wire import inspection, keys
 from kinetic._wire.inspection import DebugPage
 from kinetic._wire.order import Order
 from kinetic._wire.task import Task
@@ -172,7 +172,7 @@ def _guarded(serve: Callable[..., Any], token: bytes) -> Callable[..., Any]:
         one_at_a_time = threading.Lock()  # as it is without us
 
         def admit(connection: socket.socket) -> None:
-            if _knows(connection, token) if name == _CLIENT else loopback.is_own_peer(connection):
+            if _has_token(connection, token) if name == _CLIENT else inspection.is_own_peer(connection):
                 with one_at_a_time:
                     handler(connection)
             else:
@@ -187,7 +187,7 @@ def _guarded(serve: Callable[..., Any], token: bytes) -> Callable[..., Any]:
     return guarded
 
 
-def _knows(connection: socket.socket, token: bytes) -> bool:
+def _has_token(connection: socket.socket, token: bytes) -> bool:
     """Return whether a client sends the token; what comes after it stays in the socket for debugpy."""
     connection.settimeout(_TOKEN_SECONDS)
     wanted, got = token + b"\n", b""

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import os
+import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any
+from hashlib import sha256
+from io import FileIO as _FileIO
+from os import _exit
+from os import fsync as _fsync
+from os import ftruncate as _ftruncate
+from os import getpid as _getpid
+from os import lseek as _lseek
+from pathlib import Path
+from time import monotonic as _monotonic
+from types import FunctionType, TracebackType
+from typing import IO, Any
+
+from kinetic._runner.supervisor.verdicts import PrivateFile
+from kinetic._wire import folders, outcomes, pickle_diagnosis, references
 
 _REPR_CHARACTERS = 20_000
 _MESSAGE_CHARACTERS = 4_000
@@ -139,3 +157,243 @@ def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Fai
     if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
         raised.add_note(_NO_PATH)
     return Failure(delivered, describe(raised, skip=1), cause)
+
+
+PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
+
+
+def dump_value(value: object, file: IO[bytes]) -> None:
+    """Write a value to a file, piece by piece."""
+    pickler_class()(file, protocol=PICKLE_PROTOCOL).dump(value)
+
+
+@functools.cache
+def pickler_class() -> type[pickle.Pickler]:
+    """Return what pickles; asked for before user code runs, which may replace what it is made of."""
+    import cloudpickle  # loaded in the keeper already: workers are its forks
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, BaseException) and _leaves_pickling_to_python(type(obj)):
+                reduced: Any = obj.__reduce__()  # of Python's own: (type, args) and mostly (…, state)
+                return references.exception, (*reduced[:2], reduced[2] if len(reduced) > 2 else {})
+            if isinstance(obj, type | FunctionType) and _has_a_name(obj):
+                return NotImplemented  # the pickler's own way: by reference
+            if isinstance(obj, type | FunctionType) and _is_on_the_client(obj):
+                return references.by_name, (obj.__module__, obj.__qualname__)
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+def _leaves_pickling_to_python(kind: type) -> bool:
+    """Say whether an exception is pickled as Python does: by its ``args``, which its own ``__init__`` may not take."""
+    words = ("__reduce__", "__reduce_ex__", "__setstate__")
+    return kind.__module__ != "builtins" and not any(isinstance(getattr(kind, word), FunctionType) for word in words)
+
+
+def _has_a_name(thing: type | FunctionType) -> bool:
+    """Say whether ``module.qualname`` is this very object."""
+    found: object = sys.modules.get(getattr(thing, "__module__", None) or "")
+    for part in getattr(thing, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
+def _is_on_the_client(thing: type | FunctionType) -> bool:
+    """Say whether this came by value from a module that did not ship: the client has the original."""
+    module, qualname = getattr(thing, "__module__", None), thing.__qualname__
+    return bool(module) and module not in sys.modules and "<" not in qualname
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_BLOCK = 1 << 16
+_SEARCH_SECONDS = 60.0
+_load = pickle.load
+
+
+class BodyFile:
+    """The file for the pickled value, opened before any user code runs, and the error of the disk if it had one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = PrivateFile(path)
+        self._pid = _getpid()
+        self.error: OSError | None = None
+
+    def write(self, value: object) -> tuple[int, str]:
+        """Pickle a value into the file, force it to the disk, and return its length and digest.
+
+        Raises:
+            BaseException: Whatever the value's own code raises, or the disk.
+        """
+        writer = _BodyWriter(self)
+        with self._noting():
+            writer.descriptor = self.descriptor()
+            _ftruncate(writer.descriptor, 0)
+            _lseek(writer.descriptor, 0, os.SEEK_SET)
+        dump_value(value, writer)  # type: ignore[arg-type] # a pickler needs write() only
+        with self._noting():
+            self.descriptor()
+            writer.flush()
+            _fsync(writer.descriptor)
+        return writer.length, writer.digest.hexdigest()
+
+    def descriptor(self) -> int:
+        """Return the descriptor; a child that a value forked while it was pickled ends here and touches nothing."""
+        if _getpid() != self._pid:
+            _exit(0)
+        return self._file.descriptor()
+
+    def try_to_open(self) -> None:
+        """Open what was written: an exception that cannot be rebuilt would fail on the other side, without its words.
+
+        It is read from the descriptor that it was written to; a name could stand for another file by now.
+        """
+        descriptor = self.descriptor()
+        _lseek(descriptor, 0, os.SEEK_SET)
+        with _FileIO(descriptor, "rb", closefd=False) as file:
+            _load(file)
+
+    def discard(self) -> None:
+        """Give back the room of what was written in part."""
+        with contextlib.suppress(OSError):
+            _ftruncate(self.descriptor(), 0)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+            raise
+
+
+class _BodyWriter:
+    """What a pickler writes to: it keeps digest and length, so that nothing is read a second time."""
+
+    def __init__(self, body: BodyFile) -> None:
+        self._body = body
+        self._waiting = bytearray()
+        self.descriptor = -1
+        self.digest = sha256()
+        self.length = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Write all of the data."""
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        self.length += view.nbytes
+        if view.nbytes < _BLOCK:
+            self._waiting += view
+            if len(self._waiting) < _BLOCK:
+                return view.nbytes
+            view, size = memoryview(b""), view.nbytes
+        else:
+            size = view.nbytes
+        try:
+            self._body.descriptor()
+            self.flush()
+            folders.write_all(self.descriptor, view)
+        except OSError as error:
+            self._body.error = error
+            raise
+        return size
+
+    def flush(self) -> None:
+        """Write what waits."""
+        waiting, self._waiting = self._waiting, bytearray()
+        folders.write_all(self.descriptor, waiting)
+
+
+def deliver(ended: Value | Failure, body: BodyFile) -> dict[str, Any]:
+    """Write the body and return the last word about it; never raises, whatever the value's own code does.
+
+    Returns:
+        status, cause, error, body_length, body_sha256, value_type: the worker's part of an Outcome.
+    """
+    if isinstance(ended, Value):
+        return _deliver_value(ended.value, body)
+    return _deliver_failure(ended, body)
+
+
+def _deliver_value(value: object, body: BodyFile) -> dict[str, Any]:
+    try:
+        length, digest = body.write(value)
+    except BaseException as error:  # noqa: BLE001 - pickling runs user code
+        body.discard()
+        return _undeliverable(value, error, body)
+    return {
+        "status": outcomes.SUCCEEDED,
+        "cause": "value",
+        "error": {},
+        "body_length": length,
+        "body_sha256": digest,
+        "value_type": type_name(value),
+    }
+
+
+def _deliver_failure(failure: Failure, body: BodyFile) -> dict[str, Any]:
+    word = {"status": outcomes.FAILED, "cause": failure.cause, "error": failure.error}
+    try:
+        length, digest = body.write(failure.exception)
+        body.try_to_open()
+    except BaseException as error:  # noqa: BLE001 - pickling runs user code
+        body.discard()
+        word["error"] = {
+            **failure.error,
+            "not_delivered": f"{type(error).__name__}: {text_of(error)}"[:2000],
+        }
+        return word
+    return {**word, "body_length": length, "body_sha256": digest}
+
+
+def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[str, Any]:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return _failed_delivery("disk-full", f"the value does not fit on the disk: {text_of(error)}")
+    if body.error is not None:
+        return _failed_delivery("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
+    if isinstance(error, MemoryError):
+        return _failed_delivery("memory", f"there was not enough memory to pickle the value, a {type_name(value)}")
+    described = describe(error)
+    described["repr"] = repr_of(value)
+    described["value_type"] = type_name(value)
+    with contextlib.suppress(BaseException):  # user code, once more
+        described |= _diagnosis(value)
+    return {"status": outcomes.FAILED, "cause": "serialization", "error": described}
+
+
+def _diagnosis(value: object) -> dict[str, Any]:
+    """Name the path to the part that cannot be pickled; parts are tried one by one, for a minute at most."""
+    limit = _monotonic() + _SEARCH_SECONDS
+
+    def fails(part: object) -> BaseException | None:
+        if _monotonic() > limit:
+            return None
+        try:
+            dump_value(part, _NullWriter())  # type: ignore[arg-type] # a pickler needs write() only
+        except BaseException as error:  # noqa: BLE001 - user code
+            return error
+        return None
+
+    found = pickle_diagnosis.find([("the value", value)], fails)
+    if found is None:
+        return {}
+    path, part, reason = found
+    return {
+        "path": path,
+        "culprit": pickle_diagnosis.short(part),
+        "culprit_type": type_name(part),
+        "too_deep": int(pickle_diagnosis.is_too_deep(reason)),
+        "type": type(reason).__qualname__,
+        "message": text_of(reason)[:4000],
+    }
+
+
+class _NullWriter:
+    def write(self, data: object) -> None:
+        """Take what is written."""
+
+
+def _failed_delivery(cause: str, message: str) -> dict[str, Any]:
+    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message}}

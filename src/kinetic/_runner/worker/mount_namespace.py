@@ -72,7 +72,7 @@ def mount_privately(showings: Sequence[Mount], staging: str) -> str:
         with process_setup.without_flusher():  # a process with threads cannot step anywhere
             if not _is_single():
                 return "threads run in this process already"
-            return _step_in(libc, showings, staging)
+            return _enter_built_namespace(libc, showings, staging)
     except OSError as error:
         return error.strerror or str(error)
     except AttributeError as error:  # a C library without one of the calls
@@ -96,7 +96,7 @@ def _is_single() -> bool:
     return False
 
 
-def _step_in(libc: Any, showings: Sequence[Mount], staging: str) -> str:
+def _enter_built_namespace(libc: Any, showings: Sequence[Mount], staging: str) -> str:
     alone = os.geteuid() != 0  # who is not root is root in a user namespace, for as long as it takes
     folder = os.getcwd()
     said, saying = os.pipe()
@@ -171,10 +171,10 @@ def _cover(libc: Any, targets: Sequence[str], staging: str) -> None:
         if not os.path.lexists(target) and not inside_another:
             missing.setdefault(above(target), []).append(target)
     for folder in sorted(missing, key=lambda path: path.count("/") if path != "/" else -1):
-        _shadow(libc, folder, missing[folder], staging)
+        _cover_folder(libc, folder, missing[folder], staging)
 
 
-def _shadow(libc: Any, folder: str, targets: Sequence[str], staging: str) -> None:
+def _cover_folder(libc: Any, folder: str, targets: Sequence[str], staging: str) -> None:
     mode = stat.S_IMODE(os.stat(folder).st_mode)
     _mount(libc, "kinetic", staging, 0, kind="tmpfs", data=f"mode={mode:o},size=1m")
     _mount(libc, "", staging, _UNBINDABLE)  # it may lie below the folder itself: binding that must not bind this
@@ -182,7 +182,7 @@ def _shadow(libc: Any, folder: str, targets: Sequence[str], staging: str) -> Non
     if len(entries) > _MOST_ENTRIES:
         raise _RefusedError(f"{folder} has {len(entries)} entries, and each would be a mount")
     for entry in entries:
-        _stand_in(libc, entry, f"{staging}/{entry.name}")
+        _bind_entry(libc, entry, f"{staging}/{entry.name}")
     for target in targets:
         os.makedirs(f"{staging}{target.removeprefix(folder.rstrip('/'))}", exist_ok=True)
     _mount(libc, "", staging, _PRIVATE)
@@ -196,7 +196,7 @@ def _shadow(libc: Any, folder: str, targets: Sequence[str], staging: str) -> Non
     os.chdir("/")
 
 
-def _stand_in(libc: Any, entry: os.DirEntry[str], place: str) -> None:
+def _bind_entry(libc: Any, entry: os.DirEntry[str], place: str) -> None:
     """Put an entry of a covered folder into its shadow."""
     if entry.is_symlink():
         os.symlink(os.readlink(entry.path), place)

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import gc
 import io
+import json
 import os
 import random
 import signal
@@ -13,12 +14,18 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import machinery
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 from kinetic._wire import folders
-from kinetic._wire.task import LOG_STACKS_SIGNAL
+from kinetic._wire.task import DETECT, LEFT_OUT, LOG_STACKS_SIGNAL
+from kinetic.errors import CallableError
 
 _RECURSION = 1000  # Python's own default
 _SPARE_DESCRIPTORS = 64  # more than user code may have used up
@@ -241,3 +248,144 @@ def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
     block = io.BufferedWriter(raw, _BLOCK if buffered else 8192)
     errors = "surrogateescape" if buffered else "backslashreplace"
     return io.TextIOWrapper(block, encoding="utf-8", errors=errors, line_buffering=not buffered)
+
+
+def install_stand_ins(runner: str) -> None:
+    """Let this process find stand-ins for what the runner in this folder leaves out, if it leaves anything out."""
+    try:
+        names = frozenset(json.loads((Path(runner) / LEFT_OUT).read_bytes()))
+    except FileNotFoundError:  # not a pod's
+        return
+    sys.meta_path.append(_StandInFinder(names))
+
+
+class _StandInFinder(Loader):
+    """Finds a stand-in for each module that is left out, after everything else has been asked."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: types.ModuleType | None = None
+    ) -> machinery.ModuleSpec | None:
+        """Return what imports a stand-in; None for every other name."""
+        return machinery.ModuleSpec(name, self, is_package=True) if name in self._names else None
+
+    def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType:
+        """Return the stand-in of a module."""
+        return _StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing: a stand-in is complete."""
+
+
+class _StandInModule(types.ModuleType):
+    """Has a stand-in for every name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        made = type(name, (_StandIn,), {"__module__": self.__name__, "__qualname__": name})
+        setattr(self, name, made)
+        return made
+
+
+class _StandIn:
+    """Stands for a class or a function: an annotation can name it, and nothing can call it."""
+
+    def __new__(cls, *_: object, **__: object) -> NoReturn:
+        """Say that it is not here."""
+        raise CallableError(
+            f"{cls.__name__} cannot be used inside a job on a cluster",
+            why=f"{cls.__module__} does not travel into a pod: it looks at jobs from the machine that submits them",
+            next="call it where the job is submitted, and pass what it returns as an argument",
+        )
+
+    def __class_getitem__(cls, _item: object) -> type[_StandIn]:
+        """Stay what it is, as JobHandle[int]."""
+        return cls
+
+
+_JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
+
+
+@dataclass(frozen=True)
+class JaxProcess:
+    """One host's place in a slice.
+
+    Attributes:
+        host: Its index, from 0.
+        hosts: How many hosts there are.
+        coordinator: ``address:port`` at which host 0 listens; DETECT to let JAX find it; "" to leave JAX alone.
+    """
+
+    host: int
+    hosts: int
+    coordinator: str
+
+
+def join_when_jax_is_imported(seat: JaxProcess) -> None:
+    """Install the hook; a slice of one host needs none, and neither does one without a coordinator."""
+    if seat.hosts > 1 and seat.coordinator:
+        sys.meta_path.insert(0, _JaxFinder(seat))
+
+
+class _JaxFinder(MetaPathFinder):
+    """Finds jax once, as everybody else would, and adds a last step to its import."""
+
+    def __init__(self, seat: JaxProcess) -> None:
+        self._seat = seat
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "jax":
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _JaxLoader(spec.loader, self._seat)
+        return spec
+
+
+class _JaxLoader(Loader):
+    """Loads jax, then takes this host's seat."""
+
+    def __init__(self, loader: Loader, seat: JaxProcess) -> None:
+        self._loader = loader
+        self._seat = seat
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _join_slice(module, self._seat)
+
+
+def _join_slice(jax: ModuleType, seat: JaxProcess) -> None:
+    distributed = __import__("jax.distributed").distributed
+    if seat.coordinator == DETECT:
+        distributed.initialize(initialization_timeout=_JOIN_SECONDS)
+    else:
+        distributed.initialize(
+            coordinator_address=seat.coordinator,
+            num_processes=seat.hosts,
+            process_id=seat.host,
+            coordinator_bind_address=_bind_address(seat.coordinator),
+            initialization_timeout=_JOIN_SECONDS,
+        )
+    distributed.initialize = _already_done
+    jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
+
+
+def _bind_address(coordinator: str) -> str | None:
+    """Keep a coordinator on this machine to this machine; JAX's default, for pods, binds every interface."""
+    return coordinator if coordinator.startswith("127.") else None
+
+
+def _already_done(*_: object, **__: object) -> None:
+    """Stand in for ``jax.distributed.initialize``: kinetic has called it for this host."""

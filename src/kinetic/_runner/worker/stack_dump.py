@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._runner.supervisor import process_group
+from kinetic._runner import processes
 from kinetic._runner.worker import function_call, process_setup
 from kinetic._wire.task import STACKS_SIGNAL, Task
 from kinetic.errors import RunnerError
@@ -65,7 +65,7 @@ def open_dump_file(task: Task) -> None:
         faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
         os.lseek(descriptor, _LINE, os.SEEK_SET)
         _opened[:] = [
-            StackDumpFile(task.stacks, me, process_group.started_of(me), task.attempt, task.host, descriptor, thread=0)
+            StackDumpFile(task.stacks, me, processes.started_of(me), task.attempt, task.host, descriptor, thread=0)
         ]
         _write(_opened[0])
 
@@ -105,7 +105,7 @@ def read_header(path: Path) -> StackDumpFile:
 def is_alive(door: StackDumpFile) -> bool:
     """Say whether the process is still there whose door it is."""
     if door.started:
-        return process_group.started_of(door.pid) == door.started and process_group.state(door.pid) not in {"Z", "X"}
+        return processes.started_of(door.pid) == door.started and processes.state(door.pid) not in {"Z", "X"}
     try:
         os.kill(door.pid, 0)
     except ProcessLookupError:
@@ -131,7 +131,7 @@ def ask(path: Path) -> str:
         begin = file.seek(0, os.SEEK_END)
         busy = _busy(door.pid)
         try:
-            _ring(door)
+            _send_signal(door)
         except ProcessLookupError:
             raise _gone(door) from None
         limit = time.monotonic() + _ANSWER_SECONDS
@@ -139,13 +139,13 @@ def ask(path: Path) -> str:
             if not is_alive(door):
                 raise _gone(door)
             if time.monotonic() > limit:
-                raise _silent(door)
+                raise _no_answer(door)
             time.sleep(_LOOK_SECONDS)
         file.seek(begin)
         return _tidy(file.read().decode(errors="replace"), path.parent)
 
 
-def _ring(door: StackDumpFile) -> None:
+def _send_signal(door: StackDumpFile) -> None:
     """Send the signal; Linux gives it to the thread that is named, if it is one of that process."""
     thread = door.thread if os.path.isdir(f"/proc/{door.pid}/task/{door.thread}") else door.pid
     try:
@@ -160,18 +160,18 @@ def _check(door: StackDumpFile) -> None:
     Raises:
         RunnerError: The user's code has taken the signal, or closed the door.
     """
-    status = process_group.status(door.pid)
+    status = processes.status(door.pid)
     if not status:
         return  # no /proc here
     if not _is_in(status.get("SigCgt", "0")):
-        raise _deaf(f"the job's code has changed what the signal {STACKS_SIGNAL} does")
+        raise _cannot_ask(f"the job's code has changed what the signal {STACKS_SIGNAL} does")
     try:
         theirs = os.stat(f"/proc/{door.pid}/fd/{door.descriptor}")
         same = os.path.samestat(theirs, os.stat(door.path))
     except FileNotFoundError:
         same = False
     if not same:
-        raise _deaf(f"the job's code has closed the file for its stacks, descriptor {door.descriptor}")
+        raise _cannot_ask(f"the job's code has closed the file for its stacks, descriptor {door.descriptor}")
 
 
 def _has_answered(door: StackDumpFile, begin: int, busy: frozenset[str]) -> bool:
@@ -179,7 +179,7 @@ def _has_answered(door: StackDumpFile, begin: int, busy: frozenset[str]) -> bool
     size = door.path.stat().st_size
     if size <= begin:
         return False
-    if not process_group.status(door.pid):
+    if not processes.status(door.pid):
         time.sleep(_QUIET_SECONDS)
         return door.path.stat().st_size == size
     return not (_busy(door.pid) - busy)
@@ -191,7 +191,7 @@ def _busy(pid: int) -> frozenset[str]:
         tasks = os.listdir(f"/proc/{pid}/task")  # names are all we need
     except OSError:
         return frozenset()
-    return frozenset(task for task in tasks if _is_in(process_group.status(pid, task).get("SigBlk", "0")))
+    return frozenset(task for task in tasks if _is_in(processes.status(pid, task).get("SigBlk", "0")))
 
 
 def _is_in(mask: str) -> bool:
@@ -216,11 +216,11 @@ def _gone(door: StackDumpFile) -> RunnerError:
     return RunnerError("the job's process ended", why=f"it was the process {door.pid}", code="not-running")
 
 
-def _deaf(why: str) -> RunnerError:
+def _cannot_ask(why: str) -> RunnerError:
     return RunnerError("the job cannot be asked for its stacks", why=why, code="no-stacks")
 
 
-def _silent(door: StackDumpFile) -> RunnerError:
+def _no_answer(door: StackDumpFile) -> RunnerError:
     states = {"D": "it waits in the kernel, for a device or a file system", "T": "it is stopped", "t": "it is traced"}
-    why = states.get(process_group.state(door.pid), "it blocks the signal, or does not get to run")
+    why = states.get(processes.state(door.pid), "it blocks the signal, or does not get to run")
     return RunnerError(f"the job did not answer within {_ANSWER_SECONDS:.0f} s", why=why, code="no-stacks")

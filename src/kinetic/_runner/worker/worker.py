@@ -12,20 +12,12 @@ from pathlib import Path
 from time import monotonic as _monotonic
 from typing import Any, NoReturn
 
-from kinetic._runner.supervisor import process_group, workers
-from kinetic._runner.worker import (
-    delivery,
-    function_call,
-    jax_distributed,
-    pickling,
-    process_setup,
-    stack_dump,
-    stand_ins,
-    workspace,
-)
-from kinetic._runner.worker.report import Teller, end_after
+from kinetic._runner import processes
+from kinetic._runner.supervisor import supervise
+from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
+from kinetic._runner.worker import function_call, process_setup, stack_dump, workspace
 from kinetic._stores import open_store
-from kinetic._wire import outcome, output_paths, references
+from kinetic._wire import outcomes, output_paths, references
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import DataRef, Order
 from kinetic._wire.task import (
@@ -52,9 +44,9 @@ def main(words: list[str]) -> NoReturn:
     """Be a worker in an interpreter of its own: ``TASK REPORT``, two descriptors; see ``afresh``."""
     descriptor, report = (int(word) for word in words)
     with os.fdopen(descriptor, "rb") as file:
-        task = workers.receive_task(file)
+        task = supervise.receive_task(file)
     os.set_inheritable(report, False)  # noqa: FBT003 - Python's own signature
-    process_group.Title(process_group.use_linux()).set(
+    processes.ProcessTitle(processes.load_libc()).set(
         task.job_id, f"worker {task.folder}"
     )  # the one before went with exec
     work(task, report)
@@ -64,7 +56,7 @@ def work(task: Task, pipe: int) -> NoReturn:
     """Carry out one order in this process, which ends here and never returns to its caller."""
     code = _SOFTWARE
     try:
-        teller, body = Teller(pipe, task.word), delivery.Body(task.body)
+        teller, body = ReportWriter(pipe, task.word), function_call.BodyFile(task.body)
         process_setup.reset_signals()
         process_setup.redirect(task.log)
         process_setup.apply_environment(task.environment, task.umask)
@@ -73,10 +65,10 @@ def work(task: Task, pipe: int) -> NoReturn:
         process_setup.keep_flushing(stack_dump.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
         code = _run(task, teller, body)
-        _leave_politely()
+        _run_exit_handlers()
         step("worker:leaving")
     except BaseException as error:  # noqa: BLE001 - nothing may climb into the supervisor's frames below this fork
-        _speak_of(error, teller)
+        _report_error(error, teller)
     finally:
         try:
             process_setup.flush()
@@ -84,9 +76,9 @@ def work(task: Task, pipe: int) -> NoReturn:
             _exit(code)
 
 
-def _run(task: Task, teller: Teller, body: delivery.Body) -> int:
+def _run(task: Task, teller: ReportWriter, body: function_call.BodyFile) -> int:
     times: dict[str, float] = {}
-    pickling.pickler_class()
+    function_call.pickler_class()
     try:
         order, unpacked, call = _prepare(task, teller, times)
     except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is told with its name
@@ -106,12 +98,12 @@ def _run(task: Task, teller: Teller, body: delivery.Body) -> int:
         step("worker:called")
         word = _deliver(teller, body, ended, times)
         _end_a_forked_child(teller)  # of a value that forks while it is pickled
-        left = _files_left(task, order, unpacked, failed=word["status"] != outcome.SUCCEEDED)
+        left = _files_left(task, order, unpacked, failed=word["status"] != outcomes.SUCCEEDED)
     except BaseException as error:  # noqa: BLE001 - a handler of a signal: the function has ended, and so has this
         word, left = _cut_short(error, times), []
     process_setup.flush()
     exited = {"exited": True} if getattr(ended, "exited", False) else {}
-    code = 0 if word["status"] == outcome.SUCCEEDED else 1
+    code = 0 if word["status"] == outcomes.SUCCEEDED else 1
     if not teller.done({**word, **exited, "files": left, "phases": times}):
         end_after(_UNHEARD_SECONDS, code)  # the supervisor does not know that exit handlers are all that is left
     step("worker:told")
@@ -119,19 +111,22 @@ def _run(task: Task, teller: Teller, body: delivery.Body) -> int:
 
 
 def _deliver(
-    teller: Teller, body: delivery.Body, ended: function_call.Value | function_call.Failure, times: dict[str, float]
+    teller: ReportWriter,
+    body: function_call.BodyFile,
+    ended: function_call.Value | function_call.Failure,
+    times: dict[str, float],
 ) -> dict[str, Any]:
     if isinstance(ended, function_call.Failure):
         process_setup.write_to_log(ended.error["traceback"])
     process_setup.flush()
     teller.enter(SERIALIZE)
     with _timed(times, SERIALIZE):
-        word = delivery.deliver(ended, body)
+        word = function_call.deliver(ended, body)
     step("worker:body-written")
     return {**word, "phase": EXECUTE if word["cause"] in {"value", "exception", "exit"} else SERIALIZE}
 
 
-def _end_a_forked_child(teller: Teller, ended: function_call.Value | function_call.Failure | None = None) -> None:
+def _end_a_forked_child(teller: ReportWriter, ended: function_call.Value | function_call.Failure | None = None) -> None:
     """End a child that user code forked and that comes out of it here, as Python ends it: it never speaks for the job.
 
     Args:
@@ -151,7 +146,7 @@ def _end_a_forked_child(teller: Teller, ended: function_call.Value | function_ca
         _exit(code)
 
 
-def _speak_of(error: BaseException, teller: Teller) -> None:
+def _report_error(error: BaseException, teller: ReportWriter) -> None:
     """Tell an error of ours, or of a signal handler at a bad moment, if nothing was told yet; it must not get lost."""
     with contextlib.suppress(BaseException):
         if teller.is_the_worker:
@@ -163,7 +158,7 @@ def _cut_short(error: BaseException, times: dict[str, float]) -> dict[str, Any]:
     failure = function_call.failure_of(error)
     why = "it was raised after the function had ended, while the result was being delivered"
     told = {"error": {**failure.error, "not_delivered": why}, "cause": failure.cause}
-    return {"status": outcome.FAILED, "phase": SERIALIZE, "phases": times, **told}
+    return {"status": outcomes.FAILED, "phase": SERIALIZE, "phases": times, **told}
 
 
 def _mark_as_begun(task: Task) -> None:
@@ -172,12 +167,12 @@ def _mark_as_begun(task: Task) -> None:
         os.close(os.open(task.began, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def _prepare(task: Task, teller: Teller, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
+def _prepare(task: Task, teller: ReportWriter, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
     if task.kind in {"gpu", "tpu"}:
-        from kinetic._runner.pod import accelerator_check  # in pods only
+        from kinetic._runner.pod import container  # in pods only
 
         teller.enter(DEVICES)
-        accelerator_check.check(task.kind, task.chips, required=task.require_accelerator)
+        container.check_accelerator(task.kind, task.chips, required=task.require_accelerator)
     spots = _place(task, teller)  # before the store is opened: one in the cloud has threads, and mounts want none
     store = open_store(task.store_url)
     with _timed(times, VERIFICATION):
@@ -198,14 +193,14 @@ def _prepare(task: Task, teller: Teller, times: dict[str, float]) -> tuple[Order
     with _timed(times, ENVIRONMENT):
         teller.enter(ENVIRONMENT)
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
-        stand_ins.prepare(task.runner)
+        process_setup.install_stand_ins(task.runner)
         process_setup.become_main(order.script, task.folder)
-        output_paths.make(output_paths.checkpoints_of(order))  # and with it the output folder above it
-        jax_distributed.join_when_jax_is_imported(jax_distributed.JaxProcess(task.host, task.hosts, task.coordinator))
+        output_paths.make_folder(output_paths.checkpoints_of(order))  # and with it the output folder above it
+        process_setup.join_when_jax_is_imported(process_setup.JaxProcess(task.host, task.hosts, task.coordinator))
     if order.data:
         with _timed(times, DATA):
             teller.enter(DATA)
-            references.put_data(_provide(task, order, spots))
+            references.set_data_paths(_provide(task, order, spots))
         step("worker:data-ready")
     with _timed(times, UNPICKLE):
         teller.enter(UNPICKLE)
@@ -235,7 +230,7 @@ def _rebuild(store: Any, order: Order, folder: Path) -> Any:
     return workspace.unpack(store, order.tree, order.packs, folder) if order.tree else None
 
 
-def _place(task: Task, teller: Teller) -> Any:
+def _place(task: Task, teller: ReportWriter) -> Any:
     """Make volumes and views stand at their paths; nothing is in them yet."""
     if task.placed is None:
         return None
@@ -269,7 +264,7 @@ def _phase_failed(error: BaseException, phase: str, times: dict[str, float]) -> 
     if isinstance(error, KineticError):
         described |= {"what": error.what, "why": error.why, "next": error.next, "code": error.code}
     return {
-        "status": outcome.FAILED,
+        "status": outcomes.FAILED,
         "cause": "runner",
         "phase": phase,
         "error": described,
@@ -300,7 +295,7 @@ def _name_files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -
     return found[:_FILES_NAMED]
 
 
-def _leave_politely() -> None:
+def _run_exit_handlers() -> None:
     """Do what an interpreter does at its end, without waiting for anybody: the keeper ends what is left over."""
     _warn_of_threads()
     _end_children()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._backends.kube.job_request import JobRequest
+from kinetic._backends.kube.job_manifests import JobRequest
 from kinetic._hardware import place
 
 Ask = Callable[..., JobRequest]

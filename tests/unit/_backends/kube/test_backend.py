@@ -104,7 +104,7 @@ def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, l
         for number in range(MANY):
             told, _ = [backend.watch(f"job-{number}", seconds=0.01) for _ in range(2)]
             seen = backend.observe([f"job-{number}"])[f"job-{number}"]
-            backend.forget_watch(f"job-{number}")
+            backend.stop_watching(f"job-{number}")
 
             assert told  # whoever begins to watch looks once
             assert seen.status.value == "RUNNING"

@@ -19,7 +19,7 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client, is_same
 from kinetic._backends.kube.credentials import Access, Anonymous, FixedCredential, PluginCredential
 from kinetic._backends.kube.informer import Watch
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import (
     AccessDeniedError,
     BackendError,
@@ -287,10 +287,10 @@ class Exchanged(FixedCredential):
         super().__init__("Bearer t")
         self.others: list[Callable[[], None]] = []
 
-    def header(self, *, instead_of: str = "") -> str:
+    def header(self, *, rejected: str = "") -> str:
         while self.others:
             self.others.pop()()
-        return super().header(instead_of=instead_of)
+        return super().header(rejected=rejected)
 
 
 def test_connections_that_another_thread_closed_are_made_anew(connect) -> None:

@@ -27,9 +27,9 @@ GKE = NOWHERE._replace(project="my-project")
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    connection._forget()
+    connection._forget_clients()
     yield
-    connection._forget()
+    connection._forget_clients()
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_a_token_that_is_refused_is_exchanged(google) -> None:
     _, environ = google
     credential = client_of(GKE, environ).transport.access.credential
 
-    assert credential.header(instead_of=credential.header()) == "Bearer token-2"
+    assert credential.header(rejected=credential.header()) == "Bearer token-2"
 
 
 def test_node_pools_are_asked_for_with_the_same_token(google) -> None:

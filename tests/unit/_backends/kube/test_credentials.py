@@ -22,9 +22,9 @@ from servers.scripted import Scripted, page, refusal
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import credentials
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, in_cluster, of_context, of_gke
+from kinetic._backends.kube.credentials import Access, context_access, gke_access, in_cluster_access
 from kinetic._google.clusters import Cluster
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
 
 
@@ -43,7 +43,7 @@ def config(
 
 
 def read(path: Path, name: str = "dev") -> Access:
-    return of_context(name, {"KUBECONFIG": str(path)})
+    return context_access(name, {"KUBECONFIG": str(path)})
 
 
 def header(access: Access) -> str:
@@ -70,7 +70,7 @@ def test_a_context_says_where_and_who(tmp_path: Path) -> None:
 def test_without_a_name_the_current_context_counts(tmp_path: Path) -> None:
     path = config(tmp_path / "config", **{"current-context": "dev"})
 
-    assert of_context("", {"KUBECONFIG": str(path)}).about == "the context dev"
+    assert context_access("", {"KUBECONFIG": str(path)}).about == "the context dev"
 
 
 def test_several_files_are_one_and_the_first_wins(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_several_files_are_one_and_the_first_wins(tmp_path: Path) -> None:
     other = config(tmp_path / "third", name="prod", user={"token": "third"})
     files = {"KUBECONFIG": f"{first}:{tmp_path / 'missing'}:{second}:{other}"}
 
-    assert header(of_context("dev", files)) == "Bearer first"
-    assert header(of_context("prod", files)) == "Bearer third"
+    assert header(context_access("dev", files)) == "Bearer first"
+    assert header(context_access("prod", files)) == "Bearer third"
 
 
 def test_paths_count_from_the_file_that_names_them(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_a_plug_in_is_called_again_when_its_token_is_refused_or_about_to_end(tmp
     user = plugin({"token": "lasting-CALL"})
     lasting = read(config(tmp_path / "config", user=user))
     first = header(lasting)
-    assert lasting.credential.header(instead_of=first) != first
-    assert lasting.credential.header(instead_of=first) == header(lasting)
+    assert lasting.credential.header(rejected=first) != first
+    assert lasting.credential.header(rejected=first) == header(lasting)
 
 
 def test_a_plug_in_is_told_about_the_cluster_if_it_asks(tmp_path: Path, plugin) -> None:
@@ -231,7 +231,7 @@ def test_what_a_kubeconfig_hands_to_a_plug_in_is_shown_nowhere(tmp_path: Path, m
     args = ["--password", "hunter2222", "--token=s3cr3t-t0ken"]
     command = {"command": str(program), "args": args, "env": [{"name": "MINE", "value": "of-the-environment"}]}
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **command}}
-    monkeypatch.setattr(credentials, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(credentials, "PLUGIN_TIMEOUT_SECONDS", 0.5)
 
     with pytest.raises(CredentialsError) as raised:
         header(read(config(tmp_path / "config", user=user)))
@@ -261,21 +261,21 @@ def test_in_a_pod_its_own_account_is_taken(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
 
-    access = in_cluster(environ, tmp_path)
+    access = in_cluster_access(environ, tmp_path)
 
     assert access is not None
     assert (access.server, access.namespace, header(access)) == ("https://[fd00::1]:443", "team", "Bearer pod-token")
 
 
 def test_outside_of_a_pod_there_is_no_such_account(tmp_path: Path) -> None:
-    assert in_cluster({}, tmp_path) is None
+    assert in_cluster_access({}, tmp_path) is None
 
 
 def test_a_pod_without_a_token_says_what_is_missing(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
     with pytest.raises(CredentialsError) as caught:
-        in_cluster(environ, tmp_path / "missing")
+        in_cluster_access(environ, tmp_path / "missing")
 
     assert "automountServiceAccountToken" in caught.value.next
 
@@ -289,7 +289,7 @@ def test_a_cluster_of_gke_that_was_made_anew_is_found_at_its_new_place() -> None
             asked.append("read")
             return Cluster("c", "us-central1-a", "p", next(places), b"")
 
-        client = Client(of_gke(read_cluster, lambda refused: "google"), "team", Retry(3, sleep=lambda _: None))
+        client = Client(gke_access(read_cluster, lambda refused: "google"), "team", Retry(3, sleep=lambda _: None))
         with contextlib.closing(client):
             assert client.get(kube_client.JOB, "a") is not None
 
@@ -404,7 +404,7 @@ def test_a_changed_authority_is_fetched_anew_once(tmp_path: Path, authority: Aut
     stale = Authority(tmp_path / "other").certificate.read_bytes()
     found = iter([stale, authority.certificate.read_bytes()])
 
-    access = of_gke(lambda: Cluster("c", "z", "p", secure, next(found)), lambda refused: "t")
+    access = gke_access(lambda: Cluster("c", "z", "p", secure, next(found)), lambda refused: "t")
 
     assert who(access) == "None"
 

@@ -506,7 +506,7 @@ def test_the_newest_pod_speaks_for_a_job_that_was_preempted() -> None:
     old = disrupted("DeletionByPodGC")
     new = pod("pod-b", made=30, node="node-2", phase="Running", containerStatuses=RUNNING)
 
-    assert diagnose(Evidence(job(), [new, old])) == diagnosis.Finding(R, pod="pod-b")
+    assert diagnose(Evidence(job(), [new, old])) == diagnosis.JobState(R, pod="pod-b")
 
 
 def test_a_verdict_that_the_cluster_has_not_counted_yet_is_not_called_pending() -> None:

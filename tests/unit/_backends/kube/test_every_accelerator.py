@@ -92,7 +92,7 @@ def test_no_row_of_the_registry_is_missing_here() -> None:
     assert {name: tuple(sorted(family.machines)) for name, family in GPUS.items()} == {
         name: counts for name, (_, counts) in GPU_FACTS.items()
     }
-    assert {name: {shape for _, shape in family.ladder()} for name, family in TPUS.items()} == {
+    assert {name: {shape for _, shape in family.usual_sizes()} for name, family in TPUS.items()} == {
         name: set(shapes) for name, shapes in TPU_FACTS.items()
     }
 

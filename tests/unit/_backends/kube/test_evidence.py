@@ -11,7 +11,7 @@ from servers.scripted import page, refusal
 from kinetic._backends.kube import diagnosis
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, FixedCredential
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 
 JOB = {
     "kind": "Job",

@@ -17,7 +17,7 @@ from kinetic._backends.kube import pod_logs
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, Anonymous
 from kinetic._backends.kube.pod_logs import PodLog
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic._wire import pod_log_format
 from kinetic._wire.pod_log_format import Claim, Writer
 
@@ -25,7 +25,9 @@ ODD = b"\xff\x00\n\n10 %\r100 %\r\nkinetic| mine\n" + b"x" * 100_000 + b"\n"
 
 
 def claimed(attempt: int = 0, host: int = 0) -> bytes:
-    return pod_log_format.said("job job") + pod_log_format.said(pod_log_format.claimed(Claim("job", attempt, host), 2))
+    return pod_log_format.runner_lines("job job") + pod_log_format.runner_lines(
+        pod_log_format.claim_line(Claim("job", attempt, host), 2)
+    )
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_a_log_is_read_as_it_grows(served: ContainerLog, client: Client) -> None
     log = opened(client, served.pod)
     assert reads(log, b"one\n")
 
-    served.write(pod_log_format.said("something of ours") + b"two\n")
+    served.write(pod_log_format.runner_lines("something of ours") + b"two\n")
 
     assert reads(log, b"one\ntwo\n")
     assert log.read(4, 2) == b"tw"
@@ -184,7 +186,7 @@ def test_a_log_that_will_be_rotated_is_left_to_the_store(
 
 
 def test_bytes_that_the_pod_left_out_end_it(served: ContainerLog, client: Client) -> None:
-    served.write(claimed() + b"one\n" + pod_log_format.said(f"{pod_log_format.LEFT_OUT}9 bytes") + b"three\n")
+    served.write(claimed() + b"one\n" + pod_log_format.runner_lines(f"{pod_log_format.LEFT_OUT}9 bytes") + b"three\n")
 
     log = opened(client, served.pod)
 
@@ -198,9 +200,9 @@ def test_whoever_waits_is_told_of_the_verdict_once(served: ContainerLog, client:
     log = opened(client, served.pod, told=told)
     assert told == []
 
-    served.write(pod_log_format.said(f"{pod_log_format.VERDICT}: the job succeeded"))
+    served.write(pod_log_format.runner_lines(f"{pod_log_format.VERDICT}: the job succeeded"))
     until(lambda: told)
-    served.write(pod_log_format.said(pod_log_format.VERDICT) + b"more\n")
+    served.write(pod_log_format.runner_lines(pod_log_format.VERDICT) + b"more\n")
 
     assert reads(log, b"more\n")
     assert told == ["verdict"]
@@ -208,7 +210,7 @@ def test_whoever_waits_is_told_of_the_verdict_once(served: ContainerLog, client:
 
 def test_a_verdict_that_is_there_already_is_told_at_once(served: ContainerLog, client: Client) -> None:
     told: list[str] = []
-    served.write(claimed() + pod_log_format.said(pod_log_format.VERDICT))
+    served.write(claimed() + pod_log_format.runner_lines(pod_log_format.VERDICT))
 
     log = opened(client, served.pod, told=told)
 
@@ -222,7 +224,7 @@ def test_a_listener_that_fails_does_not_end_the_log(
     served.write(claimed())
     log = until(lambda: pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=lambda: 1 // 0))
 
-    served.write(pod_log_format.said(pod_log_format.VERDICT) + b"more\n")
+    served.write(pod_log_format.runner_lines(pod_log_format.VERDICT) + b"more\n")
 
     assert reads(log, b"more\n")
     until(lambda: "ZeroDivisionError" in caplog.text)
@@ -232,7 +234,7 @@ def test_a_listener_that_fails_does_not_end_the_log(
 
 
 def test_a_pod_that_has_not_named_its_attempt_has_no_log_yet(served: ContainerLog, client: Client) -> None:
-    served.write(pod_log_format.said("job job"))
+    served.write(pod_log_format.runner_lines("job job"))
     ask = lambda: pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=print)  # noqa: E731
 
     assert [ask() for _ in range(3)] == [None, None, None]
@@ -246,7 +248,7 @@ def test_what_nobody_asks_for_any_more_is_closed(
     served: ContainerLog, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_logs, "_FORGET_SECONDS", 0.01)
-    served.write(pod_log_format.said("job job"))
+    served.write(pod_log_format.runner_lines("job job"))
 
     assert pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=print) is None
 
@@ -319,7 +321,7 @@ def test_a_snapshot_has_what_there_is_now(served: ContainerLog, client: Client) 
 
 
 @pytest.mark.parametrize(
-    "output", [b"", pod_log_format.said("job job"), b"rotated\n" * 10_000], ids=["new", "early", "late"]
+    "output", [b"", pod_log_format.runner_lines("job job"), b"rotated\n" * 10_000], ids=["new", "early", "late"]
 )
 def test_there_is_no_snapshot_without_the_beginning(served: ContainerLog, client: Client, output: bytes) -> None:
     served.write(output)
@@ -351,7 +353,7 @@ def test_a_connection_without_a_socket_cannot_be_cut_and_does_no_harm() -> None:
     class Answer:
         extensions: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
-    assert pod_logs._cutter(Answer()) is None  # type: ignore[arg-type]
+    assert pod_logs._socket_shutdown(Answer()) is None  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------- what is left over
@@ -361,7 +363,9 @@ def test_a_connection_without_a_socket_cannot_be_cut_and_does_no_harm() -> None:
 def test_the_log_of_a_container_that_was_killed_as_a_whole_is_read_while_its_pod_is_there(
     served: ContainerLog, client: Client, code: int
 ) -> None:
-    served.write(claimed() + b"one\n" + pod_log_format.said("something of ours") + b"two, and half of a word kine")
+    served.write(
+        claimed() + b"one\n" + pod_log_format.runner_lines("something of ours") + b"two, and half of a word kine"
+    )
     served.end(code)
 
     log = pod_logs.last_log(client, [served.pod], host=0, attempt=0)
@@ -402,7 +406,7 @@ def test_of_a_pod_that_is_gone_or_runs_nothing_is_left_over(served: ContainerLog
 
 
 @pytest.mark.parametrize(
-    "output", [b"no beginning\n" * 9000, claimed() + pod_log_format.said(f"{pod_log_format.LEFT_OUT}9 bytes")]
+    "output", [b"no beginning\n" * 9000, claimed() + pod_log_format.runner_lines(f"{pod_log_format.LEFT_OUT}9 bytes")]
 )
 def test_a_log_without_its_beginning_or_with_a_hole_is_not_taken(
     served: ContainerLog, client: Client, output: bytes
@@ -419,8 +423,8 @@ def test_a_pod_that_has_finished_says_what_it_waits_for(served: ContainerLog, cl
     served.write(claimed() + b"one\nkinetic|=kinetic| finished; waiting for Godot\n")
     assert pod_logs.waiting_reason(client, "pod-a") == ""
 
-    served.write(pod_log_format.said("finished; waiting for credentials: 403"))
+    served.write(pod_log_format.runner_lines("finished; waiting for credentials: 403"))
     assert pod_logs.waiting_reason(client, "pod-a") == "finished; waiting for credentials: 403"
 
-    served.write(pod_log_format.said(f"{pod_log_format.VERDICT}: the job succeeded"))
+    served.write(pod_log_format.runner_lines(f"{pod_log_format.VERDICT}: the job succeeded"))
     assert pod_logs.waiting_reason(client, "pod-a") == ""

@@ -14,7 +14,7 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, Anonymous
 from kinetic._backends.kube.informer import Informer, Informers
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 
 
 def job(uid: str, version: str, **status: object) -> dict:
@@ -58,13 +58,13 @@ def test_whoever_waits_is_woken_by_news_of_the_job() -> None:
     told = open_lines({"type": "MODIFIED", "object": ended("a", "11")})
 
     with fed(listing(job("a", "1")), told) as feed:
-        seen = feed.news_of("a")
+        seen = feed.changes_of("a")
         feed.start()
         feed.wait("a", seen, 10)
         if feed.find("a") != ended("a", "11"):
-            feed.wait("a", feed.news_of("a"), 10)
+            feed.wait("a", feed.changes_of("a"), 10)
 
-        assert feed.news_of("a") > seen
+        assert feed.changes_of("a") > seen
 
 
 def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
@@ -76,8 +76,8 @@ def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
 
     with fed(listing(job("a", "1"), job("b", "2")), told) as feed:
         feed.start()
-        feed.wait_for_an_end(0, 10)
-        feed.wait_for_an_end(1, 10)
+        feed.wait_for_any_end(0, 10)
+        feed.wait_for_any_end(1, 10)
 
         assert feed.ends == 2
 
@@ -97,7 +97,7 @@ def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
         feed.start()
 
         assert feed.wait_until_current(10)
-        feed.wait_for_an_end(0, 10)
+        feed.wait_for_any_end(0, 10)
 
         assert feed.find("made") is None
 
@@ -115,12 +115,12 @@ def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> 
 def test_news_that_are_not_of_the_object_wake_as_well() -> None:
     with fed() as feed:
         feed.put(job("a", "1"))
-        seen = feed.news_of("a")
+        seen = feed.changes_of("a")
 
         threading.Timer(0.05, feed.tell, ("a",)).start()
         feed.wait("a", seen, 10)
 
-        assert feed.news_of("a") == seen + 1
+        assert feed.changes_of("a") == seen + 1
 
 
 def test_a_feed_that_may_not_watch_ends_and_says_why() -> None:
@@ -152,6 +152,6 @@ def test_a_feed_that_has_ended_is_made_anew() -> None:
 def test_nobody_waits_longer_than_asked(seconds: float) -> None:
     with fed(listing(job("a", "1"))) as feed:
         feed.wait("a", 0, seconds)
-        feed.wait_for_an_end(0, seconds)
+        feed.wait_for_any_end(0, seconds)
 
         assert not feed.is_current

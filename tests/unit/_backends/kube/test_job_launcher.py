@@ -15,9 +15,9 @@ from kinetic._backends.kube import client
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, Anonymous
 from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
-from kinetic._backends.kube.job_request import RUNNER_FILE
+from kinetic._backends.kube.job_manifests import RUNNER_FILE
 from kinetic._project import runner_bundle
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic._wire.task import ENVIRONMENT_FILE
 from kinetic.errors import LaunchError
 

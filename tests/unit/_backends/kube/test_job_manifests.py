@@ -11,8 +11,8 @@ import lightkube.models.core_v1 as core
 import msgspec
 import pytest
 
-from kinetic._backends.kube import job_manifests, job_request
-from kinetic._backends.kube.job_request import BucketVolume
+from kinetic._backends.kube import job_manifests
+from kinetic._backends.kube.job_manifests import BucketVolume
 from kinetic._config.resources import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._wire import task
@@ -364,7 +364,7 @@ def test_a_secret_goes_with_the_job_that_owns_it(ask) -> None:
 def test_the_secret_of_a_batch_is_found_by_its_group() -> None:
     manifest = job_manifests.group_secret("grp-0a1b2c3d", "research", "ann", {"environment.json": b"{}"})
 
-    assert manifest["metadata"]["labels"][job_request.GROUP_LABEL] == "grp-0a1b2c3d"
+    assert manifest["metadata"]["labels"][job_manifests.GROUP_LABEL] == "grp-0a1b2c3d"
     assert "ownerReferences" not in manifest["metadata"]
 
 

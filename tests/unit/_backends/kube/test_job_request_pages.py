@@ -41,8 +41,10 @@ def asked(found: Launch, **environ: str):
     return job_launcher.request_of(found, "research", runner="r", secret="s", account="kinetic", environ=environ)
 
 
-def page(found: Launch, kind: client.Kind = client.JOB, *, key_at: int = 0) -> Task:
-    manifest = job_launcher.manifest_of(asked(found), found, kind, key_at=key_at, runner_sha256="cd", umask=0o027)
+def page(found: Launch, kind: client.Kind = client.JOB, *, key_offset: int = 0) -> Task:
+    manifest = job_launcher.manifest_of(
+        asked(found), found, kind, key_offset=key_offset, runner_sha256="cd", umask=0o027
+    )
     spec = manifest["spec"]
     if "replicatedJobs" in spec:
         spec = spec["replicatedJobs"][0]["template"]["spec"]
@@ -69,7 +71,7 @@ def test_a_debug_job_stays_two_hours_after_its_end_whatever_the_settings_say() -
 def test_captured_values_are_nowhere_in_what_is_asked() -> None:
     found = launch()
     manifest = job_launcher.manifest_of(
-        asked(found, TOKEN="very secret"), found, client.JOB, key_at=0, runner_sha256="", umask=0
+        asked(found, TOKEN="very secret"), found, client.JOB, key_offset=0, runner_sha256="", umask=0
     )
 
     assert "very secret" not in str(manifest)
@@ -85,10 +87,10 @@ def test_a_pod_is_told_where_the_store_is_and_not_who_this_client_is() -> None:
 
 
 def test_the_runner_is_told_everything_about_its_job() -> None:
-    told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_at=64)
+    told = page(launch(deadline=60.0, output_dir="gs://jobs/out"), key_offset=64)
 
     assert (told.job_id, told.store_url, told.key_id) == ("cpu-f-1", "gs://jobs/below", "k1")
-    assert (told.pod.key_at, told.umask, told.pod.runner_sha256, told.deadline) == (64, 0o027, "cd", 60.0)
+    assert (told.pod.key_offset, told.umask, told.pod.runner_sha256, told.deadline) == (64, 0o027, "cd", 60.0)
     assert told.pod.checkpoint_dir == "gs://jobs/out/checkpoints"
 
 
@@ -110,7 +112,7 @@ def test_settings_of_the_cluster_reach_the_request() -> None:
 
 def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
     found = launch(settings=ClusterSettings(store_secret="bucket-key"))
-    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_at=0, runner_sha256="", umask=0)
+    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_offset=0, runner_sha256="", umask=0)
     container = container["spec"]["template"]["spec"]["containers"][0]
 
     assert "envFrom" not in container  # a key file is no variable
@@ -121,17 +123,17 @@ def test_a_named_secret_opens_the_store_by_a_key_file_or_by_variables() -> None:
 def test_a_store_of_amazon_gets_variables_only() -> None:
     found = replace(launch(settings=ClusterSettings(store_secret="keys")), store_url="s3://jobs/below")
 
-    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_at=0, runner_sha256="", umask=0)
+    container = job_launcher.manifest_of(asked(found), found, client.JOB, key_offset=0, runner_sha256="", umask=0)
     container = container["spec"]["template"]["spec"]["containers"][0]
 
     assert "GOOGLE_APPLICATION_CREDENTIALS" not in asked(found).environment
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
-    assert page(found).pod.reaches_with.startswith("obstore==")
+    assert page(found).pod.store_requirement.startswith("obstore==")
 
 
 def test_a_pod_gets_what_opens_a_bucket_in_the_version_of_the_client_and_nothing_for_a_folder() -> None:
-    assert page(launch()).pod.reaches_with == f"obstore=={metadata.version('obstore')}"
-    assert page(replace(launch(), store_url="file:///shared/store")).pod.reaches_with == ""
+    assert page(launch()).pod.store_requirement == f"obstore=={metadata.version('obstore')}"
+    assert page(replace(launch(), store_url="file:///shared/store")).pod.store_requirement == ""
 
 
 def test_data_that_shall_be_shown_is_mounted_under_its_number() -> None:

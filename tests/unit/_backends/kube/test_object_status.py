@@ -68,7 +68,7 @@ def test_a_sighting_has_times_in_seconds_and_no_attempt_since_only_the_store_kno
         conditions=holds("Complete", lastTransitionTime="2026-11-21T10:01:01Z"),
     )
 
-    seen = object_status.sighting(found)
+    seen = object_status.observation(found)
 
     assert (seen.name, seen.attempt, seen.version) == ("cpu-f-1", None, "7")
     assert seen.started is not None
@@ -80,26 +80,26 @@ def test_a_sighting_has_times_in_seconds_and_no_attempt_since_only_the_store_kno
 def test_a_failed_job_says_in_the_clusters_words_why() -> None:
     found = made(conditions=holds("Failed", reason="DeadlineExceeded", message="Job was active longer than it may"))
 
-    assert object_status.sighting(found).reason == "Job was active longer than it may"
+    assert object_status.observation(found).reason == "Job was active longer than it may"
 
 
 def test_the_job_inside_a_set_does_not_speak_for_it() -> None:
     part = made(labels={"jobset.sigs.k8s.io/jobset-name": "kinetic-x"}, conditions=holds("Failed"))
     whole = made("JobSet", replicatedJobsStatus=[{"ready": 1}])
 
-    assert object_status.sightings([part, whole])["cpu-f-1"].status is RUNNING
-    assert object_status.sightings([part]) == {}
+    assert object_status.observations([part, whole])["cpu-f-1"].status is RUNNING
+    assert object_status.observations([part]) == {}
 
 
 def test_an_id_that_is_too_long_for_a_label_is_found_in_the_annotation() -> None:
     found = made(job_id="shortened-0a1b2c3d")
     found["metadata"]["annotations"] = {"kinetic/job-id": "x" * 80}
 
-    assert list(object_status.sightings([found])) == ["x" * 80]
+    assert list(object_status.observations([found])) == ["x" * 80]
 
 
 def test_what_is_not_ours_is_passed_over() -> None:
-    assert object_status.sightings([{"metadata": {"name": "other"}}]) == {}
+    assert object_status.observations([{"metadata": {"name": "other"}}]) == {}
 
 
 def test_what_is_remembered_of_an_object_says_the_same_and_holds_no_manifest() -> None:
@@ -109,5 +109,5 @@ def test_what_is_remembered_of_an_object_says_the_same_and_holds_no_manifest() -
 
     slim = object_status.reduced(found)
 
-    assert object_status.sighting(slim) == object_status.sighting(found)
+    assert object_status.observation(slim) == object_status.observation(found)
     assert "large" not in str(slim)

@@ -11,7 +11,7 @@ from servers.scripted import Scripted, refusal
 from kinetic._backends.kube import pod_logs
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, Anonymous
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError
 
 

@@ -19,12 +19,12 @@ from kinetic._backends.kube import discovery, job_manifests, preflight
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, FixedCredential
 from kinetic._backends.kube.discovery import needed_permissions
-from kinetic._backends.kube.job_request import JobRequest
+from kinetic._backends.kube.job_manifests import JobRequest
 from kinetic._backends.kube.preflight import check, check_store, kind_for_slices, service_account
 from kinetic._config.cluster import ClusterSettings
-from kinetic._google.pools import Pool, Pools
+from kinetic._google.clusters import NodePool, NodePools
 from kinetic._hardware import place
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import (
     AccessDeniedError,
     BackendUnavailableError,
@@ -441,7 +441,7 @@ def test_a_priority_class_and_a_secret_for_the_store_must_exist(cluster, client)
 # ----------------------------------------------------------------------------------------------------------- machines
 
 
-POOLS = Pools("p", "us-central1-a", "c", ("us-central1-a",), autopilot=False, limits=None, pools=())
+POOLS = NodePools("p", "us-central1-a", "c", ("us-central1-a",), autopilot=False, limits=None, pools=())
 
 
 def notes(client: Client, accelerator: str, settings: ClusterSettings = PLAIN, **more: Any) -> tuple[str, ...]:
@@ -558,7 +558,7 @@ def test_a_pool_that_was_made_since_is_seen_at_once(cluster, client) -> None:
 
 
 def test_a_pool_that_has_none_up_is_a_sentence(cluster, client) -> None:
-    growing = POOLS._replace(pools=(Pool("l4", "g2-standard-4", (("nvidia-l4", 1),), most=3),))
+    growing = POOLS._replace(pools=(NodePool("l4", "g2-standard-4", (("nvidia-l4", 1),), most=3),))
 
     (said,) = notes(client, "gpu-l4", pools=lambda: growing)
 
@@ -566,7 +566,7 @@ def test_a_pool_that_has_none_up_is_a_sentence(cluster, client) -> None:
 
 
 def test_a_pool_that_does_not_grow_comes_with_the_command_that_fills_it(cluster, client) -> None:
-    fixed = POOLS._replace(pools=(Pool("l4", "g2-standard-4", (("nvidia-l4", 1),)),))
+    fixed = POOLS._replace(pools=(NodePool("l4", "g2-standard-4", (("nvidia-l4", 1),)),))
 
     (said,) = notes(client, "gpu-l4", pools=fixed)
 

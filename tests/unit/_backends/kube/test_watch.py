@@ -13,7 +13,7 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.credentials import Access, Anonymous
 from kinetic._backends.kube.informer import Watch
-from kinetic._stores.retry import Retry
+from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from cluster import binaries
 
-from kinetic._backends.kube import event_patterns, pod_endings
+from kinetic._backends.kube import event_patterns, object_status
 from kinetic._backends.kube.event_patterns import Pattern
 
 SCHEDULER = "kubernetes/pkg/scheduler/framework"
@@ -210,7 +210,7 @@ def test_the_taints_that_keep_a_job_off_its_machines_are_named_by_no_scheduler_a
 def test_a_job_still_names_the_pod_that_ended_it() -> None:
     said = found("kubernetes/pkg/controller/job/pod_failure_policy.go", r'"(Container %s for pod [^"]+)"')
 
-    named = pod_endings.end_by_its_job(said.replace("exit code x", "exit code 137"), "job")
+    named = object_status.pod_end_in_message(said.replace("exit code x", "exit code 137"), "job")
 
     assert named is not None
     assert (named[0], named[1].code) == ("x", "killed")
@@ -226,7 +226,7 @@ def test_a_job_still_names_the_pod_that_ended_it() -> None:
     ],
 )
 def test_every_way_to_lose_a_machine_is_still_called_so(file: str, pattern: str) -> None:
-    assert found(file, pattern) in pod_endings._DISRUPTIONS
+    assert found(file, pattern) in object_status._DISRUPTIONS
 
 
 @pytest.mark.parametrize("name", ["nodeLowMessageFmt", "nodeConditionMessageFmt"])
@@ -234,7 +234,7 @@ def test_an_eviction_is_told_from_other_disruptions_by_its_words(name: str) -> N
     said = found(f"{KUBELET}/eviction/helpers.go", rf'{name} = "([^"]+)"')
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": said}
 
-    lost = pod_endings.pod_disruption({"status": {"conditions": [condition], "reason": "Evicted", "message": said}})
+    lost = object_status.pod_disruption({"status": {"conditions": [condition], "reason": "Evicted", "message": said}})
 
     assert lost is not None
     assert lost.code == "evicted"

@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import completion_pipe
+from kinetic._backends.local import liveness
 
 LONG = 10.0  # seconds: none of these tests waits so long
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    completion_pipe.make(tmp_path / "pulse")
-    return tmp_path / "pulse"
+    liveness.make_pipe(tmp_path / "completion_pipe")
+    return tmp_path / "completion_pipe"
 
 
-def seconds_of(wait: completion_pipe.CompletionReader, seconds: float = LONG) -> float:
+def seconds_of(wait: liveness.CompletionReader, seconds: float = LONG) -> float:
     begun = time.monotonic()
     wait.wait(seconds)
     return time.monotonic() - begun
 
 
 def test_nothing_is_told_before_anything_happens(pipe):
-    waiting = completion_pipe.CompletionReader(pipe)
+    waiting = liveness.CompletionReader(pipe)
 
     assert seconds_of(waiting, 0.05) >= 0.045
     assert waiting.listening
@@ -38,7 +38,7 @@ def test_nothing_is_told_before_anything_happens(pipe):
 
 
 def test_the_beginning_is_told_once(pipe):
-    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
 
     heart.running()
 
@@ -50,10 +50,10 @@ def test_the_beginning_is_told_once(pipe):
 
 
 def test_who_comes_late_is_told_that_it_runs(pipe):
-    heart = completion_pipe.CompletionWriter(pipe)
+    heart = liveness.CompletionWriter(pipe)
     heart.running()
 
-    waiting = completion_pipe.CompletionReader(pipe)
+    waiting = liveness.CompletionReader(pipe)
 
     assert seconds_of(waiting) < 1
     heart.stop()
@@ -61,7 +61,7 @@ def test_who_comes_late_is_told_that_it_runs(pipe):
 
 
 def test_the_end_is_told_at_once(pipe):
-    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
     heart.running()
     waiting.wait(LONG)
     ending = threading.Timer(0.05, heart.stop)
@@ -74,11 +74,11 @@ def test_the_end_is_told_at_once(pipe):
 
 
 def test_the_death_of_the_keeper_is_told_at_once(pipe):
-    waiting = completion_pipe.CompletionReader(pipe)
+    waiting = liveness.CompletionReader(pipe)
     hears, speaks = os.pipe()
     pid = os.fork()
     if pid == 0:
-        completion_pipe.CompletionWriter(pipe).running()
+        liveness.CompletionWriter(pipe).running()
         waiting.close()
         os.write(speaks, b"x")
         time.sleep(0.05)
@@ -93,7 +93,7 @@ def test_the_death_of_the_keeper_is_told_at_once(pipe):
 
 
 def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
-    waiting, heart = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
     pid = os.fork()
     if pid == 0:
         os.close(heart._descriptor)
@@ -110,9 +110,9 @@ def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
 
 
 def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
-    first = completion_pipe.CompletionWriter(pipe)
+    first = liveness.CompletionWriter(pipe)
     first.stop()
-    waiting, second = completion_pipe.CompletionReader(pipe), completion_pipe.CompletionWriter(pipe)
+    waiting, second = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
 
     assert seconds_of(waiting, 0.05) >= 0.045
     second.stop()
@@ -122,11 +122,11 @@ def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
 
 @pytest.mark.parametrize("how", ["portable", "no pipe"])
 def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
-    completion_pipe.make(tmp_path / "pulse")
+    liveness.make_pipe(tmp_path / "completion_pipe")
     waiting = (
-        completion_pipe.CompletionReader(tmp_path / "pulse", portable=True)
+        liveness.CompletionReader(tmp_path / "completion_pipe", portable=True)
         if how == "portable"
-        else completion_pipe.CompletionReader(tmp_path / "none")
+        else liveness.CompletionReader(tmp_path / "none")
     )
 
     assert seconds_of(waiting) < 1
@@ -136,15 +136,15 @@ def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
 def test_a_poke_wakes_whoever_reads(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
-    assert completion_pipe.wake(pipe)
+    assert liveness.wake(pipe)
 
     assert os.read(reader, 10) == b"w"
     os.close(reader)
 
 
 def test_a_poke_at_nobody_says_so(pipe, tmp_path):
-    assert not completion_pipe.wake(pipe)
-    assert not completion_pipe.wake(tmp_path / "nowhere")
+    assert not liveness.wake(pipe)
+    assert not liveness.wake(tmp_path / "nowhere")
 
 
 def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
@@ -153,7 +153,7 @@ def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
         while os.write(reader, bytes(1 << 16)):
             pass
 
-    assert completion_pipe.wake(pipe)
+    assert liveness.wake(pipe)
     os.close(reader)
 
 
@@ -168,7 +168,7 @@ def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
     program = f"""
 import os
 from pathlib import Path
-from kinetic._backends.local import completion_pipe as pulse
+from kinetic._backends.local import liveness as pulse
 waiting = pulse.CompletionReader(Path({str(pipe)!r}))
 waiting.itself = waiting
 {code}

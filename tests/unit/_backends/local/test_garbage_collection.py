@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from kinetic._backends.local import garbage_collection
+from kinetic._backends.local import recovery
 from kinetic._backends.local.queue import Queue
-from kinetic._backends.local.runtime_paths import Paths
+from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.data import file_cache
 
 DAY = 24 * 3600.0
@@ -50,7 +50,7 @@ def test_the_working_folder_of_a_debug_job_goes_two_hours_after_its_end_and_neve
     for name in ("old", "young", "live"):
         (paths.job(name) / "log-0-0.debug").write_text("{}")
 
-    garbage_collection.sweep(paths, queue, scratch, now=time.time())
+    recovery.sweep(paths, queue, scratch, now=time.time())
 
     assert not (paths.job("old") / "work-0-0").exists()
     assert (paths.job("young") / "work-0-0").exists()
@@ -64,7 +64,7 @@ def test_the_working_folder_of_a_failed_job_goes_after_a_day_and_its_other_files
     _job(paths, queue, "waiting", ended=None)
     (paths.job("old") / "log-0-0").write_text("kept")
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert not (paths.job("old") / "work-0-0").exists()
     assert (paths.job("old") / "log-0-0").read_text() == "kept"
@@ -78,7 +78,7 @@ def test_a_folder_that_the_queue_does_not_know_goes_after_a_day(ground):
         paths.job(name).mkdir()
         _aged(paths.job(name), age)
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert not paths.job("forgotten").exists()
     assert paths.job("new").exists()
@@ -92,21 +92,21 @@ def test_half_written_files_go_after_a_day_unless_a_job_is_still_known(ground):
         _aged(scratch / name, DAY + 60)
     (scratch / "fresh").write_bytes(b"x")
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert sorted(path.name for path in scratch.iterdir()) == ["fresh", "known.0.body"]
 
 
 def test_a_second_sweep_within_an_hour_does_nothing(ground):
     paths, queue, scratch = ground
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
     (scratch / "old").write_bytes(b"x")
     _aged(scratch / "old", DAY + 60)
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
     assert (scratch / "old").exists()
 
-    garbage_collection.sweep(paths, queue, scratch, now=time.time() + 3601)
+    recovery.sweep(paths, queue, scratch, now=time.time() + 3601)
     assert not (scratch / "old").exists()
 
 
@@ -118,7 +118,7 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
         _aged(_aged_folder, 31 * DAY)
     queue.add([("waiting", "", 0)], "soil", f'{{"arguments": ["{paths.runners}/needed/keeper.py"]}}')
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert (paths.runners / "needed").exists()
     assert not (paths.runners / "unused").exists()
@@ -134,7 +134,7 @@ def test_data_that_a_job_left_behind_goes_with_its_links(ground, tmp_path):
         (home / "links").write_text(json.dumps([str(tmp_path / f"mnt-{name}")]) + "\n")
     (paths.data_cache / "links").mkdir(parents=True)
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert not paths.files("old", 0).data.exists()
     assert not (tmp_path / "mnt-old").is_symlink()
@@ -148,6 +148,6 @@ def test_data_that_nobody_reads_goes_after_a_month(ground):
         kept.keep_page(name, b"{}")
         _aged(paths.data_cache / "pages" / name, days * DAY)
 
-    garbage_collection.sweep(paths, queue, scratch)
+    recovery.sweep(paths, queue, scratch)
 
     assert os.listdir(paths.data_cache / "pages") == ["young"]

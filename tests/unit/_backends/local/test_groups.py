@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kinetic._backends.local import completion_pipe, garbage_collection, process_lock
+from kinetic._backends.local import liveness, recovery
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
@@ -32,7 +32,7 @@ def add(backend, *names, group="grp-00000001"):
     backend.queue.add([(name, group, 0) for name in names], *SOIL)
     for name in names:
         backend.paths.job(name).mkdir()
-        completion_pipe.make(backend.paths.pulse(name))
+        liveness.make_pipe(backend.paths.completion_pipe(name))
 
 
 def statuses(backend, group="grp-00000001"):
@@ -72,7 +72,7 @@ def test_looking_and_watching_ask_the_queue_as_often_for_a_thousand_as_for_ten(b
 
 def test_an_end_wakes_who_watches(backend):
     add(backend, "a", "b")
-    heart = completion_pipe.CompletionWriter(backend.paths.pulse("a"))
+    heart = liveness.CompletionWriter(backend.paths.completion_pipe("a"))
     claim(backend)
     backend.watch_group("grp-00000001", seconds=60)  # only opens the pulses
     heart.running()
@@ -94,7 +94,7 @@ def test_nothing_to_watch_returns_after_the_time(backend):
 def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(backend):
     add(backend, "a")
     add(backend, "b", group="grp-00000002")
-    hearts = {name: completion_pipe.CompletionWriter(backend.paths.pulse(name)) for name in "ab"}
+    hearts = {name: liveness.CompletionWriter(backend.paths.completion_pipe(name)) for name in "ab"}
     told = []
 
     def watch(group):
@@ -117,7 +117,7 @@ def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(bac
 
 def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backend):
     add(backend, "a")
-    heart = completion_pipe.CompletionWriter(backend.paths.pulse("a"))
+    heart = liveness.CompletionWriter(backend.paths.completion_pipe("a"))
     opened, forgotten = threading.Event(), threading.Event()
     told = []
 
@@ -132,7 +132,7 @@ def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backen
     watcher.start()
     opened.wait(30)
     backend.watch("a", seconds=0)
-    backend.forget_watch("a")
+    backend.stop_watching("a")
     pulses = len(os.listdir("/dev/fd"))
     forgotten.set()
     heart.stop()
@@ -217,7 +217,7 @@ def store(tmp_path):
 
 
 def sweep(backend, store, later):
-    garbage_collection.sweep(backend.paths, backend.queue, store.scratch(), now=time.time() + later)
+    recovery.sweep(backend.paths, backend.queue, store.scratch(), now=time.time() + later)
 
 
 def test_a_batch_without_a_manifest_goes_after_a_day_and_one_with_a_manifest_stays(backend, store):
@@ -251,8 +251,8 @@ def test_the_lock_of_a_driver_goes_when_it_is_gone_and_never_while_it_lives(back
     backend.paths.make()
     backend.paths.groups.mkdir()
     dead, alive = (backend.paths.groups / f"grp-00000001.{epoch}.lock" for epoch in (0, 1))
-    process_lock.take(dead).release()
-    held = process_lock.take(alive)
+    liveness.take_lock(dead).release()
+    held = liveness.take_lock(alive)
 
     sweep(backend, store, DAY + 3600)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinetic._backends.local import process_template
+from kinetic._backends.local import scheduler
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Order
 
@@ -10,7 +10,7 @@ ORDER = Order("cpu-f-1", "f", Artifact.within(b""), Artifact.within(b""), output
 
 
 def of(accelerator="cpu", captured=None, environ=None, interpreter=""):
-    return process_template.of_job(ORDER, place(accelerator), captured or {}, environ or {}, interpreter)
+    return scheduler.job_environment(ORDER, place(accelerator), captured or {}, environ or {}, interpreter)
 
 
 def test_the_frameworks_are_set_as_on_a_cluster() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from kinetic._backends.local import queue as queues
 from kinetic._backends.local.queue import Limits, Queue
-from kinetic._runner.supervisor import process_group
+from kinetic._runner import processes
 from kinetic.errors import BackendUnavailableError
 
 RECIPE = '{"arguments":["python"],"environment":{}}'
@@ -314,7 +314,7 @@ def test_a_process_that_is_stopped_inside_a_change_finishes_it_and_is_stopped_ag
         add(queue, "b")
         rows = [(row.job_id, row.requeues) for row in queue.look()]
     took = time.monotonic() - begun
-    state = process_group.state(pid)
+    state = processes.state(pid)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -330,7 +330,7 @@ def test_whoever_waits_for_the_queue_waits_as_long_as_for_a_store_and_says_for_w
     tries = []
     held = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
     held.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(queues.queue_repair, "release_stopped_holder", lambda _: os.getpid())
+    monkeypatch.setattr(queues, "release_stopped_holder", lambda _: os.getpid())
     mine = sqlite3.connect(tmp_path / "queue.db", timeout=0, isolation_level=None)
 
     def attempt():

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import process_lock, recovery, task_file
+from kinetic._backends.local import liveness, recovery, runtime_files
 from kinetic._backends.local.queue import Limits, Queue
-from kinetic._backends.local.runtime_paths import Paths
-from kinetic._runner.data import mount_links
+from kinetic._backends.local.runtime_files import Paths
+from kinetic._runner.data import mounted_data
 from kinetic._runner.supervisor import attempts
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, documents, folders, keys, seal
-from kinetic._wire import outcome as outcomes
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import digests, documents, folders, keys, outcomes
+from kinetic._wire.outcomes import Outcome
 from kinetic._wire.records import HISTORY
 from kinetic._wire.task import Task
 from kinetic.errors import CredentialsError, StoreUnreachableError
@@ -45,7 +44,7 @@ class Grave:
     def submit(self, job: str) -> None:
         self.paths.job(job).mkdir()
         page = Task(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
-        task_file.write_task(self.paths, page, seal.job_key(KEY, job, self.store.url))
+        runtime_files.write_task(self.paths, page, documents.job_key(KEY, job, self.store.url))
         self.store.put(keys.record(job), b"{}")
         self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}')
 
@@ -65,8 +64,8 @@ class Grave:
 
     @property
     def work(self):
-        page = task_file.read_task(self.paths, JOB)
-        return task_file.tasks_of(self.paths, page, 0)[0]
+        page = runtime_files.read_task(self.paths, JOB)
+        return runtime_files.tasks_of(self.paths, page, 0)[0]
 
     def complete(self, value: bytes = b"a pickle") -> None:
         """Leave the worker's complete value and its last word."""
@@ -85,7 +84,7 @@ class Grave:
         return outcomes.read(
             size,
             lambda start, length: self.store.get(name, start=start, length=length),
-            seal.job_key(KEY, JOB, self.store.url),
+            documents.job_key(KEY, JOB, self.store.url),
         )
 
     @property
@@ -200,7 +199,7 @@ def test_a_value_that_fits_on_the_disk_without_its_page_ends_as_a_failure_that_s
 
     grave.die()
     grave.complete()
-    monkeypatch.setattr(recovery.seal_outcome, "_with_body", full)
+    monkeypatch.setattr(recovery.attempts, "_with_body", full)
 
     grave.bury()
 
@@ -243,7 +242,7 @@ def test_a_keeper_that_lives_is_left_alone(grave):
     hears, speaks = os.pipe()
     pid = os.fork()
     if pid == 0:
-        held = process_lock.take(grave.paths.lock("dead"))
+        held = liveness.take_lock(grave.paths.lock("dead"))
         os.write(speaks, b"x")
         signal.pause()
         os._exit(int(held is None))
@@ -367,7 +366,7 @@ def test_a_store_that_refuses_does_not_stop_the_burial_and_the_row_tells_why(gra
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(recovery.seal_outcome, "seal", refuse)
+    monkeypatch.setattr(recovery.attempts, "seal_outcome", refuse)
     grave.bury()
 
     assert grave.state == "ended"
@@ -393,7 +392,7 @@ def test_a_value_that_was_complete_waits_until_somebody_with_good_credentials_lo
         raise error
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(recovery.seal_outcome, "seal", refuse)
+        refusing.setattr(recovery.attempts, "seal_outcome", refuse)
         for _ in range(3):  # whoever looks with bad ones changes nothing
             grave.bury()
             assert grave.state == "running"
@@ -411,7 +410,7 @@ def test_a_job_that_left_no_value_is_not_waited_for(grave, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise CredentialsError("gs://jobs does not let us in")
 
-    monkeypatch.setattr(recovery.seal_outcome, "seal", refuse)
+    monkeypatch.setattr(recovery.attempts, "seal_outcome", refuse)
     grave.bury()
 
     assert grave.state == "ended"
@@ -470,7 +469,7 @@ def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_pat
     taken, made = tmp_path / "elsewhere" / "volume", tmp_path / "elsewhere"
     made.mkdir()
     taken.symlink_to(data / "0")
-    (data / mount_links.PAGE).write_text(json.dumps([str(taken), str(made)]) + "\n")
+    (data / mounted_data.LINKS_PAGE).write_text(json.dumps([str(taken), str(made)]) + "\n")
     folders.make(paths.data_cache / "links")
 
     recovery.remove_job(paths, JOB)
@@ -542,18 +541,18 @@ def test_the_last_words_of_a_keeper_are_its_error_and_not_our_advice_below_it():
 
 
 def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(grave):
-    at, key = keys.tombstone(JOB), seal.job_key(KEY, JOB, grave.store.url)
+    at, key = keys.history(JOB), documents.job_key(KEY, JOB, grave.store.url)
     page = {"job_id": JOB, "resource_removed": True}
-    elsewhere = documents.sealed(HISTORY, page, at, seal.job_key(KEY, JOB, "file:///another/store"))
-    of_another = documents.sealed(HISTORY, page, keys.tombstone("cpu-other-1"), key)
+    elsewhere = documents.seal_page(HISTORY, page, at, documents.job_key(KEY, JOB, "file:///another/store"))
+    of_another = documents.seal_page(HISTORY, page, keys.history("cpu-other-1"), key)
 
     for forged in (documents.write({"schema": documents.SCHEMA, **page}), elsewhere, of_another, b"[" * 200_000, b""):
         grave.store.put(at, forged)
-        assert not attempts.was_removed(grave.store, JOB, seal.borrowed(grave.paths.key(JOB)))
-    grave.store.put(at, documents.sealed(HISTORY, page, at, key))
+        assert not attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.key(JOB)))
+    grave.store.put(at, documents.seal_page(HISTORY, page, at, key))
 
-    assert attempts.was_removed(grave.store, JOB, seal.borrowed(grave.paths.key(JOB)))
-    assert not attempts.was_removed(grave.store, JOB, seal.borrowed(grave.paths.job(JOB) / "no-key"))
+    assert attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.key(JOB)))
+    assert not attempts.was_removed(grave.store, JOB, documents.temporary_key(grave.paths.job(JOB) / "no-key"))
 
 
 @pytest.mark.parametrize("field", ["job_id", "order_sha256", "store_url", "umask", "environment", "hosts", "child"])

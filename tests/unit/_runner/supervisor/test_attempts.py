@@ -6,10 +6,8 @@ import pytest
 
 from kinetic._runner.supervisor import attempts
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import attempt as notes
-from kinetic._wire import keys
-from kinetic._wire.attempt import AttemptNote
-from kinetic._wire.outcome import FAILED, SUCCEEDED, Outcome
+from kinetic._wire import keys, outcomes
+from kinetic._wire.outcomes import FAILED, SUCCEEDED, AttemptNote, Outcome
 
 JOB = "cpu-train-20261122-100000-abcdef0"
 KEY = b"k" * 32
@@ -35,16 +33,16 @@ def verdict(number, cause="exception", status=FAILED):
 
 def test_a_job_is_tried_again_as_often_as_its_retries_say(store):
     attempt(store, 0)
-    assert attempts.next_try(store, verdict(0), 2, KEY) == (
+    assert attempts.retry_reason(store, verdict(0), 2, KEY) == (
         "attempt 0 failed: ValueError: boom; trying again (retry 1 of 2)"
     )
     attempt(store, 0, failed=True)
     attempt(store, 1, failed=True)
     attempt(store, 2)
 
-    assert attempts.next_try(store, verdict(1), 2, KEY).endswith("(retry 2 of 2)")
-    assert attempts.next_try(store, verdict(2), 2, KEY) == ""
-    assert attempts.next_try(store, verdict(0), 0, KEY) == ""
+    assert attempts.retry_reason(store, verdict(1), 2, KEY).endswith("(retry 2 of 2)")
+    assert attempts.retry_reason(store, verdict(2), 2, KEY) == ""
+    assert attempts.retry_reason(store, verdict(0), 0, KEY) == ""
 
 
 def test_an_attempt_whose_machine_was_taken_away_costs_no_retry(store):
@@ -53,13 +51,13 @@ def test_an_attempt_whose_machine_was_taken_away_costs_no_retry(store):
     attempt(store, 3, failed=True)
 
     assert attempts.count_failures(store, JOB, 4, KEY) == 1
-    assert attempts.next_try(store, verdict(4), 2, KEY).endswith("(retry 2 of 2)")
+    assert attempts.retry_reason(store, verdict(4), 2, KEY).endswith("(retry 2 of 2)")
 
 
 def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(store):
     attempt(store, 0, failed=True)
 
-    details = notes.read(store, JOB, 0, KEY).details
+    details = outcomes.read_note(store, JOB, 0, KEY).details
     assert details == {"why": "taken", "failed": "ValueError: boom", "ended": 5.0, "logs": []}
 
 
@@ -79,11 +77,11 @@ def test_the_note_of_a_failed_attempt_says_how_it_failed_and_keeps_what_it_said(
 def test_what_was_stopped_or_cannot_be_pickled_is_not_tried_again(store, cause, again):
     attempt(store, 0)
 
-    assert bool(attempts.next_try(store, verdict(0, cause), 1, KEY)) is again
+    assert bool(attempts.retry_reason(store, verdict(0, cause), 1, KEY)) is again
 
 
 def test_what_succeeded_is_not_tried_again(store):
-    assert attempts.next_try(store, verdict(0, "", SUCCEEDED), 3, KEY) == ""
+    assert attempts.retry_reason(store, verdict(0, "", SUCCEEDED), 3, KEY) == ""
 
 
 def test_a_note_that_cannot_be_verified_counts_as_a_failure_and_one_that_is_gone_does_not(store):

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.supervisor import seal_outcome
+from kinetic._runner.supervisor import attempts
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys, outcome
-from kinetic._wire import seal as wire_seal
-from kinetic._wire.outcome import Outcome
+from kinetic._wire import documents, keys, outcomes
+from kinetic._wire.outcomes import Outcome
 from kinetic.errors import StoreUnreachableError
 
 KEY, BODY, MARK = bytes(32), b"a pickled value", "groups/grp-00000001/marks/0.0"
@@ -63,16 +62,16 @@ def body(tmp_path: Path) -> Path:
 
 
 def seal(store, body: Path) -> bool:
-    return seal_outcome.seal(store, VERDICT, KEY, body=body, mark=MARK)
+    return attempts.seal_outcome(store, VERDICT, KEY, body=body, mark=MARK)
 
 
 def found(store) -> Outcome:
     size = store.size(RESULT)
-    return outcome.read(size, lambda start, length: store.get(RESULT, start=start, length=length), KEY)
+    return outcomes.read(size, lambda start, length: store.get(RESULT, start=start, length=length), KEY)
 
 
 def test_a_mark_that_could_not_be_written_is_written_by_the_next_try(store, body: Path) -> None:
-    mark = wire_seal.mark(MARK, "succeeded", KEY)
+    mark = documents.sealed_name(MARK, "succeeded", KEY)
     store.failures = [("put", mark)]
     with pytest.raises(StoreUnreachableError):
         seal(store, body)
@@ -85,7 +84,7 @@ def test_a_mark_that_could_not_be_written_is_written_by_the_next_try(store, body
 
 
 def test_a_verdict_of_somebody_else_is_seen_as_such_by_the_next_try_too(store, body: Path) -> None:
-    seal_outcome.seal(store, Outcome(VERDICT.job_id, "cancelled"), KEY)
+    attempts.seal_outcome(store, Outcome(VERDICT.job_id, "cancelled"), KEY)
     store.failures = [("size", RESULT)]
     with pytest.raises(StoreUnreachableError):
         seal(store, body)

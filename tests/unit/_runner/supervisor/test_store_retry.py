@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._runner.supervisor import store_retry
+from kinetic._runner.supervisor import attempts
 from kinetic.errors import CredentialsError, StoreUnreachableError
 
 
@@ -31,7 +31,7 @@ class Outage:
         return len(self.pauses) >= self.no_use_after
 
     def try_(self, passes=ConnectionError, **more: float) -> str:
-        return store_retry.keep_trying(
+        return attempts.keep_trying(
             self.ask, passes, wait=self.wait, say=self.said.append, clock=lambda: self.now, **more
         )
 
@@ -118,4 +118,4 @@ def test_when_waiting_is_of_no_use_any_more_the_failure_is_raised_without_anothe
     ],
 )
 def test_a_finished_job_says_in_one_line_what_it_waits_for(error: Exception, said: str):
-    assert store_retry.waits_for(error) == f"finished; waiting for {said}"
+    assert attempts.waiting_message(error) == f"finished; waiting for {said}"

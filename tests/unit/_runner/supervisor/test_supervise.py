@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._stores.files import FileStore
-from kinetic._wire import attempt, keys, outcome
+from kinetic._wire import keys, outcomes
 
 KEY = bytes(range(32))
 
@@ -27,7 +27,7 @@ from kinetic._runner.supervisor import attempts as supervisor_attempts
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._stores.files import FileStore
 from kinetic._wire import digests, distribution as fingerprint, keys
-from kinetic._wire.attempt import AttemptNote
+from kinetic._wire.outcomes import AttemptNote
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import Task
 
@@ -41,7 +41,7 @@ class ListSource:
     def __init__(self, task):
         self.task, self.told = task, []
 
-    def lend_key(self):
+    def temporary_key(self):
         return contextlib.nullcontext(KEY)
 
     def key(self):
@@ -143,9 +143,9 @@ def carried_out(tmp_path_factory) -> tuple[Path, list[str]]:
     return folder, done.stdout.splitlines()
 
 
-def sealed(folder: Path, job_id: str) -> outcome.Outcome:
+def sealed(folder: Path, job_id: str) -> outcomes.Outcome:
     store, at = FileStore(folder / "store"), keys.result(job_id)
-    return outcome.read(store.size(at), lambda start, length: store.get(at, start=start, length=length), KEY)
+    return outcomes.read(store.size(at), lambda start, length: store.get(at, start=start, length=length), KEY)
 
 
 def test_each_task_of_a_list_has_its_verdict_and_its_source_is_told(carried_out) -> None:
@@ -167,7 +167,7 @@ def test_a_failure_with_a_retry_left_is_another_attempt_and_its_note_says_so(car
     ]
     assert sealed(folder, "three").attempt == 1
     assert (
-        json.dumps(attempt.read(FileStore(folder / "store"), "three", 0, KEY).details["failed"])
+        json.dumps(outcomes.read_note(FileStore(folder / "store"), "three", 0, KEY).details["failed"])
         == '"ValueError: never"'
     )
     assert "trying again" in (folder / "three-0" / "log").read_text()

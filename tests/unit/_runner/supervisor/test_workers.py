@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from kinetic._runner.supervisor import workers
+from kinetic._runner.supervisor import supervise
 from kinetic._wire.task import PodSettings, Task
 
 TASK = Task("cpu-train-1", "ab" * 32, "s3://jobs", "k", 0o22, 1.5, {"A": "1", "Ü": "☃"}, hosts=4, attempt=2, host=1)
@@ -16,21 +16,21 @@ TASK = Task("cpu-train-1", "ab" * 32, "s3://jobs", "k", 0o22, 1.5, {"A": "1", "�
 def test_a_task_arrives_as_it_was_sent(tmp_path: Path):
     for sent in (TASK, replace(TASK, child={"job_id": "x", "data": []}, deadline=None, pod=PodSettings(holds=True))):
         with (tmp_path / "task").open("w+b") as file:
-            workers.send_task(sent, file)
-            assert workers.receive_task(file) == sent
+            supervise.send_task(sent, file)
+            assert supervise.receive_task(file) == sent
 
 
 def test_values_of_variables_that_are_not_utf_8_arrive_as_they_were(tmp_path: Path):
     sent = replace(TASK, environment={"FILE": "/data/\udce9"})
 
     with (tmp_path / "task").open("w+b") as file:
-        workers.send_task(sent, file)
-        assert workers.receive_task(file) == sent
+        supervise.send_task(sent, file)
+        assert supervise.receive_task(file) == sent
 
 
 def test_a_fork_will_do_until_something_with_threads_is_loaded():
     code = (
-        "from kinetic._runner.supervisor import workers; "
+        "from kinetic._runner.supervisor import supervise as workers; "
         "print(workers.needs_own_interpreter()); import obstore; print(workers.needs_own_interpreter())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.worker import delivery
+from kinetic._runner.worker import function_call
 from kinetic._runner.worker.function_call import Failure, Value, call_function
 from kinetic._wire import digests
 
@@ -35,8 +35,8 @@ class OpensBadlyError(Exception):
 
 
 @pytest.fixture
-def body(tmp_path: Path) -> delivery.Body:
-    return delivery.Body(tmp_path / "body")
+def body(tmp_path: Path) -> function_call.BodyFile:
+    return function_call.BodyFile(tmp_path / "body")
 
 
 def failure(error: BaseException) -> Failure:
@@ -47,8 +47,8 @@ def failure(error: BaseException) -> Failure:
 
 
 @pytest.mark.parametrize("value", [None, 3, {"loss": [0.1]}, b"x" * 300_000, "ünï"])
-def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: delivery.Body, value: object) -> None:
-    word = delivery.deliver(Value(value), body)
+def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: function_call.BodyFile, value: object) -> None:
+    word = function_call.deliver(Value(value), body)
 
     data = body.path.read_bytes()
     assert pickle.loads(data) == value
@@ -56,13 +56,13 @@ def test_a_value_becomes_a_pickle_with_its_length_and_digest(body: delivery.Body
     assert (word["body_length"], word["body_sha256"]) == (len(data), digests.of_bytes(data))
 
 
-def test_the_type_of_a_value_is_told_in_full(body: delivery.Body) -> None:
-    assert delivery.deliver(Value([1]), body)["value_type"] == "builtins.list"
-    assert delivery.deliver(Value(digests.HashingWriter), body)["value_type"] == "builtins.type"
+def test_the_type_of_a_value_is_told_in_full(body: function_call.BodyFile) -> None:
+    assert function_call.deliver(Value([1]), body)["value_type"] == "builtins.list"
+    assert function_call.deliver(Value(digests.HashingWriter), body)["value_type"] == "builtins.type"
 
 
-def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: delivery.Body) -> None:
-    word = delivery.deliver(Value({"lock": threading.Lock()}), body)
+def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: function_call.BodyFile) -> None:
+    word = function_call.deliver(Value({"lock": threading.Lock()}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "serialization")
     assert word["error"]["repr"].startswith("{'lock': <unlocked _thread.lock object")
@@ -72,20 +72,20 @@ def test_a_value_that_cannot_be_pickled_is_a_failure_with_its_repr(body: deliver
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_said_to_be_full(body: delivery.Body, number: int) -> None:
-    word = delivery.deliver(Value([bytes(1 << 20), FillsTheDisk(number)]), body)
+def test_a_full_disk_is_said_to_be_full(body: function_call.BodyFile, number: int) -> None:
+    word = function_call.deliver(Value([bytes(1 << 20), FillsTheDisk(number)]), body)
 
     assert (word["status"], word["cause"]) == ("failed", "disk-full")
     assert "does not fit on the disk" in word["error"]["message"]
     assert body.path.stat().st_size == 0, "what was half written would only keep the disk full"
 
 
-def test_another_error_of_the_system_is_not_called_a_full_disk(body: delivery.Body) -> None:
-    assert delivery.deliver(Value(FillsTheDisk(errno.EACCES)), body)["cause"] == "serialization"
+def test_another_error_of_the_system_is_not_called_a_full_disk(body: function_call.BodyFile) -> None:
+    assert function_call.deliver(Value(FillsTheDisk(errno.EACCES)), body)["cause"] == "serialization"
 
 
-def test_an_exception_becomes_a_pickle_and_words(body: delivery.Body) -> None:
-    word = delivery.deliver(failure(KeyError("rate")), body)
+def test_an_exception_becomes_a_pickle_and_words(body: function_call.BodyFile) -> None:
+    word = function_call.deliver(failure(KeyError("rate")), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exception")
     assert pickle.loads(body.path.read_bytes()).args == ("rate",)
@@ -95,9 +95,9 @@ def test_an_exception_becomes_a_pickle_and_words(body: delivery.Body) -> None:
 
 @pytest.mark.parametrize("error", [HoldsALockError("held"), OpensBadlyError("opens badly")])
 def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
-    body: delivery.Body, error: Exception
+    body: function_call.BodyFile, error: Exception
 ) -> None:
-    word = delivery.deliver(failure(error), body)
+    word = function_call.deliver(failure(error), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exception")
     assert "body_length" not in word
@@ -106,11 +106,11 @@ def test_an_exception_that_cannot_travel_is_told_in_words_with_the_reason(
     assert body.path.stat().st_size == 0
 
 
-def test_an_exit_keeps_its_cause(body: delivery.Body) -> None:
+def test_an_exit_keeps_its_cause(body: function_call.BodyFile) -> None:
     def leave():
         raise SystemExit(3)
 
-    word = delivery.deliver(call_function(leave, (), {}), body)
+    word = function_call.deliver(call_function(leave, (), {}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "exit")
 
@@ -123,7 +123,9 @@ class Evil:
         return os.mkdir, (str(self.sign),)
 
 
-def test_an_exception_is_opened_from_what_was_written_and_not_by_name(body: delivery.Body, tmp_path: Path) -> None:
+def test_an_exception_is_opened_from_what_was_written_and_not_by_name(
+    body: function_call.BodyFile, tmp_path: Path
+) -> None:
     body.write(KeyError("rate"))
     (tmp_path / "evil").write_bytes(pickle.dumps(Evil(tmp_path / "opened")))
     os.replace(tmp_path / "evil", body.path)
@@ -134,13 +136,13 @@ def test_an_exception_is_opened_from_what_was_written_and_not_by_name(body: deli
 
 
 def test_a_body_whose_descriptor_is_another_file_by_now_is_written_by_its_name(
-    body: delivery.Body, tmp_path: Path
+    body: function_call.BodyFile, tmp_path: Path
 ) -> None:
     theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
     os.dup2(theirs, body.descriptor())
     os.close(theirs)
 
-    word = delivery.deliver(Value([1, 2]), body)
+    word = function_call.deliver(Value([1, 2]), body)
 
     assert pickle.loads(body.path.read_bytes()) == [1, 2]
     assert word["status"] == "succeeded"
@@ -148,12 +150,12 @@ def test_a_body_whose_descriptor_is_another_file_by_now_is_written_by_its_name(
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_whatever_pickling_raises_is_told(body: delivery.Body, error: BaseException) -> None:
+def test_whatever_pickling_raises_is_told(body: function_call.BodyFile, error: BaseException) -> None:
     class Raises:
         def __reduce__(self):
             raise error
 
-    word = delivery.deliver(Value({"a": [Raises()]}), body)
+    word = function_call.deliver(Value({"a": [Raises()]}), body)
 
     assert (word["status"], word["cause"]) == ("failed", "serialization")
     assert word["error"]["type"] == type(error).__name__
@@ -161,12 +163,12 @@ def test_whatever_pickling_raises_is_told(body: delivery.Body, error: BaseExcept
 
 
 def test_a_write_that_fails_is_not_called_a_value_that_cannot_be_pickled(tmp_path: Path) -> None:
-    body = delivery.Body(tmp_path / "body")
+    body = function_call.BodyFile(tmp_path / "body")
     os.close(body.descriptor())
     (tmp_path / "body").unlink()
     (tmp_path / "body").mkdir()
 
-    word = delivery.deliver(Value(3), body)
+    word = function_call.deliver(Value(3), body)
 
     assert (word["status"], word["cause"]) == ("failed", "not-written")
     assert "could not be written to the disk" in word["error"]["message"]

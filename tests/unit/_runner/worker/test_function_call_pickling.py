@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from kinetic._runner.worker import pickling
+from kinetic._runner.worker import function_call
 
 
 class Color(enum.Enum):
@@ -56,7 +56,7 @@ def helper(number):
 
 def dumped(value: object) -> bytes:
     file = io.BytesIO()
-    pickling.dump(value, file)
+    function_call.dump_value(value, file)
     return file.getvalue()
 
 
@@ -159,6 +159,6 @@ def test_a_large_buffer_is_handed_over_without_a_copy() -> None:
             self.largest = max(self.largest, memoryview(data).nbytes)
 
     sink = Sink()
-    pickling.dump([bytes(8 << 20)], sink)
+    function_call.dump_value([bytes(8 << 20)], sink)
 
     assert sink.largest == 8 << 20

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
-from kinetic._runner.worker import report
-from kinetic._runner.worker.report import Listener, Teller
+from kinetic._runner.supervisor import verdicts
+from kinetic._runner.supervisor.verdicts import ReportReader, ReportWriter
 
 WORD = {"status": "succeeded", "cause": "value", "body_length": 3, "body_sha256": "ab", "error": {}}
 
 
 class Line(NamedTuple):
-    teller: Teller
-    listener: Listener
+    teller: ReportWriter
+    listener: ReportReader
     mouth: int
     page: Path
 
@@ -38,7 +38,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
     ear, mouth = os.pipe()
     os.set_blocking(ear, False)
     spare = os.dup(mouth)
-    yield Line(Teller(mouth, tmp_path / "word"), Listener(ear), mouth, tmp_path / "word")
+    yield Line(ReportWriter(mouth, tmp_path / "word"), ReportReader(ear), mouth, tmp_path / "word")
     for descriptor in (ear, mouth, spare):
         os.close(descriptor)
 
@@ -53,7 +53,7 @@ def test_the_last_word_is_heard_and_is_on_the_disk(line: Line) -> None:
     assert heard is not None
     assert (heard["status"], heard["body_length"]) == ("succeeded", 3)
     assert line.listener.report.phase == "execute"
-    assert report.read_word(line.page) == heard
+    assert verdicts.read_final_report(line.page) == heard
 
 
 def test_a_forked_child_says_nothing(line: Line) -> None:
@@ -62,7 +62,7 @@ def test_a_forked_child_says_nothing(line: Line) -> None:
         os._exit(int(line.teller.done({**WORD, "status": "failed"})))
     _, status = os.waitpid(pid, 0)
 
-    assert (os.waitstatus_to_exitcode(status), line.hear(), report.read_word(line.page)) == (0, None, None)
+    assert (os.waitstatus_to_exitcode(status), line.hear(), verdicts.read_final_report(line.page)) == (0, None, None)
     assert line.teller.done(WORD)
 
 
@@ -75,7 +75,7 @@ def test_another_file_under_the_number_of_the_pipe_gets_nothing(line: Line, tmp_
 
     assert not told
     assert (tmp_path / "theirs").read_bytes() == b""
-    assert report.read_word(line.page) is not None
+    assert verdicts.read_final_report(line.page) is not None
 
 
 def test_another_file_under_the_number_of_the_page_gets_nothing(line: Line, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_another_file_under_the_number_of_the_page_gets_nothing(line: Line, tmp_
     os.close(number)
 
     assert (tmp_path / "theirs").read_bytes() == b""
-    assert report.read_word(line.page) is not None
+    assert verdicts.read_final_report(line.page) is not None
 
 
 def _is(number: int, path: Path) -> bool:
@@ -155,7 +155,7 @@ def test_a_word_that_was_cut_short_is_not_believed(line: Line, cut: int) -> None
 
     line.page.write_bytes(line.page.read_bytes()[:-cut])
 
-    assert report.read_word(line.page) is None
+    assert verdicts.read_final_report(line.page) is None
 
 
 def test_a_fifo_or_a_link_in_the_place_of_the_word_holds_nobody_up(tmp_path: Path) -> None:
@@ -163,6 +163,6 @@ def test_a_fifo_or_a_link_in_the_place_of_the_word_holds_nobody_up(tmp_path: Pat
     (tmp_path / "real").write_text(json.dumps(WORD))
     (tmp_path / "link").symlink_to("real")
 
-    assert report.read_word(tmp_path / "fifo") is None
-    assert report.read_word(tmp_path / "link") is None
-    assert report.read_word(tmp_path / "absent") is None
+    assert verdicts.read_final_report(tmp_path / "fifo") is None
+    assert verdicts.read_final_report(tmp_path / "link") is None
+    assert verdicts.read_final_report(tmp_path / "absent") is None

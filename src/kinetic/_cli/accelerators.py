@@ -1,0 +1,287 @@
+"""``kinetic accelerators``: what a job can run on, and what a name means."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic import _output as output
+from kinetic._backends import registry
+from kinetic._cli import shared_options
+from kinetic._output import format as output_format
+from kinetic._output.format import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kinetic._hardware import GpuFamily, Placement, TpuFamily
+
+_GPU_COLUMNS = (
+    Column("GPU"),
+    Column("COUNTS"),
+    Column("MACHINE TYPES", flexible=True, spare=1),
+    Column("ALSO", flexible=True, spare=2),
+)
+_TPU_COLUMNS = (
+    Column("TPU"),
+    Column("ALIAS"),
+    Column("CHIPS", right=True),
+    Column("TOPOLOGY"),
+    Column("HOSTS", right=True),
+    Column("CHIPS PER HOST", right=True),
+    Column("MACHINE TYPE", spare=1),
+    Column("AT GOOGLE", spare=2),
+)
+_GOOGLE_EXAMPLE = 8  # "v5p-8": the number that is most often taken for Google's
+_PLANE = 2  # axes; what has more of them comes in too many shapes for a table
+_CUBE = 64  # chips; larger slices are made of whole cubes
+
+
+@click.command(
+    epilog="NAME is gpu-NAME, gpu-NAMExCOUNT, tpu-NAME-CHIPS or tpu-NAME-TOPOLOGY, optionally followed by :spot."
+)
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=shared_options.complete_accelerators)
+@click.option("--live", is_flag=True, help="Check whether the cluster has such nodes, as a submission does.")
+@shared_options.place_options
+@shared_options.json_option
+def accelerators(name: str | None, live: bool, as_json: bool, **place: str | None) -> None:
+    """Show what a job can run on.
+
+    With a NAME: what it means, on a cluster and on this machine. Without NAME: all accelerators, TPUs in common sizes.
+    The network is used only with --live, --project, --zone or --cluster.
+
+    Example: kinetic accelerators tpu-v5p-8
+    """
+    if name is None:
+        _refuse_without_a_name(live=live, place=place)
+    if name is not None:
+        _explain(name, place if live or any(place.values()) else None, as_json=as_json)
+    elif as_json:
+        _list_json()
+    else:
+        _list()
+
+
+def _list() -> None:
+    from kinetic import _hardware as hardware
+
+    output_format.print_table(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in hardware.GPUS.values()])
+    print()
+    output_format.print_table(
+        _TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in hardware.TPUS.values() for page in _sizes(tpu)]
+    )
+    print()
+    for line in _table_notes():
+        print(output_format.plain(line))
+
+
+def _list_json() -> None:
+    from kinetic import _hardware as hardware
+
+    output_format.print_document(
+        gpus=[_gpu_page(gpu) for gpu in hardware.GPUS.values()],
+        tpus=[_tpu_page(tpu) for tpu in hardware.TPUS.values()],
+    )
+
+
+def _refuse_without_a_name(*, live: bool, place: Mapping[str, str | None]) -> None:
+    """Refuse to ask a cluster about everything at once.
+
+    Raises:
+        OptionError: A cluster was to be asked, and no accelerator is named.
+    """
+    from kinetic.errors import OptionError
+
+    given = [f"--{word}" for word, value in place.items() if value] or (["--live"] if live else [])
+    if given:
+        raise OptionError(
+            f"{given[0]} requires the NAME of an accelerator",
+            why="a cluster is checked for one accelerator at a time: nodes, node pools and your permissions",
+            next="kinetic accelerators tpu-v5e-1 --live",
+        )
+
+
+def _cluster_notes(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Ask the cluster what a submission would ask it, and return what it would say.
+
+    Raises:
+        OptionError: Jobs run on this machine: there is no cluster to ask.
+        CapacityError: The cluster cannot have such machines.
+    """
+    from kinetic import _config as settings
+    from kinetic._config import cluster
+    from kinetic._jobs import locate
+    from kinetic.errors import OptionError
+
+    target = settings.resolve(
+        project=place.get("project"),
+        zone=place.get("zone"),
+        cluster=place.get("cluster"),
+        multi_host=placement.hosts > 1,
+    )
+    if registry.is_here(target.backend.value):
+        raise OptionError(
+            "no cluster is configured",
+            why=f"jobs run on this machine: the backend is {registry.HERE.name} ({target.backend.source})",
+            next=f"kinetic accelerators {placement.name} --project PROJECT --cluster CLUSTER",
+        )
+    with output.phase("asking the cluster", summary=False):
+        wanted = {"settings": cluster.read_settings(target.profile, os.environ).to_json()}
+        notes = locate.backend_at(target).check(placement, wanted)
+    return notes or ("a job can run there",)
+
+
+def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool) -> None:
+    placement = _placed(name)
+    here, possible = _local_notes(placement)
+    there = _cluster_notes(placement, place) if place is not None else ()
+    if as_json:
+        page = {**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}}
+        output_format.print_document(
+            accelerator={**page, "cluster": {"notes": [*there]}} if place is not None else page
+        )
+        return
+    rows = [
+        ["name", placement.name],
+        ["means", _meaning(placement)],
+        ["hosts", str(placement.hosts)],
+        ["chips", str(placement.chips) if placement.kind == "tpu" else ""],
+        ["GPUs", str(placement.chips) if placement.kind == "gpu" else ""],
+        ["chips per host", str(placement.chips_per_host) if placement.kind == "tpu" else ""],
+        ["topology", placement.topology or ""],
+        ["machine type", placement.machine_type or ""],
+        ["spot", "yes: it can be preempted at short notice" if placement.spot else ""],
+        ["on this machine", "; ".join(here)],
+        ["in the cluster", "; ".join(there)],
+        *(["note", note] for note in placement.notes),
+    ]
+    width = max(len(row[0]) for row in rows)
+    for label, text in rows:
+        if text:
+            print(f"{label:<{width}}  {output_format.plain(text)}")
+
+
+def _placed(name: str) -> Placement:
+    from kinetic import _hardware as hardware
+    from kinetic.errors import OptionError
+
+    try:
+        return hardware.place(name)
+    except OptionError as error:
+        nearest = re.search(r'accelerator="([^"]+)"', error.next or "")
+        error.next = f"kinetic accelerators {nearest[1]}" if nearest else error.next
+        raise
+
+
+def _local_notes(placement: Placement) -> tuple[tuple[str, ...], bool]:
+    """Say what a job for this accelerator becomes on this machine: in the words that a submission would say."""
+    from kinetic._jobs import locate
+    from kinetic.errors import CapacityError
+
+    backend = locate.local()
+    try:
+        notes = backend.check(placement)
+    except CapacityError as error:
+        return (f"not possible: {error.what}",), False
+    if notes:
+        return notes, True
+    return ("it runs on the CPU" if placement.kind == "cpu" else "it runs on a GPU of this machine",), True
+
+
+def _meaning(placement: Placement) -> str:
+    if placement.kind == "cpu":
+        return "any machine; no accelerator is requested"
+    what = "GPU" if placement.kind == "gpu" else "TPU chip"
+    count = f"{placement.chips} {what}{'' if placement.chips == 1 else 's'} of the kind {placement.family}"
+    if placement.hosts == 1:
+        return f"{count}, on one host"
+    return f"{count}, on {placement.hosts} hosts of one slice"
+
+
+def _table_notes() -> Iterator[str]:
+    """Say what the tables cannot, where a number means something else at Google above all."""
+    from kinetic import _hardware as hardware
+
+    for tpu in hardware.TPUS.values():
+        if tpu.cores_per_chip > 1:
+            yield from hardware.parse(f"tpu-{tpu.short.removeprefix('tpu')}-{_GOOGLE_EXAMPLE}").notes
+    boxes = [tpu.short for tpu in hardware.TPUS.values() if tpu.axes > _PLANE and tpu.max_chips > _CUBE]
+    families = f"{', '.join(boxes[:-1])} and {boxes[-1]}"
+    yield f"{families} also have the shapes AxBxC with A <= B <= C, all multiples of 4"
+
+
+def _gpu_cells(gpu: GpuFamily) -> list[str]:
+    counts = ", ".join(map(str, gpu.machines))
+    return [f"gpu-{gpu.name}", counts, ", ".join(gpu.machines.values()), ", ".join(gpu.aliases)]
+
+
+def _gpu_page(gpu: GpuFamily) -> dict[str, Any]:
+    from kinetic import _hardware as hardware
+
+    sizes = [(count, f"gpu-{gpu.name}" if count == 1 else f"gpu-{gpu.name}x{count}") for count in gpu.machines]
+    return {
+        "name": gpu.name,
+        "aliases": [*gpu.aliases],
+        "label": gpu.label,
+        "architecture": "arm64" if gpu.arm64 else "amd64",
+        "sizes": [
+            {
+                "accelerator": name,
+                "count": count,
+                "machine_type": gpu.machines[count],
+                "notes": [*hardware.place(name).notes],
+            }
+            for count, name in sizes
+        ],
+    }
+
+
+def _tpu_cells(tpu: TpuFamily, size: dict[str, Any]) -> list[str]:
+    return [
+        tpu.canonical("").rstrip("-"),
+        "" if tpu.short == tpu.name else tpu.short,
+        str(size["chips"]),
+        size["topology"],
+        str(size["hosts"]),
+        str(size["chips_per_host"]),
+        size["machine_type"],
+        "" if tpu.cores_per_chip == 1 else f"{tpu.short}-{size['tensor_cores']}",
+    ]
+
+
+def _tpu_page(tpu: TpuFamily) -> dict[str, Any]:
+    return {
+        "name": tpu.name,
+        "short": tpu.short,
+        "aliases": [*tpu.aliases],
+        "tensor_cores_per_chip": tpu.cores_per_chip,
+        "sizes": [*_sizes(tpu)],
+    }
+
+
+def _sizes(tpu: TpuFamily) -> Iterator[dict[str, Any]]:
+    """Yield the usual sizes; the notes are those of the name with a number, which is what people type."""
+    from kinetic import _hardware as hardware
+
+    for chips, topology in tpu.usual_sizes():
+        placement = hardware.place(tpu.canonical(topology))
+        by_number = tpu.canonical(str(chips))
+        yield {
+            "accelerator": placement.name,
+            "by_number": by_number,
+            "chips": chips,
+            "topology": topology,
+            "hosts": placement.hosts,
+            "chips_per_host": placement.chips_per_host,
+            "machine_type": placement.machine_type,
+            "tensor_cores": chips * tpu.cores_per_chip,
+            "notes": [*hardware.place(by_number).notes],
+        }
+
+
+def _placement_page(placement: Placement) -> dict[str, Any]:
+    page = placement._asdict()
+    return {**page, "tolerations": [*placement.tolerations], "notes": [*placement.notes]}

@@ -1,0 +1,565 @@
+"""``kinetic config``: every setting, its value, and who set it. Never a secret: no key, no password in an address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kinetic import _config as settings
+from kinetic._backends import registry
+from kinetic._cli import command_tree, shared_options
+from kinetic._cli.command_tree import LazyGroup, show_help_alone
+from kinetic._config import cluster, options, profiles
+from kinetic._config.options import BY_NAME
+from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
+from kinetic._output import format as output_format
+from kinetic._output.format import Column
+from kinetic.errors import KineticError, OptionError, SettingsError
+
+if TYPE_CHECKING:
+    from kinetic._config.profiles import Profiles
+
+
+def value_text(value: object) -> str:
+    """Write a value as somebody would type it; "" for none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={value_text(each)}" for key, each in value.items())
+    return str(value)
+
+
+def without_secrets(address: str) -> str:
+    """Return an address without what may be a secret in it: ``user:password@`` and everything after ``?``."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return address
+    place, question, _ = rest.partition("?")
+    host, slash, path = place.partition("/")
+    user, at, host = host.rpartition("@")
+    hidden = f"{'***' if user else ''}{at}{host}{slash}{path}"
+    return f"{scheme}://{hidden}{'?***' if question else ''}"
+
+
+_SETTING_COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
+_DEFAULT = "default"
+_PLACE = ("backend", "project", "zone", "cluster", "namespace", "store", "context", "home")
+
+_SET_BY_CONTEXT = {
+    "zone": "the context's own",
+    "cluster": "the context's own",
+    "namespace": "the context's own, or default",
+}
+
+
+class Row(NamedTuple):
+    """One setting.
+
+    Attributes:
+        name: In lower case, as a variable without KINETIC_.
+        value: What holds; None for none.
+        source: The name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default".
+        otherwise: What holds where the value is None, in words.
+    """
+
+    name: str
+    value: Any
+    source: str
+    otherwise: str = "none"
+
+
+@click.command
+@click.argument("what", required=False, type=click.Choice(["show"]), metavar="[show]")
+@shared_options.json_option
+def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" and "config show" are the same
+    """Show every setting, its value and its source.
+
+    It applies to the next submission from this folder. Arguments of @kinetic.run(...) take precedence.
+
+    Example: kinetic config
+    """
+    look = _SettingsReader()
+    rows = look.rows()
+    strange = options.unknown_variables(os.environ)
+    if as_json:
+        found = [{**row._asdict(), "value": _visible_value(row)} for row in rows]
+        problems = [problem.what for problem in look.problems]
+        output_format.print_document(settings=found, notes=look.notes, unknown_variables=strange, problems=problems)
+    else:
+        output_format.print_table(_SETTING_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
+        for note in look.notes:
+            click.echo(output_format.plain(note), err=True)
+        if strange:
+            click.echo(f"warning: {options.describe_unknown_variables(strange)}", err=True)
+    if look.problems:
+        raise look.problems[0]
+
+
+class _SettingsReader:
+    """Read all settings, and go on where one cannot be read: whoever asks has a reason to."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.problems: list[KineticError] = []
+        self._profile: Any = None
+
+    def rows(self) -> list[Row]:
+        """Return what holds, in the order in which it is told."""
+        parts = (self._of_profile, self._of_place, self._of_clusters, self._of_machine, self._of_jobs)
+        told = [row for part in parts for row in self._tried(part)]
+        return [*told, *_other_rows({row.name for row in told} | BY_NAME.keys())]
+
+    def _tried(self, part: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+        try:
+            yield from part()
+        except KineticError as error:
+            self._note_problem(error)
+
+    def _note_problem(self, error: KineticError) -> None:
+        if str(error) not in map(str, self.problems):  # a broken file of profiles is met twice
+            self.problems.append(error)
+
+    def _of_profile(self) -> Iterator[Row]:
+        from kinetic._config import profiles
+
+        file = profiles.profiles_file(os.environ)
+        yield Row("profiles_file", str(file), _variable("KINETIC_PROFILES_FILE"))
+        choice = profiles.choose(os.environ)
+        self._profile = choice.profile
+        source = "current profile" if choice.source == "current" else choice.source
+        self.notes += choice.notes
+        yield Row("profile", choice.profile.name if choice.profile else None, source)
+
+    def _of_place(self) -> Iterator[Row]:
+        from kinetic import _config as settings
+
+        target = settings.resolve()
+        for name in _PLACE:
+            found: settings.Setting = getattr(target, name)
+            value = None if _is_set_by_context(name, target) else found.value or None
+            otherwise = _SET_BY_CONTEXT.get(name, "none")
+            yield Row("kube_context" if name == "context" else name, value, found.source, otherwise)
+
+    def _of_clusters(self) -> Iterator[Row]:
+        from kinetic._config import cluster
+
+        yield Row("owner", cluster.owner(os.environ), _variable("KINETIC_OWNER"))
+        for field in cluster.FIELDS:
+            yield from self._tried(partial(self._of_cluster, field))
+
+    def _of_cluster(self, field: str) -> Iterator[Row]:
+        from kinetic._config import VARIABLES, cluster
+
+        found = cluster.look_up(field, self._profile, os.environ)
+        otherwise = {variable.name: variable.default for variable in VARIABLES}[f"KINETIC_{field.upper()}"]
+        value = [*found.value] if isinstance(found.value, tuple) else found.value
+        yield Row(field, value, found.source, otherwise)
+
+    def _of_machine(self) -> Iterator[Row]:
+        from kinetic import _config as settings
+        from kinetic._backends.local import scheduler
+        from kinetic._images import isolated_environment
+
+        yield Row("runtime_dir", str(settings.runtime_folder(os.environ)), _variable("KINETIC_RUNTIME_DIR"))
+        yield Row("machine_id", settings.machine_id(os.environ), _variable("KINETIC_MACHINE_ID"))
+        mode = isolated_environment.wanted(os.environ)
+        yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
+        found = scheduler.read_limits(os.environ)
+        yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
+        yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
+
+    def _of_jobs(self) -> Iterator[Row]:
+        from kinetic._jobs import options as job_options
+
+        root = self._project()
+        written = options.read_project_options(root) if root is not None else None
+        for name in job_options.NAMES:
+            yield from self._tried(partial(self._of_option, name, root))
+        if written is not None:
+            for name, value in written.values.items():
+                if name not in job_options.NAMES:
+                    yield Row(name, value, f"[tool.kinetic] in {written.file}")
+
+    def _of_option(self, name: str, root: Path | None) -> Iterator[Row]:
+        from kinetic._jobs import options as job_options
+
+        found = job_options.look_up(root, self._profile, os.environ, only=[name])
+        self.notes += [note for note in found.notes if note not in self.notes]
+        yield Row(name, *found.options[name])
+
+    def _project(self) -> Path | None:
+        """Return the root of the project of the current folder, or None where there is none, such as at home."""
+        from kinetic._project import root
+        from kinetic.errors import ProjectRootError
+
+        try:
+            return root.plan_for_file("script.py").root
+        except ProjectRootError as error:
+            if os.environ.get("KINETIC_PACKAGE_ROOT"):
+                self._note_problem(error)
+            return None
+
+
+def _is_set_by_context(name: str, target: settings.Target) -> bool:
+    """Say whether a default means nothing, since a kubeconfig context leads to the cluster."""
+    if not target.context.value or name not in {"zone", "cluster"} or getattr(target, name).source != _DEFAULT:
+        return False
+    return name == "zone" or target.store.source != _DEFAULT  # the name of a bucket is made of the cluster's
+
+
+def _other_rows(told: set[str]) -> Iterator[Row]:
+    """Yield what only the environment can set: its value there, else what holds without it, in words."""
+    from kinetic._config import VARIABLES
+
+    for variable in VARIABLES:
+        name = variable.name.removeprefix("KINETIC_").lower()
+        if name in told or not variable.name.startswith("KINETIC_") or variable.topic == "inside a job":
+            continue
+        value = os.environ.get(variable.name)
+        yield Row(name, value or None, variable.name if value else _DEFAULT, variable.default)
+
+
+def _variable(name: str) -> str:
+    return name if os.environ.get(name) else _DEFAULT
+
+
+def _visible_value(row: Row) -> Any:
+    return without_secrets(row.value) if isinstance(row.value, str) else row.value
+
+
+def _cell(row: Row) -> str:
+    return value_text(_visible_value(row)) or row.otherwise
+
+
+_VARIABLE = "KINETIC_PROFILE"
+_PROFILE_COLUMNS = (
+    Column(" "),
+    Column("NAME"),
+    Column("BACKEND", spare=3),
+    Column("PROJECT", flexible=True),
+    Column("ZONE", spare=2),
+    Column("CLUSTER", flexible=True, spare=1),
+    Column("NAMESPACE", spare=4),
+    Column("OPTIONS", flexible=True, spare=5),
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    later=command_tree.commands_of("profile"),
+    aliases={"ls": "list", "remove": "rm"},
+    epilog=f"The active profile is the one of --profile, else of {_VARIABLE}, else the current one. It provides "
+    "values that neither an argument nor an environment variable sets. The profile 'local' is built in: this machine.",
+)
+@click.pass_context
+def profile(ctx: click.Context) -> None:
+    """Save and select profiles: where jobs run, and their options.
+
+    Example: kinetic profile create team --project acme --zone us-west4-a --cluster main
+    """
+    show_help_alone(ctx)
+
+
+@click.command("list")
+@shared_options.json_option
+def list_(as_json: bool) -> None:
+    """List the profiles.
+
+    A star marks the active profile.
+
+    Example: kinetic profile list
+    """
+    saved = profiles.load(os.environ)
+    wanted, holds = os.environ.get(_VARIABLE, ""), _active_name(saved)
+    if as_json:
+        pages = [_page(found, saved, holds) for found in _all(saved)]
+        output_format.print_document(
+            file=str(saved.file), current=saved.current or None, in_force=holds or None, profiles=pages
+        )
+    else:
+        output_format.print_table(_PROFILE_COLUMNS, [_cells(found, holds) for found in _all(saved)])
+    if wanted and not saved.get(wanted):
+        click.echo(f"{_VARIABLE}={wanted} is not one of them: correct it or unset it", err=True)
+    elif wanted and wanted != saved.current and saved.current:
+        click.echo(f"{_VARIABLE}={wanted} is active instead of the current profile {saved.current}", err=True)
+    if LOCAL.name in saved.saved:
+        click.echo(f"the profile {LOCAL.name!r} that {saved.file} has is not used: the name is built in", err=True)
+
+
+@click.command
+@click.argument("name", metavar="NAME", shell_complete=shared_options.complete_profiles)
+@shared_options.json_option
+def use(name: str, as_json: bool) -> None:
+    """Make a profile the current one.
+
+    It is used in every terminal, unless --profile or KINETIC_PROFILE selects another one.
+
+    Example: kinetic profile use team
+    """
+    found = profiles.use(os.environ, name)
+    _print_profile(found, as_json=as_json)
+    click.echo(f"{name} is now the current profile", err=True)
+    warn_if_overridden(name)
+
+
+@click.command
+def unset() -> None:
+    """Clear the current profile.
+
+    No profile is removed. Without a current profile, jobs run on this machine unless environment variables are set.
+
+    Example: kinetic profile unset
+    """
+    before = profiles.unset(os.environ)
+    told = f"there is no current profile now; it was {before}" if before else "there was no current profile"
+    click.echo(told, err=True)
+    warn_if_overridden()
+
+
+@click.command
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=shared_options.complete_profiles)
+@shared_options.json_option
+def show(name: str | None, as_json: bool) -> None:
+    """Show a profile.
+
+    Without NAME, it shows the active profile.
+
+    Example: kinetic profile show team
+    """
+    saved = profiles.load(os.environ)
+    found = saved.get(name) if name else profiles.choose(os.environ).profile
+    if name and found is None:
+        raise profiles.unknown_profile_error(name, saved, way="kinetic profile show {nearest}")
+    if found is None:
+        raise SettingsError(
+            "no profile is active",
+            why=f"{saved.file} has no current profile, and {_VARIABLE} is not set",
+            next=f"kinetic profile use {saved.names[0]}     or name one: kinetic profile show {saved.names[0]}",
+        )
+    _print_profile(found, as_json=as_json)
+
+
+@click.command
+@click.argument("name", metavar="NAME", shell_complete=shared_options.complete_profiles)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def remove(name: str, yes: bool) -> None:
+    """Remove a profile.
+
+    It asks for confirmation; without a terminal, --yes is required. Jobs and results are kept.
+
+    Example: kinetic profile rm team --yes
+    """
+    saved = profiles.load(os.environ)
+    if saved.get(name) is None:
+        raise profiles.unknown_profile_error(name, saved, way="kinetic profile list")
+    if not yes and name != LOCAL.name:
+        if not shared_options.is_interactive():
+            raise OptionError(
+                f"the profile {name!r} was not removed",
+                why="not a terminal: pass --yes to confirm",
+                next=f"kinetic profile rm {name} --yes",
+            )
+        if not shared_options.confirm(f"Remove the profile {name}?"):
+            click.echo("not removed", err=True)
+            return
+    was_current = profiles.remove(os.environ, name)
+    told = "; there is no current profile now" if was_current else ""
+    click.echo(f"removed the profile {name}{told}", err=True)
+    warn_if_overridden()
+
+
+def warn_if_overridden(name: str = "") -> None:
+    """Say so if the environment names another profile: that one holds, whatever is the current one."""
+    wanted = os.environ.get(_VARIABLE, "")
+    if wanted not in {"", name}:
+        click.echo(f"{_VARIABLE}={wanted} is still set: unset {_VARIABLE}", err=True)
+
+
+def _all(saved: Profiles) -> list[Profile]:
+    return [found for name in saved.names if (found := saved.get(name))]
+
+
+def _active_name(saved: Profiles) -> str:
+    """Name the profile that holds, "" for none; one that is asked for and does not exist holds nothing."""
+    found = saved.get(os.environ.get(_VARIABLE) or saved.current)
+    return found.name if found else ""
+
+
+def _page(found: Profile, saved: Profiles, holds: str) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "is_current": found.name == saved.current,
+        "is_in_force": found.name == holds,
+        "is_built_in": found is LOCAL,
+        **{field: getattr(found, field) or None for field in FIELDS if field != "store"},
+        "store": without_secrets(found.store) or None,
+        "options": dict(found.options),
+    }
+
+
+def _cells(found: Profile, holds: str) -> list[str]:
+    star = "*" if found.name == holds else ""
+    place = [found.backend, found.project, found.zone, found.cluster, found.namespace]
+    return [star, found.name, *place, _written(found)]
+
+
+def _written(found: Profile) -> str:
+    return " ".join(f"{name}={value_text(value)}" for name, value in found.options.items())
+
+
+def _print_profile(found: Profile, *, as_json: bool) -> None:
+    """Print what a profile says."""
+    if as_json:
+        saved = profiles.load(os.environ)
+        output_format.print_document(profile=_page(found, saved, _active_name(saved)))
+        return
+    fields = {"name": found.name, **{field: getattr(found, field) for field in FIELDS}}
+    fields["store"] = without_secrets(found.store)
+    rows = [[name, value] for name, value in fields.items() if value]
+    rows += [[f"option {name}", value_text(value)] for name, value in found.options.items()]
+    output_format.print_table([Column("SETTING"), Column("VALUE", flexible=True)], rows)
+
+
+_QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", "cluster": "Name of the cluster"}
+_DEFAULTS = registry.CLUSTER.defaults
+_SUGGESTED = {"project": "", "zone": _DEFAULTS["zone"], "cluster": _DEFAULTS["cluster"]}
+
+
+@click.command(epilog=f"Job options: {', '.join(BY_NAME)}; as in --option resources=cpu=4,memory=16Gi.")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--project", metavar="NAME", help="Google Cloud project.  [default: KINETIC_PROJECT]")
+@click.option("--zone", metavar="NAME", help="Google Cloud zone.  [default: KINETIC_ZONE]")
+@click.option("--cluster", metavar="NAME", help="GKE cluster.  [default: KINETIC_CLUSTER]")
+@click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE]")
+@click.option(
+    "--backend",
+    type=click.Choice(registry.names()),
+    help="Where jobs run.  [default: the cluster of the project or context]",
+)
+@click.option("--store", metavar="URL", help="The store for jobs and results.  [default: the cluster's bucket]")
+@click.option("--context", metavar="NAME", help="A kubeconfig context, instead of GKE's endpoint.")
+@click.option("--service-account", metavar="NAME", help="The service account of the pods.")
+@click.option("--queue", metavar="NAME", help="The LocalQueue (Kueue) for the jobs.")
+@click.option("--priority-class", metavar="NAME", help="The priority class of pods.")
+@click.option("--pull-secret", multiple=True, metavar="NAME", help="A Secret for pulling images; can be repeated.")
+@click.option("--store-secret", metavar="NAME", help="A Secret with credentials for the store.")
+@click.option(
+    "--node-selector", metavar="KEY=VALUE,…", help="Node labels to require instead of Google's; none for any node."
+)
+@click.option("--ttl-hours", metavar="HOURS", help="Hours until the cluster removes the objects of an ended job.")
+@click.option("--most-attempts", metavar="N", help="How many attempts of a job may be interrupted.")
+@click.option("--option", "written", multiple=True, metavar="KEY=VALUE", help="A job option; can be repeated.")
+@click.option("--force", is_flag=True, help="Replace an existing profile of this name.")
+def create(
+    name: str | None, written: tuple[str, ...], pull_secret: tuple[str, ...], force: bool, **fields: str | None
+) -> None:
+    """Save a profile.
+
+    In a terminal, it prompts for missing values. The first profile becomes the current one.
+
+    Example: kinetic profile create team --project acme --zone us-west4-a --cluster main --option accelerator=gpu-l4
+    """
+    job_options = _job_options(written)
+    given = {field: value or "" for field, value in fields.items()} | {"pull_secrets": ",".join(pull_secret)}
+    _check_cluster_fields(given)
+    if not registry.is_here(given["backend"]) and not given["context"]:
+        given = {field: value or _from_environment(field) for field, value in given.items()}
+        missing = [field for field in REQUIRED if not given[field]]
+    else:
+        missing = []
+    name, given = _complete(name, given, missing)
+    new = Profile(profiles.check_name(name), **given, options=job_options)
+    _check(new)
+    is_current = profiles.save(os.environ, new, replace=force)
+    click.echo(f"saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
+    if is_current:
+        click.echo("it is now the current profile; to undo: kinetic profile unset", err=True)
+        warn_if_overridden(name)
+    else:
+        click.echo(f"to make it the current profile: kinetic profile use {name}", err=True)
+
+
+def _job_options(written: tuple[str, ...]) -> dict[str, object]:
+    """Read what ``--option`` says."""
+    found: dict[str, object] = {}
+    for text in written:
+        key, separator, value = text.partition("=")
+        if not separator or not value:
+            raise OptionError(
+                f"--option {text!r} is not KEY=VALUE",
+                why="it takes the name of a job option and its value",
+                next="write --option accelerator=gpu-l4, for example",
+            )
+        from kinetic._jobs import options  # only where there is an option
+
+        found[key.strip()] = options.of_text(key.strip(), value.strip())
+    return found
+
+
+def _check_cluster_fields(given: dict[str, str]) -> None:
+    """Refuse what no cluster would take, by the names of the flags."""
+    for field in cluster.FIELDS:
+        if given[field]:
+            flag = f"--{field.removesuffix('s') if field == 'pull_secrets' else field}".replace("_", "-")
+            way = f"write {flag} {cluster.example_of(field)}, for example"
+            cluster.checked_value(field, given[field], f"{flag} {given[field]!r}", way)
+
+
+def _from_environment(field: str) -> str:
+    """Return what the environment says of the four fields that name a cluster."""
+    return os.environ.get(f"KINETIC_{field.upper()}", "") if field in {*REQUIRED, "namespace"} else ""
+
+
+def _complete(name: str | None, given: dict[str, str], missing: list[str]) -> tuple[str, dict[str, str]]:
+    """Ask for what is missing, or refuse where nobody can be asked."""
+    if (missing or not name) and not shared_options.is_interactive():
+        raise _incomplete(name, given, missing)
+    name = name or shared_options.ask("Name of the profile")
+    asked = {field: shared_options.ask(_QUESTIONS[field], _SUGGESTED[field]) for field in missing}
+    if missing and not given["namespace"]:
+        asked["namespace"] = shared_options.ask("Kubernetes namespace", _DEFAULTS["namespace"])
+    return name, given | asked
+
+
+def _incomplete(name: str | None, given: dict[str, str], missing: list[str]) -> OptionError:
+    flags = [*([] if name else ["NAME"]), *(f"--{field}" for field in missing)]
+    shown = " ".join(f"--{field} {given[field] or _SUGGESTED[field] or 'YOUR-PROJECT'}" for field in REQUIRED)
+    return OptionError(
+        f"{' and '.join(flags)} {'is' if len(flags) == 1 else 'are'} missing",
+        why="not a terminal: pass the options",
+        next=f"kinetic profile create {name or 'NAME'} {shown}     or, for this machine, --backend local",
+    )
+
+
+def _check(new: Profile) -> None:
+    """Refuse a profile that could not say where jobs run: its values are tried as arguments, with no other source."""
+    if new.context and not (new.store or new.project):
+        raise OptionError(
+            "--store is missing",
+            why="a kubeconfig context has no default bucket",
+            next=f"add --store gs://your-bucket to: kinetic profile create {new.name} --context {new.context}",
+        )
+    alone = {
+        "KINETIC_HOME": str(settings.kinetic_home(os.environ)),
+        "KINETIC_PROFILE": "",
+        "KINETIC_PROFILES_FILE": os.path.join(os.sep, "nonexistent", "kinetic-profiles.json"),
+        "KINETIC_STORE": new.store,
+        "KINETIC_KUBE_CONTEXT": new.context,
+    }
+    settings.resolve(
+        backend=new.backend or registry.CLUSTER.name,
+        project=new.project,
+        zone=new.zone,
+        cluster=new.cluster,
+        namespace=new.namespace,
+        environ=alone,
+    )

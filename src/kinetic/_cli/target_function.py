@@ -1,0 +1,609 @@
+"""From ``FILE.py::func`` to the function: the file is imported under its real name, as its own project would."""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import enum
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import pathlib
+import sys
+import traceback
+import types
+import typing
+import warnings
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from kinetic._remote.callable import RemoteCallable
+from kinetic.errors import KineticError, OptionError
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_MANY = 10  # functions named in one message
+
+
+class Target(NamedTuple):
+    """A function in a file.
+
+    Attributes:
+        written: As it can be typed again, e.g. "train.py::train".
+        function: What was found: decorated or not.
+    """
+
+    written: str
+    function: Any
+
+
+def find_function(written: str, words: Sequence[str]) -> Target:
+    """Import a file and return the function that is meant.
+
+    Args:
+        written: ``FILE.py::func``, or ``FILE.py`` when exactly one function in it is decorated.
+        words: What the file shall find in ``sys.argv`` behind its own name.
+
+    Raises:
+        OptionError: There is no such file or function, or several are decorated.
+        KineticError: The file cannot be imported; the note holds the user's part of the traceback.
+    """
+    place, _, name = written.partition("::")
+    file = Path(place)
+    _check_file(file, name)
+    module = _load(file, words)
+    if not name:
+        return _only_one(module, place)
+    return Target(written, _attribute(module, name, place))
+
+
+def _check_file(file: Path, name: str) -> None:
+    if file.is_file() and file.suffix == ".py":
+        return
+    alone, colon, rest = str(file).rpartition(":")
+    if colon and not name and Path(alone).is_file():
+        raise OptionError(
+            f"{file} is not a file", why="the function follows two colons", next=f"kinetic run {alone}::{rest}"
+        )
+    if file.exists():
+        raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
+    beside = (
+        [str(file.parent / other.name) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
+    )
+    near = get_close_matches(str(file), beside, 1)
+    raise OptionError(
+        f"there is no file {file}",
+        why=f"looked in {file.parent.absolute()}",
+        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "pass a file, such as train.py::train",
+    )
+
+
+def _load(file: Path, words: Sequence[str]) -> ModuleType:
+    """Import a file with ``sys.path`` and ``sys.argv`` as ``python FILE.py`` would have them."""
+    import kinetic._jobs.submit  # noqa: F401 - ours first: the folder may hold a file named like a standard module
+
+    real = os.path.realpath(file)
+    name, base = _module_name(real)
+    _set_first_path(os.path.dirname(real), base)
+    sys.argv = [str(file), *words]
+    sys.modules["__main__"].__dict__.pop("__file__", None)  # the kinetic command is no script of the job's
+    try:
+        return importlib.import_module(name) if _is_found_as(name, real) else _load_under_own_name(name, real)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the user's file may raise anything, SystemExit too
+        raise _import_error(error, file, real) from None
+
+
+def _module_name(file: str) -> tuple[str, str]:
+    """Return the name under which a project imports a file, and the folder that must be on ``sys.path`` for it."""
+    base, parts = os.path.dirname(file), [Path(file).stem]
+    while os.path.isfile(f"{base}/__init__.py") and base != os.path.dirname(base):
+        parts.insert(0, os.path.basename(base))
+        base = os.path.dirname(base)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts), base
+
+
+def _is_found_as(name: str, file: str) -> bool:
+    """Say whether Python would import this file under this name; packages above it are imported on the way."""
+    if name == "__main__" or "." in Path(file).stem:
+        return False
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == file
+
+
+def _set_first_path(folder: str, base: str) -> None:
+    """Put the file's folder first, in the place of what Python put there for the ``kinetic`` command."""
+    command = getattr(sys.modules["__main__"], "__file__", None)
+    put_there = {os.getcwd(), os.path.dirname(os.path.realpath(command)) if command else os.getcwd()}
+    if sys.path and not sys.flags.safe_path and os.path.abspath(sys.path[0]) in put_there:
+        del sys.path[0]
+    sys.path[:0] = dict.fromkeys((folder, base))
+
+
+def _load_under_own_name(name: str, file: str) -> ModuleType:
+    """Load a file whose name already means another module, e.g. ``json.py``; what it defines travels by value."""
+    own = "kinetic_run_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+    spec = importlib.util.spec_from_file_location(own, file)
+    assert spec is not None  # noqa: S101 - it ends in .py
+    assert spec.loader is not None  # noqa: S101 - as above
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, name: str, place: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        return found
+    if found is not None:
+        raise OptionError(f"{name} in {place} cannot be called", why=f"it is a {type(found).__qualname__}")
+    known = [*_decorated(module), *_plain(module)]
+    near = get_close_matches(name, known, 1)
+    raise OptionError(
+        f"there is no function {name!r} in {place}",
+        why=f"it has {_listed(known)}",
+        next=f"kinetic run {place}::{near[0]}" if near else f"kinetic run {place}::{known[0]}" if known else None,
+    )
+
+
+def _only_one(module: ModuleType, place: str) -> Target:
+    decorated = _decorated(module)
+    if len(decorated) == 1:
+        return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
+    known = decorated or _plain(module)
+    raise OptionError(
+        f"{place} has more than one candidate function",
+        why=f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: {_listed(known)}",
+        next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
+    )
+
+
+def _decorated(module: ModuleType) -> list[str]:
+    """Name the functions of a module that ``kinetic.run`` decorates, each once, in its order."""
+    found = {
+        id(value): name
+        for name, value in reversed(list(vars(module).items()))
+        if isinstance(value, RemoteCallable) and value.__module__ == module.__name__
+    }
+    return list(found.values())[::-1]
+
+
+def _plain(module: ModuleType) -> list[str]:
+    """Name the public functions that a module itself defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return ", ".join(names[:_MANY]) + more if names else "no functions"
+
+
+def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
+    """Return what stands for an error of the user's file, with the user's part of the traceback as its note."""
+    page = traceback.TracebackException.from_exception(error)
+    _trim(page)
+    if isinstance(
+        error, KineticError
+    ):  # of a decorator, for example: its three parts say all; --debug shows the frames
+        return error
+    told = _describe_import_error(error, file, page, real)
+    told.add_note("".join(page.format()))
+    return told
+
+
+def _describe_import_error(
+    error: BaseException, file: Path, page: traceback.TracebackException, real: str
+) -> KineticError:
+    last = page.stack[-1] if page.stack else None
+    why = f"line {last.lineno} of {_short(last.filename, real, file)}: {last.line}" if last else None
+    if isinstance(error, SystemExit):
+        what, way = (
+            f"{file} ended the program while it was imported: exit({error.code!r})",
+            ('put what runs the script below: if __name__ == "__main__":'),
+        )
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        what, way = (
+            f"{file} cannot be imported: there is no module {error.name}",
+            (f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"),
+        )
+    else:
+        (text, *_), kind = str(error).splitlines() or [""], type(error).__name__
+        what, way = (
+            f"{file} cannot be imported: {kind}: {text}".removesuffix(": "),
+            f"correct the file; to see it alone: python {file}",
+        )
+    return KineticError(what, why=why, next=way, code="import-failed")
+
+
+def _short(name: str, real: str, file: Path) -> str:
+    return str(file) if os.path.realpath(name) == real else name
+
+
+def _trim(page: traceback.TracebackException) -> None:
+    """Keep the frames of the user's code and of what it calls: neither the importer's nor ours."""
+    theirs = [frame for frame in page.stack if not _is_machinery(frame.filename)]
+    page.stack = traceback.StackSummary.from_list(theirs)
+    for inner in (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())):
+        if inner is not None:
+            _trim(inner)
+
+
+def _is_machinery(file: str) -> bool:
+    machinery = file.startswith("<frozen ") or os.path.dirname(file) == os.path.dirname(importlib.__file__)
+    return machinery or file.startswith(_OURS + os.sep)
+
+
+EMPTY = inspect.Parameter.empty
+_HELP = frozenset({"--help", "-h"})
+_POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
+_VALUES = "kinetic values"  # the click argument that collects values by position; no parameter can have this name
+_LONGEST_DEFAULT = 40  # characters
+_COLLECTIONS: dict[object, Callable[[Any], Any]] = {
+    list: list,
+    set: set,
+    tuple: tuple,
+    frozenset: frozenset,
+    collections.abc.Collection: list,
+    collections.abc.Iterable: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.MutableSet: set,
+    collections.abc.Sequence: list,
+    collections.abc.Set: frozenset,
+}
+_MAPPINGS = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+_SIMPLE: dict[object, click.ParamType[Any]] = {
+    bool: click.BOOL,
+    complex: click.types.FuncParamType(complex),
+    float: click.FLOAT,
+    int: click.INT,
+    str: click.STRING,
+}
+
+
+class Arguments(NamedTuple):
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def wants_help(words: Sequence[str]) -> bool:
+    """Return whether the words ask for the function's usage."""
+    return bool(_HELP.intersection(_split(words)[0]))
+
+
+def read_arguments(function: Callable[..., Any], words: Sequence[str], target: str) -> Arguments:
+    """Return the arguments that the words stand for.
+
+    Args:
+        function: The function to call.
+        words: The words after the function: values by position, ``--name value``, ``--name=value``, ``--flag`` and
+            ``--no-flag``; all words after ``--`` are values.
+        target: As the user wrote it, e.g. "train.py::train".
+
+    Raises:
+        OptionError: The words do not match the signature; a note has the function's usage.
+    """
+    options, values = _split(words)
+    parameters = _parameters(function)
+    command = _command(function, parameters, options)
+    try:
+        context = command.make_context(f"kinetic run [OPTIONS] {target}", [*options], ignore_unknown_options=True)
+        given = [*context.params[_VALUES]]
+        _check_options(command, given)
+        return _bound(context, parameters, [*given, *values])
+    except click.UsageError as error:
+        refused = OptionError(error.format_message(), next=f"kinetic run {target} --help", code="arguments")
+        refused.add_note(usage(function, target))
+        raise refused from None
+
+
+def usage(function: Callable[..., Any], target: str) -> str:
+    """Return the help of a function: its signature, the first line of its docstring, and its options."""
+    command = _command(function, _parameters(function), ())
+    return command.get_help(click.Context(command, info_name=f"kinetic run [OPTIONS] {target}", max_content_width=100))
+
+
+class Value(click.ParamType):  # type: ignore[type-arg] # not generic before click 8.3
+    """A value of the type that an annotation names.
+
+    Args:
+        kind: The annotation, resolved; ``EMPTY`` if there is none: a Python literal, otherwise a string.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = _bare(kind)
+        self.name = _type_name(self.kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert one word, or a tuple of the words of an option that was repeated."""
+        words = [value] if isinstance(value, str) else list(value)
+        try:
+            return _converted(words[0], self.kind) if len(words) == 1 else _collection(words, _without_none(self.kind))
+        except click.BadParameter as error:
+            self.fail(error.message, param, ctx)
+
+
+def _command(function: Callable[..., Any], parameters: list[inspect.Parameter], words: Sequence[str]) -> click.Command:
+    """Return a command with one option for each parameter, and one argument for the values by position."""
+    taken = {f"--{_dashed(one.name)}" for one in parameters}
+    options: list[click.Parameter] = []
+    values = None
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            values = parameter
+        elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            options.append(_option(parameter, taken))
+        else:
+            others = {word.partition("=")[0] for word in words if word.startswith("--")} - taken
+            options += [_other(name, parameter) for name in sorted(others) if name[2:].replace("-", "_").isidentifier()]
+    signature = f"{getattr(function, '__name__', type(function).__name__)}{inspect.Signature(parameters)}"
+    first, *_ = (inspect.getdoc(function) or "").splitlines() or [""]
+    many = f" More values go to *{values.name}." if values is not None else ""
+    return click.Command(
+        None,
+        params=[click.Argument([_VALUES], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]"), *options],
+        help=f"\b\n{signature}\n{first}",
+        options_metavar=None,
+        epilog=f"Arguments can be given by position or by name.{many}",
+    )
+
+
+def _option(parameter: inspect.Parameter, taken: set[str]) -> click.Option:
+    value = Value(_kind(parameter))
+    names = [parameter.name, f"--{_dashed(parameter.name)}"]
+    help_ = "[required]" if parameter.default is EMPTY else f"[default: {_shortened(repr(parameter.default))}]"
+    if set(typing.get_args(value.kind)) == {bool, types.NoneType} or value.kind is bool:
+        no = f"--no-{_dashed(parameter.name)}"
+        return click.Option([names[0], names[1] + (f"/{no}" if no not in taken else "")], default=None, help=help_)
+    names += [f"--{parameter.name}"] if "_" in parameter.name else []
+    many = _is_collection(_without_none(value.kind))
+    words = click.UNPROCESSED if many else value
+    return click.Option(names, type=words, multiple=many, metavar=value.name or "VALUE", help=help_)
+
+
+def _other(name: str, parameter: inspect.Parameter) -> click.Option:
+    """Return an option for ``**kwargs``; without a value it is True."""
+    value = Value(parameter.annotation)
+    return click.Option([name[2:].replace("-", "_"), name], type=value, is_flag=False, flag_value="True", hidden=True)
+
+
+def _check_options(command: click.Command, values: list[str]) -> None:
+    """Refuse what looks like an option that the function does not have; a negative number is a value.
+
+    Raises:
+        click.NoSuchOption: One of the values is an option.
+    """
+    for word in values:
+        if word.startswith("-") and len(word) > 1 and not _is_number(word):
+            name = word.partition("=")[0]
+            known = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
+            raise click.NoSuchOption(name, possibilities=get_close_matches(name, known, 1))
+
+
+def _bound(context: click.Context, parameters: list[inspect.Parameter], values: list[str]) -> Arguments:
+    """Give the values to the parameters that have none yet, and convert what click has not converted."""
+    declared = {option.name: option for option in context.command.params}
+    named = {
+        name: context.params[name]
+        for name in declared
+        if name != _VALUES and name and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    missing, rest = [], False
+    for parameter in parameters:
+        name, value = parameter.name, Value(_kind(parameter))
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            args += [value.convert(word, None, context) for word in values]
+            values, rest = [], True
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        if name in named:
+            found = named.pop(name)
+            found = value.convert(found, declared[name], context) if isinstance(found, tuple) else found
+        elif parameter.kind in _POSITIONAL and values:
+            found = value.convert(values.pop(0), declared[name], context)
+        elif parameter.default is EMPTY:
+            missing.append(name)
+            continue
+        else:
+            found = parameter.default
+        if parameter.kind in _POSITIONAL and not missing:
+            args.append(found)
+        else:
+            kwargs[name] = found
+    if missing:
+        raise click.UsageError(f"Missing argument{'s' if missing[1:] else ''}: {', '.join(missing)}", context)
+    if values and not rest:
+        raise click.UsageError(f"Got unexpected extra argument{'s' if values[1:] else ''}: {' '.join(values)}", context)
+    return Arguments(tuple(args), {**kwargs, **named})
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before and after the ``--`` that ends the options; a leading ``--`` is dropped."""
+    own = list(words[1:] if tuple(words[:1]) == ("--",) else words)
+    at = own.index("--") if "--" in own else len(own)
+    return own[:at], own[at + 1 :]
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function with their annotations resolved."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # some builtins have no signature
+        kinds = (("values", inspect.Parameter.VAR_POSITIONAL), ("names", inspect.Parameter.VAR_KEYWORD))
+        return [inspect.Parameter(name, kind) for name, kind in kinds]
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    return [one.replace(annotation=_resolved(one.annotation, names)) for one in signature.parameters.values()]
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, names)  # noqa: S307 - as typing.get_type_hints does, which fails for all when one fails
+    except Exception:  # noqa: BLE001 - the user's names; one that is imported for type checkers only, for example
+        return EMPTY
+
+
+def _kind(parameter: inspect.Parameter) -> Any:
+    """Return the annotation; without one, a default that is a bool makes a flag."""
+    return bool if parameter.annotation is EMPTY and isinstance(parameter.default, bool) else parameter.annotation
+
+
+def _bare(kind: Any) -> Any:
+    """Return the type inside Annotated and NewType; ``EMPTY`` for what is not a type."""
+    while True:
+        if typing.get_origin(kind) is typing.Annotated:
+            kind = typing.get_args(kind)[0]
+        elif hasattr(kind, "__supertype__"):
+            kind = kind.__supertype__
+        else:
+            return kind if isinstance(kind, collections.abc.Hashable) and kind not in {Any, object} else EMPTY
+
+
+def _without_none(kind: Any) -> Any:
+    """Return the one type besides None of an optional type; other types as they are."""
+    members = typing.get_args(kind)
+    others = [member for member in members if member is not types.NoneType]
+    return _bare(others[0]) if len(others) == 1 < len(members) and types.NoneType in members else kind
+
+
+def _is_collection(kind: Any) -> bool:
+    return (typing.get_origin(kind) or kind) in _COLLECTIONS
+
+
+def _type_name(kind: Any) -> str:
+    """Return a type as the help shows it; "" if it is not known."""
+    if kind is EMPTY:
+        return ""
+    if typing.get_origin(kind) is typing.Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if isinstance(kind, enum.EnumMeta):
+        return "|".join(kind.__members__)
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else inspect.formatannotation(kind)
+
+
+def _converted(word: str, kind: Any) -> Any:
+    """Convert a word.
+
+    Raises:
+        click.BadParameter: It is not a value of the type.
+    """
+    kind = _bare(kind)
+    origin, members = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin in {typing.Union, types.UnionType}:
+        return _member(word, members)
+    if origin is typing.Literal:
+        return _choice(word, {str(member): member for member in members})
+    if isinstance(kind, enum.EnumMeta):
+        return _choice(word, dict(kind.__members__))
+    if origin in _COLLECTIONS:
+        return _collection([word], kind)
+    if origin in _MAPPINGS:
+        return _mapping(word)
+    if kind in _SIMPLE:
+        return _SIMPLE[kind].convert(word, None, None)
+    if kind in {None, types.NoneType}:
+        return _choice(word, {"None": None})
+    return kind(word) if isinstance(kind, type) and issubclass(kind, pathlib.PurePath) else _literal(word)
+
+
+def _member(word: str, members: tuple[Any, ...]) -> Any:
+    """Convert to the first member of a union that accepts the word; str, which accepts every word, is tried last."""
+    if types.NoneType in members and word == "None":
+        return None
+    others = [member for member in members if member is not types.NoneType]
+    for member in sorted(others, key=lambda member: member is str):
+        try:
+            return _converted(word, member)
+        except click.BadParameter as error:
+            problem = error
+    if len(others) == 1:
+        raise problem
+    raise click.BadParameter(f"{word!r} is not a valid {' or '.join(map(_type_name, others))}.")
+
+
+def _choice(word: str, members: dict[str, Any]) -> Any:
+    return members[click.Choice([*members], case_sensitive=False).convert(word, None, None)]
+
+
+def _collection(words: list[str], kind: Any) -> Any:
+    """Convert "1,2", "[1, 2]" or repeated words."""
+    origin, members = typing.get_origin(kind) or kind, typing.get_args(kind)
+    parts = [part for word in words for part in _parts(word)]
+    if origin is tuple and members and members[-1] is not Ellipsis:
+        if len(parts) != len(members):
+            raise click.BadParameter(f"{_type_name(kind)} takes {len(members)} values, got {len(parts)}.")
+        return tuple(_part(part, member) for part, member in zip(parts, members, strict=True))
+    return _COLLECTIONS[origin](_part(part, members[0] if members else EMPTY) for part in parts)
+
+
+def _parts(word: str) -> list[Any]:
+    if word.startswith(("[", "(", "{")):
+        found = _literal(word)
+        if isinstance(found, list | tuple | set):
+            return list(found)
+        word = word[1:-1]  # [a, b] without quotes
+    return [part.strip() for part in word.split(",")] if word.strip() else []
+
+
+def _part(part: Any, kind: Any) -> Any:
+    if isinstance(part, str):
+        return _converted(part, kind)
+    return part if _bare(kind) is EMPTY else _converted(repr(part), kind)
+
+
+def _mapping(word: str) -> Any:
+    found = _literal(word)
+    if not isinstance(found, dict):
+        try:
+            found = json.loads(word)
+        except ValueError:
+            found = None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{word!r} is not a valid dict, as Python or JSON write it.")
+    return found
+
+
+def _literal(word: str) -> Any:
+    """Return a Python literal, or the word itself if it is none."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about escapes: it is the user's text, not our program
+            return ast.literal_eval(word)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return word
+
+
+def _is_number(word: str) -> bool:
+    try:
+        complex(word.replace("_", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_DEFAULT else f"{text[:_LONGEST_DEFAULT]}…"

@@ -1,0 +1,242 @@
+"""The Outcome: the one final verdict of a job. Created once, never replaced, sealed.
+
+One object, ``{job_id}/result.pkl``: the pickled value or exception first, so that the file is an ordinary pickle to
+whoever must rescue it by hand; then a page that says what it is; then the page's length and a magic word.
+
+    [ body: a pickle, may be empty ][ page: JSON ][ length of the page: 8 bytes, big-endian ][ b"KINETIC1" ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kinetic._wire import digests, documents, fields, keys
+from kinetic.errors import IntegrityError
+
+MAGIC = b"KINETIC1"
+FOOTER_BYTES = 16
+PURPOSE = "outcome"
+HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: nobody can put it in the place of the verdict
+
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        job_id: The job.
+        status: "succeeded", "failed" or "cancelled".
+        attempt: Which attempt decided, from 0; -1 when none had begun.
+        host: Which host of a slice spoke.
+        cause: What decided: "value", "exception", "exit", "signal", "memory", "deadline", "runner", "serialization",
+            "disk-full", "lost", "cancelled", "preempted", "evicted"; of a job that left no verdict, the code of what
+            its cluster says.
+        phase: The runner's phase in which it happened; "" where nobody knows.
+        error: For a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
+        body_length: Bytes of the pickle in front of the page; 0 when there is none.
+        body_sha256: Its digest.
+        value_type: Type of the value, for humans.
+        started: Unix time at which the attempt began.
+        ended: Unix time at which the verdict was known.
+        witness: Who created it: "keeper", "observer", "runner" or "client".
+        key_id: Which key seals it.
+        phases: Seconds that each phase of the runner took.
+        files: Files that the job left in its working folder and that are not kept.
+        logs: Digests of the logs of the attempt that decided, as far as whoever created this had them.
+    """
+
+    job_id: str
+    status: str
+    attempt: int = 0
+    host: int = 0
+    cause: str = "value"
+    phase: str = "execute"
+    error: dict[str, Any] = field(default_factory=dict)
+    body_length: int = 0
+    body_sha256: str = ""
+    value_type: str = ""
+    started: float | None = None
+    ended: float | None = None
+    witness: str = "keeper"
+    key_id: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    logs: tuple[digests.LogDigest, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        """Say whether there is a value."""
+        return self.status == SUCCEEDED
+
+    def footer(self, key: bytes, purpose: str = PURPOSE) -> bytes:
+        """Return what follows the body: the sealed page, its length and the magic word."""
+        page = documents.write(documents.with_seal({"schema": documents.SCHEMA, **asdict(self)}, key, purpose))
+        return page + len(page).to_bytes(8, "big") + MAGIC
+
+
+def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, purpose: str = PURPOSE) -> Outcome:
+    """Read and verify the page of an Outcome; the body is verified by whoever loads it.
+
+    Args:
+        size: Length of the whole object in bytes.
+        read_range: Gives ``length`` bytes from ``start``.
+        key: The job's key; None only when the user said to trust the store.
+        purpose: What it was sealed for.
+
+    Raises:
+        IntegrityError: The object is damaged, foreign, or its seal is not right.
+    """
+    page = _page(size, read_range)
+    if key is not None and not documents.has_seal(page, key, purpose):
+        raise IntegrityError(
+            f"the result of {fields.shown(page.get('job_id'))} carries a wrong seal; it was not opened",
+            why="it was written or changed by somebody who does not hold this job's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it all the same",
+            code="seal",
+        )
+    outcome = fields.build(Outcome, _READERS, page, "the result")
+    if outcome.body_length + FOOTER_BYTES > size:
+        raise IntegrityError(f"the result of {outcome.job_id} is damaged", why="it is shorter than it says")
+    return outcome
+
+
+def _page(size: int, read_range: Callable[[int, int], bytes]) -> dict[str, Any]:
+    guess = min(size, 4096)  # most pages fit: one read
+    tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""
+    if tail[-len(MAGIC) :] != MAGIC:
+        raise IntegrityError("the result is damaged", why="it does not end as a result of kinetic does")
+    length = int.from_bytes(tail[-FOOTER_BYTES : -len(MAGIC)], "big")
+    if length > MOST_BYTES or length + FOOTER_BYTES > size:
+        raise IntegrityError("the result is damaged", why="its page is longer than the object, or than any page")
+    if length + FOOTER_BYTES > guess:
+        tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
+    return documents.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
+
+
+def check_body(outcome: Outcome, found: str) -> None:
+    """Refuse a body whose digest is not the sealed one.
+
+    Raises:
+        IntegrityError: The bytes changed since they were sealed; they were not unpickled.
+    """
+    if found != outcome.body_sha256:
+        raise IntegrityError(
+            f"the result of {outcome.job_id} is not what the job wrote; it was not opened",
+            why=f"its SHA-256 is {found[:16]}…, the seal says {outcome.body_sha256[:16]}…",
+            next="look at who can write to the store",
+        )
+
+
+def _error(value: object) -> dict[str, Any]:
+    """Read what is said of a failure: a job says part of it itself, so what is of the wrong type is left out."""
+    found: dict[str, Any] = fields.map_of(fields.any_value, 64)(value)
+    wanted = {**dict.fromkeys(_TEXTS, str), "hosts": int, "exit_code": int}
+    return {name: said for name, said in found.items() if isinstance(said, wanted.get(name, object))}
+
+
+_TEXTS = (
+    *("type", "module", "message", "traceback", "repr", "value_type", "log", "signal", "not_delivered"),
+    *("what", "why", "next", "code"),
+)
+_LOG = {
+    "attempt": keys.ATTEMPT,
+    "host": fields.integer(0, 100_000),
+    "size_bytes": fields.integer(0, fields.BYTES),
+    "sha256": fields.sha256,
+    "blocks": fields.list_of(fields.sha256, digests.LOG_BLOCKS),
+}
+LOGS = fields.list_of(fields.nested(digests.LogDigest, _LOG), 100_000)
+EMPTY_SHA256 = digests.of_bytes(b"")
+MOST_BYTES = 16 << 20  # of the page
+_READERS = {
+    "job_id": keys.JOB_ID,
+    "status": fields.text(32),  # what hosts of a slice tell each other has a fourth
+    "attempt": fields.integer(-1, keys.MOST_ATTEMPTS),
+    "host": fields.integer(0, 100_000),
+    "cause": fields.text(fields.NAME),
+    "phase": fields.text(fields.NAME),
+    "error": _error,
+    "body_length": fields.integer(0, fields.BYTES),
+    "body_sha256": fields.text(64),
+    "value_type": fields.text(fields.TEXT),
+    "started": fields.optional(fields.number(0, fields.SECONDS)),
+    "ended": fields.optional(fields.number(0, fields.SECONDS)),
+    "witness": fields.text(fields.NAME),
+    "key_id": fields.text(fields.NAME),
+    "phases": fields.map_of(fields.number(-fields.SECONDS, fields.SECONDS), 64),
+    "files": fields.list_of(fields.text(fields.PATH), 1_000_000),
+    "logs": LOGS,
+}
+
+
+LOGS_DETAIL = "logs"  # a detail: digests of the logs of an attempt that failed, where another one follows
+
+
+@dataclass(frozen=True)
+class AttemptNote:
+    """One attempt as it began.
+
+    Attributes:
+        job_id: The job.
+        attempt: Its number, from 0.
+        machine: Name of the machine.
+        started: Unix time.
+        runner: Digest of the runner's code.
+        python: Version of the interpreter.
+        details: Whatever else helps a human: pid, devices.
+    """
+
+    job_id: str
+    attempt: int
+    machine: str
+    started: float
+    runner: str = ""
+    python: str = ""
+    details: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Where the page lies."""
+        return keys.attempt(self.job_id, self.attempt)
+
+    def to_bytes(self, key: bytes) -> bytes:
+        """Write the page, sealed with the job's key."""
+        return documents.seal_page(NOTE, asdict(self), self.key, key)
+
+
+def read_note(store: documents.Readable, job_id: str, attempt: int, key: bytes | None) -> AttemptNote:
+    """Read the Note of an attempt.
+
+    Args:
+        store: Where the job lies.
+        job_id: The job.
+        attempt: Which attempt.
+        key: The job's key; None only when the user said to trust the store.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is damaged, or its seal is wrong.
+    """
+    return documents.open_page(NOTE, store, keys.attempt(job_id, attempt), key)
+
+
+_NOTE_READERS = {
+    "job_id": keys.JOB_ID,
+    "attempt": keys.ATTEMPT,
+    "machine": fields.text(),
+    "started": fields.number(0, fields.SECONDS),
+    "runner": fields.text(),
+    "python": fields.text(),
+    "details": fields.map_of(fields.any_value, 64),
+}
+
+
+def _note(page: dict[str, Any], what: str) -> AttemptNote:
+    return fields.build(AttemptNote, _NOTE_READERS, page, what)
+
+
+NOTE = documents.PageKind("note", "the note", _note, 1 << 16)
