@@ -137,8 +137,8 @@ def test_the_table_of_tpus_is_the_registrys():
     for family in TPUS.values():
         name = family.canonical("").rstrip("-")
         for machine in family.machines:
-            shapes = [f"`{machine.alone}` alone"] if machine.alone else []
-            shapes += [f"larger ones, up to `{family.largest}`"] if machine.joins else []
+            shapes = [f"`{machine.own_topology}` alone"] if machine.own_topology else []
+            shapes += [f"larger ones, up to `{family.largest}`"] if machine.multi_host else []
             words = [f"`{name}`", f"`{machine.label}`", str(machine.chips), "; ".join(shapes)]
             known.append([*words, f"`{machine.machine_type}`"])
 

@@ -50,9 +50,11 @@ FULL = {
     "run_as": 1000,
 }
 ROWS = [f"gpu-{name}x{max(family.machines)}" for name, family in GPUS.items()] + [
-    family.canonical(topology) for family in TPUS.values() for topology in (family.machines[-1].alone, family.largest)
+    family.canonical(topology)
+    for family in TPUS.values()
+    for topology in (family.machines[-1].own_topology, family.largest)
     if topology
-]  # fmt: skip
+]
 
 
 @pytest.fixture

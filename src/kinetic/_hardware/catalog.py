@@ -1,39 +1,38 @@
-"""Every GPU and TPU that GKE offers, as data: names, labels, machine types, limits.
+"""Every GPU and TPU that GKE offers, as data: names, labels, machine types, and the topologies of TPU slices.
 
-What follows from these (which topologies exist, on how many hosts) is arithmetic and lives in ``families``.
+Which topologies a TPU generation has, their chips and their hosts are formulas and never a list, because the
+three-dimensional generations have hundreds of shapes. The rule of the shapes is that of kuberay's kubectl plugin
+(``isValid3DTopology``) and xpk (``generate_tpu_topologies``), as are their limits, both as of 2026.
 
 Where a row names no other source, it was read in Google's GKE cluster autoscaler as it was in 2026 (``AUTOSCALER``).
-The limits of TPU shapes come from kuberay's kubectl plugin and xpk, TensorCores per chip and the two labels of v3
-from ai-on-gke/tpu-device-plugin ``pkg/tpu/util/util.go``, all 2026.
+TensorCores per chip and the two labels of v3 are from ai-on-gke/tpu-device-plugin ``pkg/tpu/util/util.go``, 2026.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+from typing import NamedTuple
 
 AUTOSCALER = "GKE cluster autoscaler (k8s.io/gke-autoscaling/cluster-autoscaler), machinetypes and labels, 2026"
+_N1 = "Compute Engine: GPUs on N1 machines; counts from general knowledge, not read again"
 
 _MAX_DIGITS = 9  # characters; a longer number is a typing accident
 MAX_AXES = 3
 _PLANE = 2  # axes of a generation whose chips form a flat torus
 _CUBE_SIDE = 4  # chips; larger 3-D slices are built from whole 4x4x4 cubes
 CUBE_CHIPS = _CUBE_SIDE**3
-_SMALL_SIDES = frozenset((2, 4))  # chips; sides inside one cube
 
 
+# Rows are named tuples: frozen dataclasses would cost every import of kinetic three times as much (0.2 against 0.7 ms).
 class GpuFamily(NamedTuple):
-    """Describe one kind of GPU.
+    """One kind of GPU.
 
     Attributes:
         name: The word a user writes, e.g. "l4".
-        aliases: Other accepted words, without the label.
         label: Value of the node label ``cloud.google.com/gke-accelerator``; also accepted as a name.
         machines: Machine type by GPUs per host (count).
+        aliases: Other accepted words, without the label.
         arm64: Whether the hosts are Arm machines and need an image for linux/arm64.
         on_demand_from: Smallest machine sold on demand (GPUs, count); below it there is only Spot or flex-start.
         source: Where the row was read.
@@ -48,41 +47,36 @@ class GpuFamily(NamedTuple):
     source: str = AUTOSCALER
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Return every word that names this family."""
-        return (self.name, *self.aliases, self.label)
-
-    @property
     def default_count(self) -> int:
-        """Return how many GPUs the bare name asks for (count): the smallest machine there is."""
+        """GPUs that the bare name asks for (count): the smallest machine."""
         return min(self.machines)
 
 
 class TpuMachine(NamedTuple):
-    """Describe one machine type that carries TPU chips.
+    """One machine type that carries TPU chips.
 
     Attributes:
         machine_type: Compute Engine's name, e.g. "ct5lp-hightpu-4t".
         label: Value of the node label ``cloud.google.com/gke-tpu-accelerator``.
         chips: Chips per host (count).
-        alone: The topology that one such host makes by itself; None when it only occurs as a part of a slice.
-        joins: Whether several of them make a larger slice.
+        own_topology: The topology of a single such host; None when it only occurs as a part of a slice.
+        multi_host: Whether several of them form a larger slice.
     """
 
     machine_type: str
     label: str
     chips: int
-    alone: str | None
-    joins: bool = False
+    own_topology: str | None
+    multi_host: bool = False
 
 
 class TpuFamily(NamedTuple):
-    """Describe one TPU generation, and answer which shapes it comes in.
+    """One TPU generation, and which topologies it comes in.
 
     Attributes:
         name: The word a user writes, e.g. "v5litepod".
         short: The word used in job ids, e.g. "v5e".
-        machines: Its machine types, smallest first; at most one joins others to a slice.
+        machines: Its machine types, smallest first; at most one is multi-host.
         default_chips: Chips that the bare name asks for (count).
         largest: The largest topology; fixes the number of axes too.
         aliases: Other accepted words, node labels among them where a label belongs to the whole family.
@@ -100,66 +94,58 @@ class TpuFamily(NamedTuple):
     source: str = AUTOSCALER
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Return every word that names this family."""
-        return (self.name, *self.aliases)
-
-    @property
     def axes(self) -> int:
-        """Return how many numbers a topology of this family has (count)."""
+        """Numbers in a topology of this family (count)."""
         return len(sides_of(self.largest))
 
     @property
     def max_chips(self) -> int:
-        """Return the chips of the largest slice (count)."""
+        """Chips of the largest slice (count)."""
         return chips_of(self.largest)
 
     @property
-    def joining(self) -> TpuMachine | None:
-        """Return the machine type that larger slices are made of, or None if there are no larger slices."""
-        return next((machine for machine in self.machines if machine.joins), None)
+    def _slice_machine(self) -> TpuMachine | None:
+        """The machine type of slices of several hosts, or None if there are no such slices."""
+        return next((machine for machine in self.machines if machine.multi_host), None)
 
     def canonical(self, topology: str) -> str:
-        """Write the one canonical name of a slice, e.g. "tpu-v5litepod-2x4" or "tpu7x-2x2x1"."""
+        """Return the one canonical name of a slice, e.g. "tpu-v5litepod-2x4" or "tpu7x-2x2x1"."""
         prefix = "" if self.name.startswith("tpu") else "tpu-"
         return f"{prefix}{self.name}-{topology}"
 
     def offers(self, topology: str) -> bool:
-        """Tell whether a topology exists.
+        """Return whether a topology exists.
 
-        One host's own shapes exist. Beyond them a flat slice is AxA or Ax2A with A a power of two from 4 on; a
-        3-D slice is AxBxC with A <= B <= C, of sides 2 and 4 up to one 4x4x4 cube, of multiples of 4 beyond it.
+        A single host's own topology exists. Beyond those, a flat slice is AxA or Ax2A with A a power of two from 4 on;
+        a 3-D slice is AxBxC with A <= B <= C, of sides 2 and 4 up to one 4x4x4 cube, of multiples of 4 beyond it.
 
         Args:
-            topology: Chips per axis as GKE writes it, e.g. "2x4"; "4x2" and "02x4" are not the same word.
+            topology: Chips per axis as GKE writes it, e.g. "2x4"; "4x2" and "02x4" do not exist.
         """
-        if any(machine.alone == topology for machine in self.machines):
+        if any(machine.own_topology == topology for machine in self.machines):
             return True
         sides = sides_of(topology)
-        if topology != topology_of(sides) or len(sides) != self.axes or self.joining is None:
+        if topology != topology_of(sides) or len(sides) != self.axes or self._slice_machine is None:
             return False
         if not 0 < prod(sides) <= self.max_chips or list(sides) != sorted(sides):
             return False
-        return _is_flat_slice(sides) if self.axes == _PLANE else _is_box_slice(sides)
+        if self.axes == _PLANE:
+            short, long = sides
+            return short >= _CUBE_SIDE and short.bit_count() == 1 and long in (short, 2 * short)
+        if prod(sides) <= CUBE_CHIPS:
+            return {2, 4}.issuperset(sides)
+        return all(side % _CUBE_SIDE == 0 for side in sides)
 
     def topology_for(self, chips: int) -> str | None:
-        """Choose the topology that a bare number of chips means: the most compact one.
-
-        Args:
-            chips: Chips of the whole slice (count).
-
-        Returns:
-            A topology that ``offers`` accepts, or None when no slice has this many chips.
-        """
+        """Return the most compact topology with a number of chips (count), or None if no slice has so many."""
         if chips == self.max_chips:
             return self.largest
         for machine in self.machines:
-            if machine.alone is not None and machine.chips == chips:
-                return machine.alone
+            if machine.own_topology is not None and machine.chips == chips:
+                return machine.own_topology
         if not 0 < chips < self.max_chips:
             return None
-        candidates = _flat_shapes(chips) if self.axes == _PLANE else _box_shapes(chips)
-        shapes = [sides for sides in candidates if self.offers(topology_of(sides))]
+        shapes = [sides for sides in _boxes(chips, self.axes) if self.offers(topology_of(sides))]
         return topology_of(min(shapes, key=lambda sides: (sum(sides), sides[-1]))) if shapes else None
 
     def google_topology_for(self, number: int) -> str | None:
@@ -172,14 +158,11 @@ class TpuFamily(NamedTuple):
         return None if rest else self.topology_for(chips)
 
     def machines_for(self, topology: str, *, multi_host: bool = False) -> tuple[TpuMachine, int]:
-        """Say which machines carry a topology, and how many of them.
+        """Return the machine type that carries a topology, and how many of them (count).
 
         Args:
             topology: One that ``offers`` accepts.
             multi_host: Prefer several small hosts where one large host would do (v5e and v6e ``2x4``).
-
-        Returns:
-            The machine type, and the hosts (count).
 
         Raises:
             ValueError: The topology does not exist; callers ask ``offers`` first.
@@ -187,14 +170,12 @@ class TpuFamily(NamedTuple):
         if not self.offers(topology):
             message = f"{self.name} has no topology {topology}"
             raise ValueError(message)
-        chips, joining = chips_of(topology), self.joining
-        if multi_host and joining is not None and chips > joining.chips:
-            return joining, chips // joining.chips
-        for machine in self.machines:
-            if machine.alone == topology:
-                return machine, 1
-        assert joining is not None, "offers() accepts a slice only where hosts join"  # noqa: S101 - for the type checker
-        return joining, chips // joining.chips
+        chips, part = chips_of(topology), self._slice_machine
+        single = next((machine for machine in self.machines if machine.own_topology == topology), None)
+        if single is not None and not (multi_host and part is not None and chips > part.chips):
+            return single, 1
+        assert part is not None, "offers() accepts a larger slice only with a machine for it"  # noqa: S101 - for mypy
+        return part, chips // part.chips
 
     def usual_sizes(self) -> Iterator[tuple[int, str]]:
         """Yield the usual sizes, smallest first: chips (count) and the topology that the number means."""
@@ -207,24 +188,24 @@ class TpuFamily(NamedTuple):
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a text is a plain number of a sensible length."""
+    """Return whether a text is a plain number of a sensible length."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def is_topology(text: str) -> bool:
-    """Tell whether a text has the form of a topology, such as "2x4"; it need not exist."""
+    """Return whether a text has the form of a topology, such as "2x4"; it need not exist."""
     sides = text.split("x")
-    return 1 < len(sides) <= MAX_AXES and all(is_number(side) for side in sides)
+    return 1 < len(sides) <= MAX_AXES and all(map(is_number, sides))
 
 
 def sides_of(topology: str) -> tuple[int, ...]:
     """Split a topology into chips per axis: "2x4" is (2, 4)."""
-    return tuple(int(side) for side in topology.split("x"))
+    return tuple(map(int, topology.split("x")))
 
 
 def topology_of(sides: tuple[int, ...]) -> str:
-    """Write chips per axis as a topology: (2, 4) is "2x4"."""
-    return "x".join(str(side) for side in sides)
+    """Join chips per axis to a topology: (2, 4) is "2x4"."""
+    return "x".join(map(str, sides))
 
 
 def chips_of(topology: str) -> int:
@@ -232,36 +213,17 @@ def chips_of(topology: str) -> int:
     return prod(sides_of(topology))
 
 
-def _is_flat_slice(sides: tuple[int, ...]) -> bool:
-    short, long = sides
-    return short >= _CUBE_SIDE and short & (short - 1) == 0 and long in (short, 2 * short)
+def _boxes(chips: int, axes: int, shortest: int = 1) -> Iterator[tuple[int, ...]]:
+    """Yield the sides, in ascending order, of every box with so many chips."""
+    if axes == 1:
+        yield (chips,)
+        return
+    side = shortest
+    while side**axes <= chips:
+        if chips % side == 0:
+            yield from ((side, *rest) for rest in _boxes(chips // side, axes - 1, side))
+        side += 1
 
-
-def _is_box_slice(sides: tuple[int, ...]) -> bool:
-    if prod(sides) <= CUBE_CHIPS:
-        return _SMALL_SIDES.issuperset(sides)
-    return all(side % _CUBE_SIDE == 0 for side in sides)
-
-
-def _flat_shapes(chips: int) -> Iterator[tuple[int, ...]]:
-    short = 1 << ((chips.bit_length() - 1) // 2)
-    if chips % short == 0:
-        yield short, chips // short
-
-
-def _box_shapes(chips: int) -> Iterator[tuple[int, ...]]:
-    step = min(_SMALL_SIDES) if chips <= CUBE_CHIPS else _CUBE_SIDE
-    for first in range(step, chips + 1, step):
-        if first**3 > chips:
-            return
-        for second in range(first, chips + 1, step):
-            if first * second**2 > chips:
-                break
-            if chips % (first * second) == 0:
-                yield first, second, chips // (first * second)
-
-
-_N1 = "Compute Engine: GPUs on N1 machines; counts from general knowledge, not read again"
 
 DEFAULT_GPU = "l4"
 DEFAULT_TPU = "v5litepod"
@@ -285,15 +247,7 @@ TPU_FOR_COUNT = {
 }
 
 
-def _gpus(*families: GpuFamily) -> dict[str, GpuFamily]:
-    return {family.name: family for family in families}
-
-
-def _tpus(*families: TpuFamily) -> dict[str, TpuFamily]:
-    return {family.name: family for family in families}
-
-
-GPUS = _gpus(
+_GPU_ROWS = (
     GpuFamily("l4", "nvidia-l4", {1: "g2-standard-4", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}),
     GpuFamily("t4", "nvidia-tesla-t4", {1: "n1-standard-4", 2: "n1-standard-8", 4: "n1-standard-16"}, source=_N1),
     GpuFamily(
@@ -346,7 +300,7 @@ GPUS = _gpus(
     GpuFamily("p100", "nvidia-tesla-p100", {1: "n1-standard-4", 2: "n1-standard-8", 4: "n1-standard-16"}, source=_N1),
 )
 
-TPUS = _tpus(
+_TPU_ROWS = (
     # One v3 host and a part of a v3 slice are different machines with different labels. "tpu-v3-podslice", which
     # is found in older code, is on no node.
     TpuFamily(
@@ -354,7 +308,7 @@ TPUS = _tpus(
         "v3",
         (
             TpuMachine("ct3-hightpu-4t", "tpu-v3-device", 4, "2x2"),
-            TpuMachine("ct3p-hightpu-4t", "tpu-v3-slice", 4, None, joins=True),
+            TpuMachine("ct3p-hightpu-4t", "tpu-v3-slice", 4, None, multi_host=True),
         ),
         default_chips=4,
         largest="32x32",  # a whole v3 pod; nothing larger has a source
@@ -363,7 +317,7 @@ TPUS = _tpus(
     TpuFamily(
         "v4",
         "v4",
-        (TpuMachine("ct4p-hightpu-4t", "tpu-v4-podslice", 4, "2x2x1", joins=True),),
+        (TpuMachine("ct4p-hightpu-4t", "tpu-v4-podslice", 4, "2x2x1", multi_host=True),),
         default_chips=4,
         largest="16x16x16",
         aliases=("v4-podslice",),
@@ -382,7 +336,7 @@ TPUS = _tpus(
         "v5e",
         (
             TpuMachine("ct5lp-hightpu-1t", "tpu-v5-lite-podslice", 1, "1x1"),
-            TpuMachine("ct5lp-hightpu-4t", "tpu-v5-lite-podslice", 4, "2x2", joins=True),
+            TpuMachine("ct5lp-hightpu-4t", "tpu-v5-lite-podslice", 4, "2x2", multi_host=True),
             TpuMachine("ct5lp-hightpu-8t", "tpu-v5-lite-podslice", 8, "2x4"),
         ),
         default_chips=4,
@@ -405,7 +359,7 @@ TPUS = _tpus(
     TpuFamily(
         "v5p",
         "v5p",
-        (TpuMachine("ct5p-hightpu-4t", "tpu-v5p-slice", 4, "2x2x1", joins=True),),
+        (TpuMachine("ct5p-hightpu-4t", "tpu-v5p-slice", 4, "2x2x1", multi_host=True),),
         default_chips=8,
         largest="16x16x24",
         aliases=("v5p-slice",),
@@ -416,7 +370,7 @@ TPUS = _tpus(
         "v6e",
         (
             TpuMachine("ct6e-standard-1t", "tpu-v6e-slice", 1, "1x1"),
-            TpuMachine("ct6e-standard-4t", "tpu-v6e-slice", 4, "2x2", joins=True),
+            TpuMachine("ct6e-standard-4t", "tpu-v6e-slice", 4, "2x2", multi_host=True),
             TpuMachine("ct6e-standard-8t", "tpu-v6e-slice", 8, "2x4"),
         ),
         default_chips=8,
@@ -429,7 +383,7 @@ TPUS = _tpus(
         "tpu7x",
         (
             TpuMachine("tpu7x-standard-1t", "tpu7x", 1, "1x1x1"),
-            TpuMachine("tpu7x-standard-4t", "tpu7x", 4, "2x2x1", joins=True),
+            TpuMachine("tpu7x-standard-4t", "tpu7x", 4, "2x2x1", multi_host=True),
         ),
         default_chips=4,
         largest="16x16x36",  # 144 cubes
@@ -442,7 +396,7 @@ TPUS = _tpus(
         "tpu7",
         (
             TpuMachine("tpu7-standard-1t", "tpu7", 1, "1x1x1"),
-            TpuMachine("tpu7-standard-4t", "tpu7", 4, "2x2x1", joins=True),
+            TpuMachine("tpu7-standard-4t", "tpu7", 4, "2x2x1", multi_host=True),
         ),
         default_chips=4,
         largest="4x4x4",
@@ -450,12 +404,15 @@ TPUS = _tpus(
     ),
 )
 
+GPUS = {family.name: family for family in _GPU_ROWS}
+TPUS = {family.name: family for family in _TPU_ROWS}
+
 
 def find_gpu(word: str) -> GpuFamily | None:
     """Return the GPU family that a lower-case word names, or None."""
-    return next((family for family in GPUS.values() if word in family.words), None)
+    return next((family for family in _GPU_ROWS if word in (family.name, *family.aliases, family.label)), None)
 
 
 def find_tpu(word: str) -> TpuFamily | None:
     """Return the TPU family that a lower-case word names, or None."""
-    return next((family for family in TPUS.values() if word in family.words), None)
+    return next((family for family in _TPU_ROWS if word in (family.name, *family.aliases)), None)

@@ -248,7 +248,7 @@ def test_the_newest_slices_need_a_policy_first(ask) -> None:
 
 ROWS = [f"gpu-{name}x{count}" for name, family in GPUS.items() for count in family.machines] + [
     family.canonical(topology) for family in TPUS.values()
-    for topology in {*(machine.alone for machine in family.machines if machine.alone), family.largest}
+    for topology in {*(machine.own_topology for machine in family.machines if machine.own_topology), family.largest}
 ]  # fmt: skip
 
 

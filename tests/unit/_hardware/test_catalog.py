@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from kinetic._hardware import GPUS, TPUS, catalog
+from kinetic._hardware import GPUS, TPUS, GpuFamily, catalog
 
 GPU_ROWS = [
     ("t4", "nvidia-tesla-t4", {1: "n1-standard-4", 2: "n1-standard-8", 4: "n1-standard-16"}),
@@ -102,6 +102,10 @@ TPU_SHAPES = [
 ]
 
 
+def gpu_names(family: GpuFamily) -> tuple[str, ...]:
+    return (family.name, *family.aliases, family.label)
+
+
 @pytest.mark.parametrize(("name", "label", "machines"), GPU_ROWS, ids=[row[0] for row in GPU_ROWS])
 def test_a_gpu_row_has_its_label_and_machines(name: str, label: str, machines: dict[int, str]) -> None:
     row = GPUS[name]
@@ -156,16 +160,16 @@ def test_every_row_names_its_source() -> None:
 
 
 def test_no_word_names_two_things() -> None:
-    words = [word for gpu in GPUS.values() for word in gpu.words]
-    words += [word for tpu in TPUS.values() for word in tpu.words]
+    words = [word for gpu in GPUS.values() for word in gpu_names(gpu)]
+    words += [word for tpu in TPUS.values() for word in (tpu.name, *tpu.aliases)]
 
     assert len(words) == len(set(words))
     assert not {"cpu", "gpu", "tpu"}.intersection(words)
 
 
 def test_every_word_finds_its_family() -> None:
-    assert all(catalog.find_gpu(word) is gpu for gpu in GPUS.values() for word in gpu.words)
-    assert all(catalog.find_tpu(word) is tpu for tpu in TPUS.values() for word in tpu.words)
+    assert all(catalog.find_gpu(word) is gpu for gpu in GPUS.values() for word in gpu_names(gpu))
+    assert all(catalog.find_tpu(word) is tpu for tpu in TPUS.values() for word in (tpu.name, *tpu.aliases))
 
 
 def test_every_number_without_a_name_means_something_that_exists() -> None:
@@ -181,12 +185,12 @@ def test_the_defaults_exist() -> None:
 @pytest.mark.parametrize("name", list(TPUS))
 def test_every_machine_that_stands_alone_has_the_chips_of_its_topology(name: str) -> None:
     for machine in TPUS[name].machines:
-        assert machine.alone is None or catalog.chips_of(machine.alone) == machine.chips
+        assert machine.own_topology is None or catalog.chips_of(machine.own_topology) == machine.chips
 
 
 @pytest.mark.parametrize("name", list(TPUS))
-def test_at_most_one_machine_of_a_family_joins_others(name: str) -> None:
-    assert sum(machine.joins for machine in TPUS[name].machines) <= 1
+def test_at_most_one_machine_of_a_family_forms_larger_slices(name: str) -> None:
+    assert sum(machine.multi_host for machine in TPUS[name].machines) <= 1
 
 
 @pytest.mark.parametrize("name", list(TPUS))
@@ -285,7 +289,7 @@ def test_an_odd_number_of_tensorcores_is_no_google_name() -> None:
     assert TPUS["v5p"].google_topology_for(9) is None
 
 
-def test_the_ladder_of_a_family_ends_at_its_largest_slice() -> None:
+def test_the_usual_sizes_of_a_family_end_at_its_largest_slice() -> None:
     assert list(TPUS["v5litepod"].usual_sizes()) == [
         (1, "1x1"),
         (4, "2x2"),
