@@ -15,9 +15,9 @@ from cluster.plane import wait_for
 from servers.container import ContainerServer
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import diagnosis, job_manifests, pod_exec, pod_logs
+from kinetic._backends.kube import diagnosis, discovery, job_manifests, pod_exec, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import context_access, gke_access
+from kinetic._backends.kube.connection import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
 from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
 from kinetic._config.resources import ResourceRequests
@@ -114,8 +114,8 @@ def test_a_field_that_the_server_does_not_know_is_refused_and_named(kube, ask) -
 
 
 def test_the_cluster_says_which_kinds_it_has(kube) -> None:
-    assert kube.serves(kube_client.JOB_SET)
-    assert not kube.serves(kube_client.JOB_SET._replace(group="nobody.example.com"))
+    assert discovery.serves(kube, kube_client.JOB_SET)
+    assert not discovery.serves(kube, kube_client.JOB_SET._replace(group="nobody.example.com"))
 
 
 # ---------------------------------------------------------------------------------------------- making it exactly once
@@ -166,18 +166,6 @@ def test_a_job_of_that_name_that_came_later_is_not_removed(kube, ask) -> None:
     assert kube.get(kube_client.JOB, made["metadata"]["name"]) is not None
 
 
-def test_a_batch_is_removed_with_one_request(plane, kube, ask) -> None:
-    for at in range(3):
-        kube.create(kube_client.JOB, job_manifests.job(ask(job_id=f"{JOB_ID}-{at}", group="grp-0a1b2c3d")))
-    kube.create(kube_client.JOB, job_manifests.job(ask(job_id="cpu-other-20261121-143000-1a2b3c4")))
-    plane.proxy.seen.clear()
-
-    kube.delete_all(kube_client.JOB, job_manifests.label_selector(group="grp-0a1b2c3d"))
-
-    assert len(plane.proxy.calls("DELETE")) == 1
-    wait_for("three of four to go", lambda: len(kube.list(kube_client.JOB).objects) == 1)
-
-
 def test_a_list_longer_than_a_page_is_whole(kube, ask, monkeypatch) -> None:
     monkeypatch.setattr("kinetic._backends.kube.client.PAGE", 2)
     for at in range(5):
@@ -187,14 +175,14 @@ def test_a_list_longer_than_a_page_is_whole(kube, ask, monkeypatch) -> None:
 
 
 def test_we_may_do_everything_here(kube) -> None:
-    assert kube.may("create", kube_client.JOB).allowed
-    assert kube.may("get", kube_client.POD, part="log").allowed
+    assert kube.review_access("create", kube_client.JOB).allowed
+    assert kube.review_access("get", kube_client.POD, part="log").allowed
 
 
 def test_a_revoked_token_is_said(plane, kube) -> None:
     plane.revoke_token()
     try:
-        with pytest.raises(CredentialsError, match="does not know who we are"):
+        with pytest.raises(CredentialsError, match="rejected our credentials"):
             kube.list(kube_client.JOB)
     finally:
         plane.restore_token()
@@ -224,12 +212,12 @@ def test_a_cluster_of_gke_is_found_by_its_name_and_spoken_to(plane, namespace) -
         page = {"endpoint": f"127.0.0.1:{plane.proxy.port}", "masterAuth": {"clusterCaCertificate": authority}}
         google.add("my-project", "us-central1-a", "mine", **page)
         service = Service(
-            clusters.CONTAINER_API, Tokens(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url}
+            clusters.CONTAINER_API, Tokens(), Retry(), environ={"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": google.url}
         )
 
         access = gke_access(lambda: clusters.read_cluster(service, "my-project", "us-central1-a", "mine"), Tokens().get)
         with contextlib.closing(Client(access, namespace)) as client:
-            assert client.may("create", kube_client.JOB).allowed
+            assert client.review_access("create", kube_client.JOB).allowed
 
         assert google.wrong == []
 
@@ -265,16 +253,16 @@ def test_a_watch_misses_nothing_when(plane, kube, break_it) -> None:
     seen: list[tuple[str, str]] = []
     kube.create(kube_client.CONFIG_MAP, config_map("before"))
     kube.create(kube_client.CONFIG_MAP, config_map("removed"))
-    thread = watched(kube, seen, {("gone", "removed"), ("here", "after")})
-    wait_for("the watch", lambda: ("current", "") in seen)
+    thread = watched(kube, seen, {("deleted", "removed"), ("changed", "after")})
+    wait_for("the watch", lambda: ("listed", "") in seen)
 
     break_it(plane)
     kube.delete(kube_client.CONFIG_MAP, "removed")
     kube.create(kube_client.CONFIG_MAP, config_map("after"))
 
     thread.join(60)
-    told = [event for event in seen if event[0] != "current"]
-    assert sorted(told) == [("gone", "removed"), ("here", "after"), ("here", "before"), ("here", "removed")]
+    told = [event for event in seen if event[0] != "listed"]
+    assert sorted(told) == [("changed", "after"), ("changed", "before"), ("changed", "removed"), ("deleted", "removed")]
 
 
 # ------------------------------------------------------------------------------------ a whole life, and what goes wrong

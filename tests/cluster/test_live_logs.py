@@ -22,7 +22,7 @@ from servers.gcs import GcsServer
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import context_access
+from kinetic._backends.kube.connection import context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.kube.pod_logs import PodLog
 from kinetic._hardware import place
@@ -282,7 +282,8 @@ def test_a_pod_that_took_another_ones_place_has_a_log_of_its_own(stage: Stage) -
     reader = Reader(stage.follow(attempt=0))
     assert reader.has(b"first\n")
 
-    stage.client.delete(kube_client.POD, "first", grace=0)
+    path = kube_client.POD.path(stage.client.namespace, "first")
+    stage.client.transport.send("DELETE", path, body=b'{"gracePeriodSeconds": 0}')
     assert reader.ends()
     second = stage.start("second")
     assert pod_logs.follow_live(stage.client, stage.pods(), host=0, attempt=1, on_verdict=print) is None

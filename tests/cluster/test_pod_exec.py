@@ -30,8 +30,7 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.connection import ClusterAddress
-from kinetic._backends.kube.credentials import FixedCredential, context_access
+from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
 from kinetic._config import keyring
@@ -282,7 +281,7 @@ def test_a_command_that_an_image_does_not_have_is_named(stage: Stage, capfd) -> 
 
 
 def test_a_job_without_a_pod_has_no_shell(stage: Stage) -> None:
-    with pytest.raises(RunnerError, match="the job does not run"):
+    with pytest.raises(RunnerError, match="the job is not running"):
         stage.backend().run_in(JOB_ID, ["true"], host=0, tty=False)
 
 
@@ -299,7 +298,7 @@ def test_who_may_not_exec_is_told_which_right_is_missing(plane, stage: Stage) ->
             lambda backend: backend.run_in(JOB_ID, ["true"], host=0, tty=False),
             lambda backend: backend.stacks(JOB_ID, hosts=[0]),
         ):
-            with pytest.raises(AccessDeniedError, match="does not let us create pods/exec") as denied:
+            with pytest.raises(AccessDeniedError, match=r"missing permission .*: create pods/exec") as denied:
                 look(stage.backend(reader))
             assert 'cannot get resource "pods/exec"' in str(denied.value.why)
             assert f"kubectl auth can-i create pods/exec -n {namespace}" in str(denied.value.next)
@@ -326,7 +325,7 @@ def test_a_connection_that_breaks_is_told_and_the_job_goes_on(plane, stage: Stag
 ON_A_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from kinetic._backends.kube.credentials import FixedCredential
+from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.backend import KubeBackend
 from kinetic._backends.kube.connection import ClusterAddress
 backend = KubeBackend("gke", ClusterAddress("", "", "", sys.argv[1], "test"))
@@ -484,7 +483,8 @@ def test_a_replaced_pod_is_found_again(stage: Stage, forwarder: int) -> None:
     (old,) = stage.pods()
     assert asked(forwarder, b"first") == b"FIRST"
 
-    stage.client.delete(kube_client.POD, object_status.object_name(old), grace=30)
+    path = kube_client.POD.path(stage.client.namespace, object_status.object_name(old))
+    stage.client.transport.send("DELETE", path, body=b'{"gracePeriodSeconds": 30}')
 
     wait_for("the next pod's answer", lambda: asked(forwarder, b"second") == b"SECOND", 60)
     assert [pod for pod in stage.pods() if object_status.object_name(pod) != object_status.object_name(old)]

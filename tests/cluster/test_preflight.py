@@ -21,9 +21,9 @@ from cluster.processes import answers
 
 from kinetic._backends.kube import client, discovery, preflight
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.connection import ClusterAddress, connect
-from kinetic._backends.kube.credentials import Access, FixedCredential
+from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, connect
 from kinetic._backends.kube.preflight import check, kind_for_slices, service_account
+from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings
 from kinetic._google.clusters import NodePool, NodePools
 from kinetic._hardware import place
@@ -130,7 +130,7 @@ def test_an_administrator_costs_three_requests(plane, admin) -> None:
 def test_somebody_whom_the_server_does_not_know_has_no_credentials(plane, admin) -> None:
     stranger = client_of(plane, "nobody-has-this", admin.namespace)
 
-    with contextlib.closing(stranger), pytest.raises(CredentialsError, match="does not know who we are"):
+    with contextlib.closing(stranger), pytest.raises(CredentialsError, match="rejected our credentials"):
         check(stranger, place("gpu-l4"), ClusterSettings(queue="q"))
 
 
@@ -184,12 +184,12 @@ def test_somebody_without_a_role_is_told_a_command_that_helps(plane, connect_as,
 
 def test_somebody_who_may_look_only_is_told_what_is_missing(plane, connect_as) -> None:
     viewer = connect_as("viewer", "view")
-    wait_for("the role to take effect", lambda: viewer.may("list", client.JOB).allowed)
+    wait_for("the role to take effect", lambda: viewer.review_access("list", client.JOB).allowed)
 
     with pytest.raises(AccessDeniedError) as caught:
         check(viewer, place("cpu"), PLAIN)
 
-    assert "let us create jobs, delete jobs, patch jobs, create secrets, create configmaps in" in caught.value.what
+    assert caught.value.what.endswith(": create jobs, delete jobs, patch jobs, create secrets, create configmaps")
 
 
 def test_slices_need_a_role_for_jobsets_and_the_command_makes_it(plane, connect_as) -> None:
@@ -386,14 +386,14 @@ def test_labels_of_other_clusters_are_looked_for_where_the_settings_name_them(pl
 
 def test_what_google_says_of_node_pools_decides_where_no_node_is_up(admin) -> None:
     bare = NodePools("p", "us-west4-a", "c", ("us-west4-a",), autopilot=False, limits=None, pools=())
-    growing = bare._replace(pools=(NodePool("b200", "a4-highgpu-8g", (("nvidia-b200", 8),), most=2),))
+    growing = bare._replace(pools=(NodePool("b200", "a4-highgpu-8g", (("nvidia-b200", 8),), max_nodes=2),))
 
     with pytest.raises(CapacityError) as caught:
         check(admin, place("gpu-b200x8"), PLAIN, pools=bare)
     (said,) = check(admin, place("gpu-b200x8"), PLAIN, pools=lambda: growing)
 
     assert caught.value.next.startswith("gcloud container node-pools create kinetic-gpu-b200x8 --cluster c")
-    assert said.endswith("the node pool b200 grows to 2 of such machines")
+    assert said.endswith("the node pool b200 can grow to 2 such nodes")
 
 
 # ------------------------------------------------------------------------------------------------------ inside a pod

@@ -1,4 +1,12 @@
-"""Where a GKE cluster's API server is, as Google's container API describes it."""
+"""What Google's container API says of a GKE cluster: where its API server is, and which hardware it can have.
+
+A job's hardware is checked in this order; spec/gke.md, sections 1, 4 and 8, has how labels follow from pools:
+
+    a pool with such nodes that grows far enough                             can grow
+    Autopilot, or auto-provisioning whose limits name enough of them         can grow
+    a pool with such nodes, of a fixed size                                  exists
+    anything else                                                            impossible
+"""
 
 from __future__ import annotations
 
@@ -8,27 +16,32 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
-from kinetic._google.api import ApiError, Page, Service, access_denied_error
-from kinetic.errors import BackendUnavailableError, KineticError
+from kinetic._google.api import ApiError, Page, Service
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, KineticError
 
 CONTAINER_API = "container.googleapis.com"
 # Only these: the whole description of a cluster has 10 kB and more.
 _ENDPOINT_FIELDS = (
     "name,location,status,statusMessage,endpoint,masterAuth/clusterCaCertificate,controlPlaneEndpointsConfig"
 )
+_POOL_FIELDS = (
+    "locations,autopilot/enabled,autoscaling(enableNodeAutoprovisioning,resourceLimits),"
+    "nodePools(name,status,initialNodeCount,locations,autoscaling,placementPolicy,"
+    "config/machineType,config/accelerators,config/spot,config/taints)"
+)
 _NOT_SERVING = frozenset({"PROVISIONING", "STOPPING", "ERROR"})
 _PERMISSION = "container.clusters.get, as in roles/container.developer (Kubernetes Engine Developer)"
 
 
 class Cluster(NamedTuple):
-    """A cluster, as far as a client needs to know it.
+    """Where a cluster is.
 
     Attributes:
         name: Its name.
-        location: The zone or the region it lies in.
+        location: Its zone or region.
         project: Of Google Cloud.
         server: The address of its API server.
-        authority: The certificate of who signed the server's, as PEM; empty where everybody trusts it.
+        authority: The certificate of who signed the server's, as PEM; empty for a public one.
     """
 
     name: str
@@ -41,174 +54,133 @@ class Cluster(NamedTuple):
 def read_cluster(service: Service, project: str, location: str, name: str) -> Cluster:
     """Ask where a cluster is.
 
-    Args:
-        service: The container API.
-        project: Of Google Cloud.
-        location: A zone or a region.
-        name: Of the cluster.
-
     Raises:
-        AccessDeniedError: We may not ask, or the API is not switched on in the project.
-        BackendUnavailableError: There is no such cluster there, or it does not serve yet.
-        CredentialsError: Nobody knows who we are.
+        AccessDeniedError: We may not ask, or the API is not enabled in the project.
+        BackendUnavailableError: There is no such cluster, or it is not running.
+        CredentialsError: Our credentials are rejected.
 
     Source: the REST reference of projects.locations.clusters.get; the DNS endpoint as in
     cloud.google.com/kubernetes-engine/docs/concepts/network-isolation, read 2026-11.
     """
-    page = describe(service, project, location, name, _ENDPOINT_FIELDS)
+    page = _describe(service, project, location, name, _ENDPOINT_FIELDS)
     status = str(page.get("status", ""))
     if status in _NOT_SERVING:
         raise BackendUnavailableError(
-            f"the cluster {name} in {location} of {project} does not serve now",
+            f"the cluster {name} in {location} of {project} is not running",
             why=f"its status is {status}" + (f": {page['statusMessage']}" if page.get("statusMessage") else ""),
             next=f"gcloud container clusters describe {name} --location {location} --project {project}",
         )
-    return _cluster(page, project, location, name)
-
-
-def describe(service: Service, project: str, location: str, name: str, fields: str) -> Page:
-    """Ask for some fields of a cluster; raises what ``read`` does.
-
-    Args:
-        service: The container API.
-        project: Of Google Cloud.
-        location: A zone or a region.
-        name: Of the cluster.
-        fields: A mask as Google writes it: "name,nodePools(name,status)".
-    """
-    path = f"v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/clusters/{quote(name, safe='')}"
-    try:
-        return service.get(path, fields=fields)
-    except ApiError as error:
-        raise _cluster_error(service, error, project, location, name) from error
-
-
-def _cluster(page: Page, project: str, location: str, name: str) -> Cluster:
-    """Prefer the DNS endpoint where it can be used: it is reachable without a VPN, and its certificate is public.
-
-    The name is always there; only ``allowExternalTraffic`` says that it is answered.
-    """
+    # The DNS endpoint first: it is reachable without a VPN, and its certificate is public. Its name is always there;
+    # only allowExternalTraffic says that it is answered.
     dns = (page.get("controlPlaneEndpointsConfig") or {}).get("dnsEndpointConfig") or {}
     if dns.get("allowExternalTraffic") and dns.get("endpoint"):
         return Cluster(name, location, project, f"https://{dns['endpoint']}", b"")
     address = str(page.get("endpoint") or "")
-    written = (page.get("masterAuth") or {}).get("clusterCaCertificate")
-    if not address or not written:
+    authority = (page.get("masterAuth") or {}).get("clusterCaCertificate")
+    if not address or not authority:
         raise BackendUnavailableError(
-            f"the cluster {name} in {location} of {project} has no endpoint that can be used from outside",
-            why="it answers neither at an IP address nor at its DNS name",
+            f"the cluster {name} in {location} of {project} has no endpoint that is reachable from outside",
+            why="it has no IP endpoint, and its DNS endpoint does not accept external traffic",
             next=f"gcloud container clusters update {name} --location {location} --enable-dns-access",
         )
     host = f"[{address}]" if address.count(":") > 1 else address  # of IPv6; a port stays a port
-    return Cluster(name, location, project, f"https://{host}", base64.b64decode(written))
+    return Cluster(name, location, project, f"https://{host}", base64.b64decode(authority))
+
+
+def _describe(service: Service, project: str, location: str, name: str, fields: str) -> Page:
+    """Ask for some fields of a cluster, by a mask as Google writes it."""
+    try:
+        return service.get(f"{_clusters_path(project, location)}/{quote(name, safe='')}", fields=fields)
+    except ApiError as error:
+        raise _cluster_error(service, error, project, location, name) from error
+
+
+def _clusters_path(project: str, location: str) -> str:
+    return f"v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/clusters"
 
 
 def _cluster_error(service: Service, error: ApiError, project: str, location: str, name: str) -> KineticError:
     if error.status == 403:
-        return access_denied_error(error, CONTAINER_API, project, _PERMISSION)
-    if error.status == 404:
-        there = _existing_clusters(service, project)
-        return BackendUnavailableError(
-            f"there is no cluster {name} in {location} of the project {project}",
-            why=f"clusters there: {', '.join(there)}" if there else error.said,
-            next=_settings_for(there) if there else f"gcloud container clusters list --project {project}",
-            code="cluster-missing",
+        is_disabled = error.reason == "SERVICE_DISABLED" or "has not been used in project" in error.message
+        return AccessDeniedError(
+            f"{CONTAINER_API} {'is not enabled in' if is_disabled else 'denied access to'} the project {project}",
+            why=error.message,
+            next=f"gcloud services enable {CONTAINER_API} --project {project}"
+            if is_disabled
+            else f"ask an administrator of the project for {_PERMISSION}",
         )
+    if error.status != 404:
+        return BackendUnavailableError(
+            f"{CONTAINER_API} did not describe the cluster {name}",
+            why=f"HTTP {error.status}: {error.message}",
+            next="try again",
+        )
+    try:
+        page = service.get(_clusters_path(project, "-"), fields="clusters(name,location)")
+    except (ApiError, KineticError):
+        page = {}
+    existing = [(str(each.get("name")), str(each.get("location"))) for each in page.get("clusters") or ()]
+    what = f"there is no cluster {name} in {location} of the project {project}"
+    if not existing:
+        next_ = f"gcloud container clusters list --project {project}"
+        return BackendUnavailableError(what, why=error.message, next=next_, code="cluster-missing")
     return BackendUnavailableError(
-        f"{CONTAINER_API} does not say where the cluster {name} is",
-        why=f"HTTP {error.status}: {error.said}",
-        next="try again",
+        what,
+        why=f"its clusters: {', '.join(f'{other} in {place}' for other, place in existing[:10])}",
+        next="export KINETIC_CLUSTER={} KINETIC_ZONE={}".format(*existing[0]),
+        code="cluster-missing",
     )
 
 
-def _existing_clusters(service: Service, project: str) -> list[str]:
-    """Return the clusters that a project has, as "NAME in LOCATION"; nothing when that cannot be learnt."""
-    try:
-        path = f"v1/projects/{quote(project, safe='')}/locations/-/clusters"
-        page = service.get(path, fields="clusters(name,location)")
-    except (ApiError, KineticError):
-        return []
-    return [f"{each.get('name')} in {each.get('location')}" for each in page.get("clusters") or ()][:10]
-
-
-def _settings_for(there: list[str]) -> str:
-    name, _, location = there[0].partition(" in ")
-    return f"export KINETIC_CLUSTER={name} KINETIC_ZONE={location}"
-
+# ---------------------------------------------------------------------------------------------------------- node pools
 
 _GPU_LABEL = "cloud.google.com/gke-accelerator"
 _TPU_LABEL = "cloud.google.com/gke-tpu-accelerator"
-
-
-class Hardware(Protocol):
-    """What is wanted: as much of ``_hardware.Placement``."""
-
-    @property
-    def name(self) -> str:
-        """Its canonical spelling."""
-
-    @property
-    def kind(self) -> str:
-        """Whether it is a "cpu", a "gpu" or a "tpu"."""
-
-    @property
-    def chips(self) -> int:
-        """GPUs or TPU chips of all hosts together (count)."""
-
-    @property
-    def hosts(self) -> int:
-        """Machines (count)."""
-
-    @property
-    def chips_per_host(self) -> int:
-        """Chips of each machine (count)."""
-
-    @property
-    def topology(self) -> str | None:
-        """TPU chips per axis."""
-
-    @property
-    def machine_type(self) -> str | None:
-        """Compute Engine's machine type."""
-
-    @property
-    def node_selector(self) -> dict[str, str]:
-        """Labels that a node must carry."""
-
-    @property
-    def tolerations(self) -> Sequence[Mapping[str, str]]:
-        """Taints that its pods tolerate."""
-
-    @property
-    def spot(self) -> bool:
-        """Whether it may be taken away."""
-
-
-def is_tolerated(taint: tuple[str, str, str], tolerations: Sequence[Mapping[str, str]]) -> bool:
-    """Say whether pods with some tolerations may go to where a taint (key, value, effect) is."""
-    key, value, effect = taint
-    for each in tolerations:
-        if each.get("key", key) != key or each.get("effect", effect) != effect:
-            continue
-        if each.get("operator") == "Exists" or each.get("value", "") == value:
-            return True
-    return False
-
-
-def accelerator_label(wanted: Hardware) -> str:
-    """Return Google's word for the accelerator, which labels, limits and commands share; "" for a CPU."""
-    return wanted.node_selector.get(_GPU_LABEL) or wanted.node_selector.get(_TPU_LABEL) or ""
-
-
-POOL_FIELDS = (
-    "locations,autopilot/enabled,autoscaling(enableNodeAutoprovisioning,resourceLimits),"
-    "nodePools(name,status,initialNodeCount,locations,autoscaling,placementPolicy,"
-    "config/machineType,config/accelerators,config/spot,config/taints)"
-)
 _REMOVED_STATUSES = frozenset({"STOPPING", "ERROR"})
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute"}
 _LONGEST_NAME = 40  # characters of a node pool's name
 _SHOWN = 8  # pools in a message
+
+
+class Hardware(Protocol):
+    """What is wanted: the part of ``_hardware.Placement`` that matters here, which describes it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def chips(self) -> int: ...
+    @property
+    def hosts(self) -> int: ...
+    @property
+    def chips_per_host(self) -> int: ...
+    @property
+    def topology(self) -> str | None: ...
+    @property
+    def machine_type(self) -> str | None: ...
+    @property
+    def node_selector(self) -> dict[str, str]: ...
+    @property
+    def tolerations(self) -> Sequence[Mapping[str, str]]: ...
+    @property
+    def spot(self) -> bool: ...
+
+
+def is_tolerated(taint: tuple[str, str, str], tolerations: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether pods with some tolerations may go to a node with a taint (key, value, effect)."""
+    key, value, effect = taint
+    return any(
+        each.get("key", key) == key
+        and each.get("effect", effect) == effect
+        and (each.get("operator") == "Exists" or each.get("value", "") == value)
+        for each in tolerations
+    )
+
+
+def accelerator_label(wanted: Hardware) -> str:
+    """Return Google's name of the accelerator, which labels, limits and commands share; "" for a CPU."""
+    return wanted.node_selector.get(_GPU_LABEL) or wanted.node_selector.get(_TPU_LABEL) or ""
 
 
 class NodePool(NamedTuple):
@@ -217,12 +189,12 @@ class NodePool(NamedTuple):
     Attributes:
         name: Its name.
         machine_type: Of Compute Engine.
-        gpus: Kind and count of the GPUs of each machine.
-        topology: Of the TPU slice that the pool is; "" for machines that stand alone.
+        gpus: Kind and count of the GPUs of each node.
+        topology: Of the TPU slice that the pool is; "" for nodes that are no slice.
         policy: A placement policy, which may hold the topology instead; or "".
-        spot: Whether its machines may be taken away.
-        taints: Key, value and effect, with Kubernetes' word for it; those that keep pods away.
-        most: Machines that the autoscaler goes up to (count); None for a pool of a fixed size.
+        spot: Whether its nodes may be preempted.
+        taints: Key, value and effect, in Kubernetes' spelling; those that keep pods away.
+        max_nodes: Nodes that the autoscaler goes up to (count); None for a pool of a fixed size.
     """
 
     name: str
@@ -232,38 +204,56 @@ class NodePool(NamedTuple):
     policy: str = ""
     spot: bool = False
     taints: tuple[tuple[str, str, str], ...] = ()
-    most: int | None = None
+    max_nodes: int | None = None
 
     def __str__(self) -> str:
         """Write it for a message."""
         has = [f"{count} {kind}" for kind, count in self.gpus] + ([self.topology] if self.topology else [])
         return f"{self.name} ({', '.join([self.machine_type, *has, *(['spot'] if self.spot else [])])})"
 
+    def fits(self, wanted: Hardware) -> bool:
+        """Return whether the scheduler puts pods that ask for some hardware on the pool's nodes."""
+        if wanted.spot and not self.spot:
+            return False
+        if not all(is_tolerated(taint, wanted.tolerations) for taint in self.taints):
+            return False
+        same_machine = self.machine_type == wanted.machine_type
+        if wanted.kind == "gpu":
+            if self.gpus:
+                return (accelerator_label(wanted), wanted.chips_per_host) in self.gpus
+            # Machines that come with GPUs may be described without them; N1 machines have none of their own.
+            return same_machine and not self.machine_type.startswith("n1-")
+        if wanted.kind == "tpu":
+            if wanted.hosts == 1:
+                return same_machine and self.topology in {"", wanted.topology}
+            return same_machine and (self.topology == wanted.topology or bool(self.policy and not self.topology))
+        return True
+
 
 class Capacity(NamedTuple):
-    """Whether hardware can be had.
+    """Whether a cluster can have some hardware.
 
     Attributes:
-        word: "exists": such machines are kept; "can-grow": an autoscaler may make them; "impossible".
+        kind: "exists": a pool of a fixed size has such nodes; "can-grow": an autoscaler may add them; "impossible".
         why: A sentence without a full stop.
-        next: The command that makes room: for "impossible" a pool, for "exists" machines, should none be up.
+        next: The command that adds a pool for "impossible", or nodes for "exists", should none be up.
     """
 
-    word: Literal["exists", "can-grow", "impossible"]
+    kind: Literal["exists", "can-grow", "impossible"]
     why: str
     next: str = ""
 
 
 class NodePools(NamedTuple):
-    """What a cluster has, and what it may make.
+    """The nodes that a cluster has, and those that it may add.
 
     Attributes:
         project: Of Google Cloud.
         location: The zone or the region of the cluster.
         cluster: Its name.
-        zones: Where its machines are.
-        autopilot: Whether Google makes machines for whatever pods ask for.
-        limits: What node auto-provisioning may make of each resource (count); None where it is switched off.
+        zones: Where its nodes are.
+        autopilot: Whether Google adds nodes for whatever pods ask for.
+        limits: What node auto-provisioning may add of each resource (count); None where it is disabled.
         pools: Its node pools.
     """
 
@@ -276,98 +266,79 @@ class NodePools(NamedTuple):
     pools: tuple[NodePool, ...]
 
     def capacity_for(self, wanted: Hardware) -> Capacity:
-        """Say whether the cluster has, or can get, the machines for some hardware."""
+        """Return whether the cluster has, or can add, the nodes for some hardware."""
         if self.autopilot:
-            return Capacity("can-grow", f"{self.cluster} is an Autopilot cluster, which makes machines for its pods")
-        fitting = [pool for pool in self.pools if _fits(pool, wanted)]
+            return Capacity("can-grow", f"{self.cluster} is an Autopilot cluster, which adds nodes for its pods")
+        fitting = [pool for pool in self.pools if pool.fits(wanted)]
         for pool in fitting:
-            if pool.most is not None and pool.most >= wanted.hosts:
-                return Capacity("can-grow", f"the node pool {pool.name} grows to {pool.most} of such machines")
-        most = self._provisioned(wanted)
-        if most is not None and most >= wanted.chips:
-            what = f"up to {most} {accelerator_label(wanted)}" if accelerator_label(wanted) else "machines"
-            return Capacity("can-grow", f"node auto-provisioning may make {what}")
-        for pool in fitting:
-            if pool.most is None:
-                return self._fixed(pool, wanted)
-        if fitting:
-            return self._too_small(fitting[0], wanted)
-        return Capacity("impossible", self._why_not(accelerator_label(wanted), most), self._create(wanted))
-
-    def _provisioned(self, wanted: Hardware) -> int | None:
-        """Return how many chips auto-provisioning may make, or None where it is switched off."""
-        return None if self.limits is None else self.limits.get(accelerator_label(wanted), 0)
-
-    def _why_not(self, named: str, most: int | None) -> str:
-        shown = ", ".join(map(str, self.pools[:_SHOWN])) + (", …" if len(self.pools) > _SHOWN else "")
-        if most is None:
-            return f"node pools there: {shown or 'none'}; node auto-provisioning is off"
-        limit = f"may make {most} {named}" if most else f"has no limit for {named}, so it makes none"
-        return f"node pools there: {shown or 'none'}; node auto-provisioning {limit}"
-
-    def _fixed(self, pool: NodePool, wanted: Hardware) -> Capacity:
-        where = f"--location {self.location} --project {self.project}"
-        resize = f"gcloud container clusters resize {self.cluster} --node-pool {pool.name} --num-nodes {wanted.hosts}"
-        why = f"the node pool {pool.name} has such machines, and does not grow by itself"
-        return Capacity("exists", why, f"{resize} {where}")
-
-    def _too_small(self, pool: NodePool, wanted: Hardware) -> Capacity:
-        why = f"the node pool {pool.name} has such machines, but its autoscaler stops at {pool.most} of {wanted.hosts}"
-        grow = f"--enable-autoscaling --min-nodes 0 --max-nodes {wanted.hosts}"
-        return Capacity("impossible", why, f"gcloud container node-pools update {pool.name} {self._where()} {grow}")
-
-    def _create(self, wanted: Hardware) -> str:
-        """Write the command that makes a pool for some hardware: empty, and growing to just that."""
-        name = _pool_name(wanted)
-        words = [f"gcloud container node-pools create {name}", self._where()]
-        if self.location not in self.zones and self.zones:
-            words.append(f"--node-locations {self.zones[0]}")
-        words.append(f"--machine-type {wanted.machine_type}")
-        before = ""
-        if wanted.kind == "gpu":
-            words.append(
-                f"--accelerator type={accelerator_label(wanted)},count={wanted.chips_per_host},"
-                "gpu-driver-version=default"
+            if pool.max_nodes is not None and pool.max_nodes >= wanted.hosts:
+                return Capacity("can-grow", f"the node pool {pool.name} can grow to {pool.max_nodes} such nodes")
+        label = accelerator_label(wanted)
+        limit = None if self.limits is None else self.limits.get(label, 0)
+        if limit is not None and limit >= wanted.chips:
+            return Capacity(
+                "can-grow", f"node auto-provisioning may add {f'up to {limit} {label}' if label else 'nodes'}"
             )
-        elif wanted.hosts > 1 and _needs_workload_policy(wanted.machine_type):
-            before = self._policy(name, wanted)
-            words.append(f"--placement-policy {name}")
-        elif wanted.hosts > 1:
-            words.append(f"--tpu-topology {wanted.topology}")
-        words += ["--spot"] if wanted.spot else []
-        words.append(f"--num-nodes 0 --enable-autoscaling --min-nodes 0 --max-nodes {wanted.hosts}")
-        return before + " ".join(words)
+        for pool in fitting:
+            if pool.max_nodes is None:
+                resize = f"gcloud container clusters resize {self.cluster} --node-pool {pool.name}"
+                where = f"--location {self.location} --project {self.project}"
+                why = f"the node pool {pool.name} has such nodes, and a fixed size"
+                return Capacity("exists", why, f"{resize} --num-nodes {wanted.hosts} {where}")
+        if fitting:
+            name, most = fitting[0].name, fitting[0].max_nodes
+            why = f"the node pool {name} has such nodes, but its limit is {most} and the job needs {wanted.hosts}"
+            update = f"gcloud container node-pools update {name} {self._flags} --enable-autoscaling --min-nodes 0"
+            return Capacity("impossible", why, f"{update} --max-nodes {wanted.hosts}")
+        shown = ", ".join(map(str, self.pools[:_SHOWN])) + (", …" if len(self.pools) > _SHOWN else "")
+        provisioning = (
+            "is off" if limit is None else f"may add {limit} {label}" if limit else f"has no limit for {label}"
+        )
+        why = f"node pools: {shown or 'none'}; node auto-provisioning {provisioning}"
+        return Capacity("impossible", why, self._create_command(wanted))
 
-    def _policy(self, name: str, wanted: Hardware) -> str:
-        """Write the command for the policy that the newest TPUs need in place of a topology of the pool."""
-        region = re.sub(r"-[a-z]$", "", self.location)
-        shape = f"--type HIGH_THROUGHPUT --accelerator-topology {wanted.topology}"
-        where = f"--region {region} --project {self.project}"
-        return f"gcloud compute resource-policies create workload-policy {name} {shape} {where} && "
-
-    def _where(self) -> str:
+    @property
+    def _flags(self) -> str:
         return f"--cluster {self.cluster} --location {self.location} --project {self.project}"
+
+    def _create_command(self, wanted: Hardware) -> str:
+        """Write the command that adds a pool for some hardware: empty, and growing to just that."""
+        words = re.sub(r"[^a-z0-9]+", "-", wanted.name.lower()).strip("-")
+        name = f"kinetic-{words}{'-spot' if wanted.spot else ''}"[:_LONGEST_NAME].rstrip("-")
+        command, policy = [f"gcloud container node-pools create {name}", self._flags], ""
+        if self.location not in self.zones and self.zones:
+            command.append(f"--node-locations {self.zones[0]}")
+        command.append(f"--machine-type {wanted.machine_type}")
+        if wanted.kind == "gpu":
+            gpus = f"type={accelerator_label(wanted)},count={wanted.chips_per_host},gpu-driver-version=default"
+            command.append(f"--accelerator {gpus}")
+        elif wanted.hosts > 1 and str(wanted.machine_type).startswith("tpu7"):
+            # The newest TPUs need a policy in place of a topology of the pool.
+            region = re.sub(r"-[a-z]$", "", self.location)
+            policy = (
+                f"gcloud compute resource-policies create workload-policy {name} --type HIGH_THROUGHPUT "
+                f"--accelerator-topology {wanted.topology} --region {region} --project {self.project} && "
+            )
+            command.append(f"--placement-policy {name}")
+        elif wanted.hosts > 1:
+            command.append(f"--tpu-topology {wanted.topology}")
+        command += ["--spot"] if wanted.spot else []
+        command.append(f"--num-nodes 0 --enable-autoscaling --min-nodes 0 --max-nodes {wanted.hosts}")
+        return policy + " ".join(command)
 
 
 def read_pools(service: Service, project: str, location: str, name: str) -> NodePools:
-    """Ask for the node pools of a cluster, with one request.
-
-    Raises:
-        AccessDeniedError: We may not ask, or the API is not switched on in the project.
-        BackendUnavailableError: There is no such cluster there, or no answer came.
-        CredentialsError: Nobody knows who we are.
+    """Ask for the node pools of a cluster, with one request; raises what ``read_cluster`` does.
 
     Source: the REST reference of projects.locations.clusters, held against its discovery document in tests.
     """
-    return pools_from_json(describe(service, project, location, name, POOL_FIELDS), project, location, name)
+    return pools_from_json(_describe(service, project, location, name, _POOL_FIELDS), project, location, name)
 
 
 def pools_from_json(page: Page, project: str, location: str, name: str) -> NodePools:
-    """Read what Google says of a cluster."""
+    """Read Google's description of a cluster; 64-bit numbers are strings in it, and what is 0 or false is left out."""
     autoscaling = page.get("autoscaling") or {}
     zones = tuple(page.get("locations") or ())
-    on = bool(autoscaling.get("enableNodeAutoprovisioning"))
-    # 64-bit numbers are strings in Google's JSON, and what is 0 or false is left out.
     limits = {
         str(each.get("resourceType")): int(each.get("maximum") or 0) for each in autoscaling.get("resourceLimits") or ()
     }
@@ -377,15 +348,21 @@ def pools_from_json(page: Page, project: str, location: str, name: str) -> NodeP
         cluster=name,
         zones=zones,
         autopilot=bool((page.get("autopilot") or {}).get("enabled")),
-        limits=limits if on else None,
+        limits=limits if autoscaling.get("enableNodeAutoprovisioning") else None,
         pools=tuple(
-            _pool(each, zones) for each in page.get("nodePools") or () if each.get("status") not in _REMOVED_STATUSES
+            _pool(each, len(zones))
+            for each in page.get("nodePools") or ()
+            if each.get("status") not in _REMOVED_STATUSES
         ),
     )
 
 
-def _pool(page: Page, zones: tuple[str, ...]) -> NodePool:
+def _pool(page: Page, zones: int) -> NodePool:
     config, policy = page.get("config") or {}, page.get("placementPolicy") or {}
+    autoscaling, most = page.get("autoscaling") or {}, None
+    if autoscaling.get("enabled"):  # the limit is for the whole pool, or for each zone
+        in_zones = int(autoscaling.get("maxNodeCount") or 0) * (len(page.get("locations") or ()) or zones or 1)
+        most = int(autoscaling.get("totalMaxNodeCount") or in_zones)
     return NodePool(
         name=str(page.get("name")),
         machine_type=str(config.get("machineType") or ""),
@@ -401,47 +378,5 @@ def _pool(page: Page, zones: tuple[str, ...]) -> NodePool:
             for each in config.get("taints") or ()
             if each.get("effect") in _EFFECTS
         ),
-        most=_max_nodes(page.get("autoscaling") or {}, len(page.get("locations") or zones) or 1),
+        max_nodes=most,
     )
-
-
-def _max_nodes(autoscaling: Page, zones: int) -> int | None:
-    """Return how many machines a pool may grow to: its limit is for the whole pool, or for each zone."""
-    if not autoscaling.get("enabled"):
-        return None
-    return int(autoscaling.get("totalMaxNodeCount") or int(autoscaling.get("maxNodeCount") or 0) * zones)
-
-
-def _fits(pool: NodePool, wanted: Hardware) -> bool:
-    """Say whether pods that ask for some hardware would be put on a pool's machines."""
-    if wanted.spot and not pool.spot:
-        return False
-    if not all(is_tolerated(taint, wanted.tolerations) for taint in pool.taints):
-        return False
-    if wanted.kind == "gpu":
-        return _has_gpus(pool, wanted)
-    if wanted.kind == "tpu":
-        return pool.machine_type == wanted.machine_type and _is_shaped(pool, wanted)
-    return True
-
-
-def _has_gpus(pool: NodePool, wanted: Hardware) -> bool:
-    if pool.gpus:
-        return (accelerator_label(wanted), wanted.chips_per_host) in pool.gpus
-    # Machines that come with GPUs may be described without them; N1 machines have none of their own.
-    return pool.machine_type == wanted.machine_type and not pool.machine_type.startswith("n1-")
-
-
-def _is_shaped(pool: NodePool, wanted: Hardware) -> bool:
-    if wanted.hosts == 1:
-        return pool.topology in {"", wanted.topology}
-    return pool.topology == wanted.topology or bool(pool.policy and not pool.topology)
-
-
-def _needs_workload_policy(machine_type: str | None) -> bool:
-    return str(machine_type).startswith("tpu7")
-
-
-def _pool_name(wanted: Hardware) -> str:
-    words = re.sub(r"[^a-z0-9]+", "-", wanted.name.lower()).strip("-")
-    return f"kinetic-{words}{'-spot' if wanted.spot else ''}"[:_LONGEST_NAME].rstrip("-")

@@ -224,7 +224,7 @@ def test_a_token_that_is_revoked_is_a_clear_error_and_with_a_good_one_the_same_h
     clients.go.touch()
     out, err = client.communicate(timeout=100)
 
-    assert "does not know who we are" in said
+    assert "rejected our credentials" in said
     assert out == "3\n", err
 
 

@@ -11,7 +11,8 @@ from servers.http11 import Answer
 from servers.scripted import Scripted
 
 from kinetic._google import clusters
-from kinetic._google.api import Patience, Service
+from kinetic._google.api import Service
+from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError, CredentialsError, KineticError
 
 HERE = ("my-project", "us-central1-a", "kinetic-cluster")
@@ -42,7 +43,7 @@ def server() -> Iterator[ContainerServer]:
 def service(server: ContainerServer, tokens: Tokens | None = None, waited: list[float] | None = None) -> Service:
     environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": f"{server.url}/"}
     sleep = (waited if waited is not None else []).append
-    return Service(clusters.CONTAINER_API, tokens or Tokens(), environ=environ, patience=Patience(3, sleep=sleep))
+    return Service(clusters.CONTAINER_API, tokens or Tokens(), Retry(3, sleep=sleep), environ=environ)
 
 
 def test_the_dns_endpoint_is_taken_where_it_is_answered_and_needs_no_certificate(server: ContainerServer) -> None:
@@ -80,7 +81,7 @@ def test_a_cluster_that_is_not_there_is_answered_with_those_that_are(server: Con
         clusters.read_cluster(service(server), *HERE)
 
     assert caught.value.code == "cluster-missing"
-    assert caught.value.why == "clusters there: big in europe-west4"
+    assert caught.value.why == "its clusters: big in europe-west4"
     assert caught.value.next == "export KINETIC_CLUSTER=big KINETIC_ZONE=europe-west4"
 
 
@@ -120,7 +121,7 @@ def test_a_token_that_ended_is_exchanged_once(server: ContainerServer) -> None:
 
 
 def test_a_token_that_nobody_wants_is_an_error_of_credentials(server: ContainerServer) -> None:
-    with pytest.raises(CredentialsError, match="does not know who we are"):
+    with pytest.raises(CredentialsError, match="rejected our credentials"):
         clusters.read_cluster(service(server, Tokens("stolen")), *HERE)
 
     assert len(server.seen) == 2
@@ -139,7 +140,7 @@ def test_a_busy_service_is_asked_again(server: ContainerServer) -> None:
 def test_a_service_that_stays_away_is_said(server: ContainerServer) -> None:
     server.fault = [(503, "", "try later")] * 3
 
-    with pytest.raises(BackendUnavailableError, match="does not answer"):
+    with pytest.raises(BackendUnavailableError, match="does not respond"):
         clusters.read_cluster(service(server), *HERE)
 
 
@@ -189,7 +190,7 @@ def test_a_redirection_carries_our_token_nowhere(status: int) -> None:
         Scripted(Answer(status, b"", {"location": f"{elsewhere.url}/steal"})) as here,
     ):
         environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": here.url}
-        asked = Service(clusters.CONTAINER_API, Tokens(), environ=environ, patience=Patience(1, sleep=lambda _: None))
+        asked = Service(clusters.CONTAINER_API, Tokens(), Retry(1, sleep=lambda _: None), environ=environ)
         with pytest.raises(KineticError):
             clusters.read_cluster(asked, *HERE)
 

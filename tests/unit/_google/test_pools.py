@@ -13,9 +13,10 @@ import pytest
 from servers.container import ContainerServer
 
 from kinetic._google import clusters
-from kinetic._google.api import Patience, Service
+from kinetic._google.api import Service
 from kinetic._google.clusters import is_tolerated
 from kinetic._hardware import GPUS, TPUS, place
+from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
 HERE = ("my-project", "us-central1-a", "kinetic-cluster")
@@ -39,7 +40,7 @@ def server() -> Iterator[ContainerServer]:
 
 def service(server: ContainerServer) -> Service:
     environ = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER": server.url}
-    return Service(clusters.CONTAINER_API, Token(), environ=environ, patience=Patience(1))
+    return Service(clusters.CONTAINER_API, Token(), Retry(1), environ=environ)
 
 
 def pool(name: str, machine_type: str, *, autoscaling: Any = None, topology: str = "", **config: Any) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def test_one_request_brings_everything(ask, server: ContainerServer) -> None:
 def test_a_pool_of_a_fixed_size_exists(ask) -> None:
     verdict = ask(DEFAULT, L4).capacity_for(place("gpu-l4"))
 
-    assert (verdict.word, verdict.why) == ("exists", "the node pool l4 has such machines, and does not grow by itself")
+    assert (verdict.kind, verdict.why) == ("exists", "the node pool l4 has such nodes, and a fixed size")
     assert verdict.next.startswith("gcloud container clusters resize kinetic-cluster --node-pool l4 --num-nodes 1 ")
 
 
@@ -98,8 +99,8 @@ def test_a_pool_that_grows_can_give_what_it_has_none_of(ask) -> None:
 
     verdict = ask(growing).capacity_for(place("gpu-l4"))
 
-    assert verdict.word == "can-grow"
-    assert "grows to 3" in verdict.why
+    assert verdict.kind == "can-grow"
+    assert "can grow to 3" in verdict.why
 
 
 def test_a_limit_for_each_zone_counts_in_each_zone(ask) -> None:
@@ -108,28 +109,28 @@ def test_a_limit_for_each_zone_counts_in_each_zone(ask) -> None:
 
     verdict = ask({**growing, "locations": zones}, where=REGION, locations=zones).capacity_for(place("gpu-l4"))
 
-    assert "grows to 6" in verdict.why
+    assert "can grow to 6" in verdict.why
 
 
 @pytest.mark.parametrize("other", ["gpu-l4x4", "gpu-t4", "tpu-v5e-1"])
 def test_other_hardware_is_not_there(ask, other: str) -> None:
-    assert ask(DEFAULT, L4).capacity_for(place(other)).word == "impossible"
+    assert ask(DEFAULT, L4).capacity_for(place(other)).kind == "impossible"
 
 
 def test_machines_that_come_with_gpus_may_be_described_without_them(ask) -> None:
-    assert ask(pool("h", "a3-highgpu-8g")).capacity_for(place("gpu-h100x8")).word == "exists"
-    assert ask(pool("n", "n1-standard-4")).capacity_for(place("gpu-t4")).word == "impossible"
+    assert ask(pool("h", "a3-highgpu-8g")).capacity_for(place("gpu-h100x8")).kind == "exists"
+    assert ask(pool("n", "n1-standard-4")).capacity_for(place("gpu-t4")).kind == "impossible"
 
 
 def test_a_pool_that_goes_away_gives_nothing(ask) -> None:
-    assert ask({**L4, "status": "STOPPING"}).capacity_for(place("gpu-l4")).word == "impossible"
+    assert ask({**L4, "status": "STOPPING"}).capacity_for(place("gpu-l4")).kind == "impossible"
 
 
 def test_spot_is_asked_of_spot_pools_only(ask) -> None:
     there = ask(L4, pool("cheap", "g2-standard-48", spot=True, **gpus("nvidia-l4", 4)))
 
-    assert there.capacity_for(place("gpu-l4:spot")).word == "impossible"
-    assert there.capacity_for(place("gpu-l4x4:spot")).word == "exists"
+    assert there.capacity_for(place("gpu-l4:spot")).kind == "impossible"
+    assert there.capacity_for(place("gpu-l4x4:spot")).kind == "exists"
 
 
 def test_a_taint_that_pods_do_not_tolerate_keeps_them_away(ask) -> None:
@@ -138,7 +139,7 @@ def test_a_taint_that_pods_do_not_tolerate_keeps_them_away(ask) -> None:
     soft = {"taints": [{"key": "team", "value": "a", "effect": "PREFER_NO_SCHEDULE"}]}
 
     words = [
-        ask(pool("l4", "g2-standard-4", **gpus("nvidia-l4", 1), **taints)).capacity_for(place("gpu-l4")).word
+        ask(pool("l4", "g2-standard-4", **gpus("nvidia-l4", 1), **taints)).capacity_for(place("gpu-l4")).kind
         for taints in (mine, plain, soft)
     ]
 
@@ -149,17 +150,17 @@ def test_the_topology_of_a_slice_is_that_of_its_pool(ask) -> None:
     slice_ = pool("slice", "ct5lp-hightpu-4t", topology="4x4", autoscaling={"enabled": True, "totalMaxNodeCount": 4})
     there = ask(slice_)
 
-    assert there.capacity_for(place("tpu-v5e-4x4")).word == "can-grow"
-    assert there.capacity_for(place("tpu-v5e-4x8")).word == "impossible"
-    assert there.capacity_for(place("tpu-v5e-2x2")).word == "impossible"  # a part of a slice is no machine of its own
+    assert there.capacity_for(place("tpu-v5e-4x4")).kind == "can-grow"
+    assert there.capacity_for(place("tpu-v5e-4x8")).kind == "impossible"
+    assert there.capacity_for(place("tpu-v5e-2x2")).kind == "impossible"  # a part of a slice is no machine of its own
 
 
 def test_one_host_and_two_hosts_of_the_same_topology_differ(ask) -> None:
     one = ask(pool("one", "ct5lp-hightpu-8t"))
     two = ask(pool("two", "ct5lp-hightpu-4t", topology="2x4"))
 
-    assert [cluster.capacity_for(place("tpu-v5e-2x4")).word for cluster in (one, two)] == ["exists", "impossible"]
-    assert [cluster.capacity_for(place("tpu-v5e-2x4", multi_host=True)).word for cluster in (one, two)] == [
+    assert [cluster.capacity_for(place("tpu-v5e-2x4")).kind for cluster in (one, two)] == ["exists", "impossible"]
+    assert [cluster.capacity_for(place("tpu-v5e-2x4", multi_host=True)).kind for cluster in (one, two)] == [
         "impossible",
         "exists",
     ]
@@ -168,7 +169,7 @@ def test_one_host_and_two_hosts_of_the_same_topology_differ(ask) -> None:
 def test_a_policy_may_hold_the_topology_of_the_newest_slices(ask) -> None:
     slice_ = {**pool("slice", "tpu7x-standard-4t"), "placementPolicy": {"policyName": "mine"}}
 
-    assert ask(slice_).capacity_for(place("tpu7x-4x4x4")).word == "exists"
+    assert ask(slice_).capacity_for(place("tpu7x-4x4x4")).kind == "exists"
 
 
 def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(ask) -> None:
@@ -176,8 +177,8 @@ def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(as
 
     verdict = ask(small).capacity_for(place("gpu-l4"))
 
-    assert verdict.word == "impossible"
-    assert "stops at 0 of 1" in verdict.why
+    assert verdict.kind == "impossible"
+    assert "its limit is 0 and the job needs 1" in verdict.why
     assert verdict.next == (
         f"gcloud container node-pools update l4 {WHERE} --enable-autoscaling --min-nodes 0 --max-nodes 1"
     )
@@ -186,10 +187,10 @@ def test_a_pool_that_stops_too_early_comes_with_the_command_that_lets_it_grow(as
 def test_auto_provisioning_gives_what_its_limits_name(ask) -> None:
     there = ask(DEFAULT, autoscaling=limits(cpu=100, memory=1000, nvidia_l4=4, tpu_v6e_slice=16))
 
-    assert there.capacity_for(place("gpu-l4x4")).word == "can-grow"
-    assert there.capacity_for(place("tpu-v6e-4x4")).word == "can-grow"
-    assert there.capacity_for(place("tpu-v6e-4x8")).why.endswith("node auto-provisioning may make 16 tpu-v6e-slice")
-    assert there.capacity_for(place("gpu-t4")).why.endswith("has no limit for nvidia-tesla-t4, so it makes none")
+    assert there.capacity_for(place("gpu-l4x4")).kind == "can-grow"
+    assert there.capacity_for(place("tpu-v6e-4x4")).kind == "can-grow"
+    assert there.capacity_for(place("tpu-v6e-4x8")).why.endswith("node auto-provisioning may add 16 tpu-v6e-slice")
+    assert there.capacity_for(place("gpu-t4")).why.endswith("has no limit for nvidia-tesla-t4")
 
 
 def test_limits_mean_nothing_while_auto_provisioning_is_off(ask) -> None:
@@ -197,14 +198,14 @@ def test_limits_mean_nothing_while_auto_provisioning_is_off(ask) -> None:
 
     verdict = ask(DEFAULT, autoscaling=off).capacity_for(place("gpu-l4"))
 
-    assert (verdict.word, verdict.why) == (
+    assert (verdict.kind, verdict.why) == (
         "impossible",
-        "node pools there: default-pool (e2-standard-4); node auto-provisioning is off",
+        "node pools: default-pool (e2-standard-4); node auto-provisioning is off",
     )
 
 
 def test_autopilot_makes_whatever_is_asked_for(ask) -> None:
-    assert ask(autopilot={"enabled": True}).capacity_for(place("tpu-v5p-4x4x4")).word == "can-grow"
+    assert ask(autopilot={"enabled": True}).capacity_for(place("tpu-v5p-4x4x4")).kind == "can-grow"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_what_the_command_would_make_is_what_was_asked_for() -> None:
 
         made = clusters.pools_from_json({"locations": ["us-central1-a"], "nodePools": [_made(words)]}, *HERE)
 
-        assert made.capacity_for(placement).word == "can-grow", command
+        assert made.capacity_for(placement).kind == "can-grow", command
         assert len(words[4]) <= 40
 
 

@@ -159,9 +159,9 @@ class KubeBackend:
         """Make one job, and let those who watch know of it at once."""
         made = maker.make(launch, mask)
         selectors = _selectors(launch.order.job_id, launch.owner, launch.group)
-        for feed in self._feeds.there():
+        for feed in self._feeds.alive():
             if feed.selector in selectors:
-                feed.put(made)
+                feed.add(made)
         return launch.order.job_id
 
     def _made_maker(self) -> JobLauncher:
@@ -198,7 +198,7 @@ class KubeBackend:
     def observe(self, names_: Sequence[str]) -> dict[str, Observation]:
         """Look at some jobs: in what the watch has told, or with one question; see the protocol."""
         seen: dict[str, Observation] = {}
-        for feed in self._feeds.there():
+        for feed in self._feeds.alive():
             if feed.is_current:
                 found = [each for name in names_ if name not in seen and (each := feed.find(name)) is not None]
                 seen |= object_status.observations(found)
@@ -224,7 +224,7 @@ class KubeBackend:
     def observe_group(self, group: str) -> dict[str, Observation]:
         """Look at every living job of a batch with one question; see the protocol."""
         selector = job_manifests.label_selector(group=group)
-        feed = next((each for each in self._feeds.there() if each.selector == selector and each.is_current), None)
+        feed = next((each for each in self._feeds.alive() if each.selector == selector and each.is_current), None)
         objects = feed.objects() if feed is not None else self._list(selector)
         seen = object_status.observations(objects)
         return {name: each for name, each in seen.items() if not each.status.is_final}
@@ -278,7 +278,7 @@ class KubeBackend:
         """Select the jobs that this user submits, if it is among them; else those of its batch or of its owner."""
         own = _own_jobs(cluster.owner(self.environ))
         self._feeds.get(own).wait_until_current(_CURRENT_SECONDS)
-        for feed in self._feeds.there():
+        for feed in self._feeds.alive():
             if feed.is_current and feed.find(name) is not None:
                 return feed.selector
         return _kin(next(iter(self._objects([name])), {})) or job_manifests.label_selector(job_id=name)
@@ -335,8 +335,8 @@ class KubeBackend:
         return pod_exec.pod_stacks(self.client, name, hosts)
 
     def _tell(self, name: str) -> None:
-        for feed in self._feeds.there():
-            feed.tell(name)
+        for feed in self._feeds.alive():
+            feed.notify(name)
 
     # ------------------------------------------------------------------------------------------------ ending
 
@@ -351,7 +351,7 @@ class KubeBackend:
 
     def remove(self, names_: Sequence[str]) -> None:
         """Remove what is left of jobs; see the protocol."""
-        feeds = [feed for feed in self._feeds.there() if feed.is_current]
+        feeds = [feed for feed in self._feeds.alive() if feed.is_current]
         known = {name: each for name in names_ for feed in feeds if (each := feed.find(name)) is not None}
         asked = self._objects([name for name in names_ if name not in known])
         found = {object_status.job_id_of(each): each for each in asked} | known

@@ -1,50 +1,55 @@
-"""From settings to a client: which cluster, reached how, and one client for it in this process.
+"""From settings to a client: which cluster, reached how and with which credentials; one client for it in this process.
 
-a kubeconfig context is named          that context; KUBECONFIG says in which files
-the context "in-cluster"               the cluster of the pod that we run in, whatever else is set
-a project is named                     GKE's endpoint, found and spoken to with Google's credentials
-none of them, inside a pod             the cluster of that pod
+| settings | server and its certificate | who we are |
+|---|---|---|
+| a kubeconfig context | the context's cluster | a token, a file with one, a certificate, a plug-in, a password |
+| the context "in-cluster" | what Kubernetes provides in a pod | the pod's service account; its token is rotated |
+| a project | the GKE cluster, as Google's API describes it | a token of Google's |
+| none of them | as "in-cluster" | |
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime as dt
 import importlib.util
+import json
 import os
+import subprocess
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._backends.kube import credentials
 from kinetic._backends.kube.client import Client
+from kinetic._backends.kube.transport import Access, Certificate, Credential
 from kinetic._config.target import IN_CLUSTER
-from kinetic.errors import BackendError, BackendUnavailableError
+from kinetic._stores.parallel import Retry
+from kinetic.errors import BackendError, BackendUnavailableError, CredentialsError, SettingsError
 
 if TYPE_CHECKING:
-    from kinetic._backends.kube.credentials import Access
     from kinetic._google.api import Service, Tokens
-    from kinetic._google.clusters import NodePools
+    from kinetic._google.clusters import Cluster, NodePools
 
+_GOOGLE_RETRY = Retry(attempts=5, first_seconds=0.5, most_seconds=16.0)
+SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+# ------------------------------------------------------------------------------------------------ a client of a cluster
 
 # Whatever a client depends on besides its place: another value means another client.
 _VARIABLES = (
-    "KUBECONFIG",
-    "HOME",
-    "KUBERNETES_SERVICE_HOST",
-    "KUBERNETES_SERVICE_PORT",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_QUOTA_PROJECT",
-    "CLOUDSDK_CONFIG",
-    "CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER",
-    "APPDATA",
-)
-_Stamp = tuple[int, int, int]
-_Circumstances = tuple[tuple[str | None, ...], tuple[_Stamp | None, ...]]
+    "KUBECONFIG HOME KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT GOOGLE_APPLICATION_CREDENTIALS "
+    "GOOGLE_CLOUD_QUOTA_PROJECT CLOUDSDK_CONFIG CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER APPDATA"
+).split()
+_Values = tuple[str | None, ...]
+_Stamps = tuple[tuple[int, int, int] | None, ...]  # of files: what changes when one is written
 
 
 class ClusterAddress(NamedTuple):
-    """Where a cluster is.
+    """Which cluster.
 
     Attributes:
         project: Of Google Cloud; "" for a cluster that is not found through Google.
@@ -69,185 +74,30 @@ class ClusterAddress(NamedTuple):
         return f"gcloud container node-pools list {where}"
 
 
-_Key = tuple[ClusterAddress, _Circumstances]
-
-
+@dataclass
 class _Slot:
-    """The client of one place: made by the first thread that needs it, while the others wait."""
+    """The client of one cluster: made by the first thread that needs it, while the others wait."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.client: Client | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    client: Client | None = None
 
 
 class _Clients:
-    """What this process keeps of its clusters.
+    """The clients of this process.
 
     Attributes:
         lock: For the tables; nothing slow happens under it.
-        slots: Clients, by place and what else they depend on.
-        googles: Google's container API and the tokens for it, by what they depend on.
+        slots: Clients, by cluster and what else they depend on.
+        google: Google's container API and the tokens for it, by what they depend on; the latest only.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.slots: dict[_Key, _Slot] = {}
-        self.googles: dict[_Circumstances, tuple[Service, Tokens]] = {}
-
-    def slot(self, where: ClusterAddress, circumstances: _Circumstances) -> _Slot:
-        """Return the slot of a client, and drop those that were made before somebody logged in anew."""
-        key = (where, circumstances)
-        with self.lock:
-            if key not in self.slots:
-                known = self.slots.items()
-                self.slots = {other: slot for other, slot in known if (other[0], other[1][0]) != (where, key[1][0])}
-                self.slots[key] = _Slot()
-            return self.slots[key]
-
-    def google(self, environ: Mapping[str, str]) -> tuple[Service, Tokens]:
-        """Return the container API and its tokens; nothing is asked yet."""
-        from kinetic._google import api, clusters
-        from kinetic._google.api import Service
-
-        file = api.credentials_file(environ)
-        key = (_values(environ), (_stamp(file) if file else None,))
-        with self.lock:
-            if key not in self.googles:
-                tokens = api.Tokens(environ)
-                self.googles = {key: (Service(clusters.CONTAINER_API, tokens, environ=environ), tokens)}
-            return self.googles[key]
+        self.slots: dict[tuple[ClusterAddress, _Values, _Stamps], _Slot] = {}
+        self.google: dict[tuple[_Values, _Stamps], tuple[Service, Tokens]] = {}
 
 
 _clients = _Clients()
-
-
-def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> Client:
-    """Return this process's client for a place; a first call connects, as ``connect`` does.
-
-    Another login is noticed: a client is made anew once a file that it was made from has changed.
-    """
-    slot = _clients.slot(where, (_values(environ), _stamps(where, environ)))
-    with slot.lock:
-        if slot.client is None:
-            slot.client = connect(where, environ)
-        return slot.client
-
-
-def connect(
-    where: ClusterAddress, environ: Mapping[str, str] = os.environ, *, folder: Path = credentials.SERVICE_ACCOUNT_FOLDER
-) -> Client:
-    """Make a client.
-
-    Args:
-        where: The place.
-        environ: The environment.
-        folder: Where a pod finds the token of its service account.
-
-    Raises:
-        BackendUnavailableError: Nothing says which cluster, it cannot be found, or a library is not installed.
-        SettingsError: There is no such context.
-        CredentialsError: We have nothing to say who we are with.
-        AccessDeniedError: Google does not let us see the cluster.
-    """
-    found = _access(where, environ, folder)
-    return Client(found, where.namespace or found.namespace or "default")
-
-
-def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> NodePools | None:
-    """Return the node pools of a cluster of GKE, asked for anew; None where nobody would tell us.
-
-    That is: for any other cluster, where our credentials may not ask, and while Google does not answer.
-    """
-    if where.context or not where.project:
-        return None
-    _require_library("google.auth", "GKE")
-    from kinetic._google import clusters
-
-    service, _ = _clients.google(environ)
-    try:
-        return clusters.read_pools(service, where.project, where.zone, where.cluster)
-    except BackendError:
-        return None
-
-
-def _access(where: ClusterAddress, environ: Mapping[str, str], folder: Path) -> Access:
-    _require_library("httpx2", "a cluster")
-    if where.context == IN_CLUSTER:
-        return credentials.in_cluster_access(environ, folder) or _not_in_a_pod()
-    if where.context:
-        _require_library("yaml", "a kubeconfig")
-        return credentials.context_access(where.context, environ)
-    if where.project:
-        return _gke(where, environ)
-    return credentials.in_cluster_access(environ, folder) or _no_cluster()
-
-
-def _gke(where: ClusterAddress, environ: Mapping[str, str]) -> Access:
-    _require_library("google.auth", "GKE")
-    from kinetic._google import clusters
-
-    service, tokens = _clients.google(environ)
-    return credentials.gke_access(
-        lambda: clusters.read_cluster(service, where.project, where.zone, where.cluster), tokens.get
-    )
-
-
-def _not_in_a_pod() -> Access:
-    raise BackendUnavailableError(
-        f'the context "{IN_CLUSTER}" is for pods, and this is none',
-        why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which every pod has, are not set",
-        next="set KINETIC_KUBE_CONTEXT to a context of your kubeconfig, or KINETIC_PROJECT for a cluster of GKE",
-    )
-
-
-def _no_cluster() -> Access:
-    raise BackendUnavailableError(
-        "nothing says which cluster jobs shall run on",
-        why="there is neither a kubeconfig context nor a project, and this is no pod of a cluster",
-        next="export KINETIC_PROJECT=your-project for GKE, or KINETIC_KUBE_CONTEXT=your-context for any other cluster",
-    )
-
-
-def _require_library(library: str, what: str) -> None:
-    """Refuse where a library is missing.
-
-    Raises:
-        BackendUnavailableError: It is.
-    """
-    with contextlib.suppress(ModuleNotFoundError):  # of "google", when "google.auth" is looked for
-        if importlib.util.find_spec(library) is not None:
-            return
-    raise BackendUnavailableError(
-        f"this installation of kinetic cannot speak to {what}",
-        why=f"the library {library} is not installed",
-        next='pip install "kinetic-jobs[gke]"',
-    )
-
-
-def _stamps(where: ClusterAddress, environ: Mapping[str, str]) -> tuple[_Stamp | None, ...]:
-    """Return what tells that a file with credentials was written anew."""
-    if where.context and where.context != IN_CLUSTER:
-        from kinetic._backends.kube import credentials as kube_credentials
-
-        return tuple(map(_stamp, kube_credentials.kubeconfig_files(environ)))
-    if where.project and not where.context:
-        from kinetic._google import api
-
-        file = api.credentials_file(environ)
-        return (_stamp(file) if file else None,)
-    return ()
-
-
-def _values(environ: Mapping[str, str]) -> tuple[str | None, ...]:
-    return tuple(environ.get(name) for name in _VARIABLES)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _forget_clients() -> None:
@@ -258,3 +108,466 @@ def _forget_clients() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_clients)
+
+
+def client_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> Client:
+    """Return this process's client for a cluster; a first call connects, as ``connect`` does.
+
+    Another login is noticed: a client is made anew once a file that it was made from has changed.
+    """
+    values = _values(environ)
+    files: list[Path | None] = []
+    if where.context and where.context != IN_CLUSTER:
+        files = [*kubeconfig_files(environ)]
+    elif where.project and not where.context:
+        from kinetic._google import api
+
+        files = [api.credentials_file(environ)]
+    key = (where, values, _stamps(files))
+    with _clients.lock:
+        if key not in _clients.slots:  # and those from before a new login go
+            kept = {other: slot for other, slot in _clients.slots.items() if other[:2] != key[:2]}
+            _clients.slots = {**kept, key: _Slot()}
+        slot = _clients.slots[key]
+    with slot.lock:
+        if slot.client is None:
+            slot.client = connect(where, environ)
+        return slot.client
+
+
+def _values(environ: Mapping[str, str]) -> _Values:
+    return tuple(environ.get(name) for name in _VARIABLES)
+
+
+def _stamps(files: Sequence[Path | None]) -> _Stamps:
+    found = []
+    for path in files:
+        try:
+            stat = path.stat() if path else None
+        except OSError:
+            stat = None
+        found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None)
+    return tuple(found)
+
+
+def connect(
+    where: ClusterAddress, environ: Mapping[str, str] = os.environ, *, folder: Path = SERVICE_ACCOUNT_FOLDER
+) -> Client:
+    """Make a client.
+
+    Raises:
+        BackendUnavailableError: No cluster is configured, it cannot be found, or a library is not installed.
+        SettingsError: There is no such context.
+        CredentialsError: There are no credentials.
+        AccessDeniedError: Google does not let us see the cluster.
+    """
+    _require_library("httpx2", "clusters")
+    access: Access | None
+    if where.context and where.context != IN_CLUSTER:
+        _require_library("yaml", "kubeconfig files")
+        access = context_access(where.context, environ)
+    elif where.project and not where.context:
+        _require_library("google.auth", "GKE")
+        from kinetic._google import clusters
+
+        service, tokens = _google(environ)
+        place = (where.project, where.zone, where.cluster)
+        access = gke_access(lambda: clusters.read_cluster(service, *place), tokens.get)
+    else:
+        access = in_cluster_access(environ, folder)
+    if access is None and where.context:
+        raise BackendUnavailableError(
+            f'the context "{IN_CLUSTER}" works only inside a pod',
+            why="KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which every pod has, are not set",
+            next="set KINETIC_KUBE_CONTEXT to a context of your kubeconfig, or KINETIC_PROJECT for a GKE cluster",
+        )
+    if access is None:
+        raise BackendUnavailableError(
+            "no cluster is configured",
+            why="neither a kubeconfig context nor a project is set, and this is not a pod of a cluster",
+            next="export KINETIC_PROJECT=your-project for GKE, or KINETIC_KUBE_CONTEXT=your-context for any other "
+            "cluster",
+        )
+    return Client(access, where.namespace or access.namespace or "default")
+
+
+def pools_of(where: ClusterAddress, environ: Mapping[str, str] = os.environ) -> NodePools | None:
+    """Ask for the node pools of a GKE cluster; None for other clusters, and where Google does not tell."""
+    if where.context or not where.project:
+        return None
+    _require_library("google.auth", "GKE")
+    from kinetic._google import clusters
+
+    service, _ = _google(environ)
+    try:
+        return clusters.read_pools(service, where.project, where.zone, where.cluster)
+    except BackendError:
+        return None
+
+
+def _google(environ: Mapping[str, str]) -> tuple[Service, Tokens]:
+    """Return the container API and its tokens; no request is sent yet."""
+    from kinetic._google import api, clusters
+
+    key = (_values(environ), _stamps([api.credentials_file(environ)]))
+    with _clients.lock:
+        if key not in _clients.google:
+            tokens = api.Tokens(environ)
+            service = api.Service(clusters.CONTAINER_API, tokens, _GOOGLE_RETRY, environ=environ)
+            _clients.google = {key: (service, tokens)}
+        return _clients.google[key]
+
+
+def _require_library(library: str, what: str) -> None:
+    with contextlib.suppress(ModuleNotFoundError):  # of "google", when "google.auth" is looked for
+        if importlib.util.find_spec(library) is not None:
+            return
+    raise BackendUnavailableError(
+        f"this installation of kinetic does not support {what}",
+        why=f"the library {library} is not installed",
+        next='pip install "kinetic-jobs[gke]"',
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- credentials
+
+
+class FixedCredential(Credential):
+    """A header that does not change: a token or a password of a kubeconfig, or "" for none."""
+
+    def __init__(self, authorization: str = "") -> None:
+        self._authorization = authorization
+
+    def header(self, *, rejected: str = "") -> str:  # noqa: ARG002 - of the protocol
+        """Return it."""
+        return self._authorization
+
+
+class TokenFunction(Credential):
+    """A token that a function returns, asked for each request; it gets the token that was just rejected, or ""."""
+
+    def __init__(self, token: Callable[[str], str]) -> None:
+        self._token = token
+
+    def header(self, *, rejected: str = "") -> str:
+        """Return the function's token."""
+        return f"Bearer {self._token(rejected.removeprefix('Bearer '))}"
+
+
+def _token_file(path: Path) -> TokenFunction:
+    """Return the token of a file that something else rotates; read for each request, 10 µs."""
+
+    def read(_rejected: str) -> str:
+        try:
+            return path.read_text().strip()
+        except OSError as error:
+            raise CredentialsError(
+                "cannot read the token for the cluster", why=str(error), next=f"check {path}"
+            ) from error
+
+    return TokenFunction(read)
+
+
+def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access | None:
+    """Return the access of the pod that we run in, or None outside of one.
+
+    Raises:
+        CredentialsError: The pod has no token.
+    """
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return None
+    try:
+        authority = (folder / "ca.crt").read_bytes()
+        namespace = (folder / "namespace").read_text().strip()
+    except OSError as error:
+        raise CredentialsError(
+            "this pod has no token for its cluster",
+            why=str(error),
+            next="give the pod automountServiceAccountToken: true, or set KINETIC_KUBE_CONTEXT",
+        ) from error
+    address = f"[{host}]" if ":" in host else host
+    return Access(
+        server=f"https://{address}:{port}",
+        about="the cluster of this pod",
+        credential=_token_file(folder / "token"),
+        authority=authority,
+        namespace=namespace,
+    )
+
+
+def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
+    """Return the access to a GKE cluster.
+
+    Args:
+        read: Asks Google where the cluster is; asked again when that is no longer true.
+        token: Returns a token; gets one that was rejected, or "".
+    """
+    cluster = read()
+    return Access(
+        server=cluster.server,
+        about=f"the cluster {cluster.name} in {cluster.location} of {cluster.project}",
+        credential=TokenFunction(token),
+        authority=cluster.authority,
+        again=lambda: gke_access(read, token),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- exec plug-ins
+
+VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+PLUGIN_TIMEOUT_SECONDS = 60.0  # a plug-in that waits for a human is of no use here
+_REFRESH_EARLY_SECONDS = 60.0
+_SECRET_LENGTH = 6  # characters; what is shorter cannot be told from ordinary words
+
+JsonObject = dict[str, Any]
+
+
+class ExecPlugin:
+    """The ``exec`` of a kubeconfig's user: a program that returns a credential; run again when that expires.
+
+    Args:
+        page: As the kubeconfig has it.
+        folder: That of the kubeconfig, from which a relative path counts.
+        cluster: The cluster's entry.
+        about: Which context, for messages.
+
+    Raises:
+        CredentialsError: It uses a version that has been removed.
+    """
+
+    def __init__(self, page: JsonObject, folder: Path, cluster: JsonObject, about: str) -> None:
+        version = str(page.get("apiVersion"))
+        if version not in VERSIONS:
+            raise CredentialsError(
+                f"the exec plug-in of {about} uses {version}",
+                why=f"supported: {', '.join(VERSIONS)}",
+                next="log in again with a newer version of the cluster's own tool",
+            )
+        command = str(page.get("command") or "")
+        if os.sep in command and not os.path.isabs(command):
+            command = str(folder / command)
+        spec: JsonObject = {"interactive": False}
+        if page.get("provideClusterInfo"):
+            spec["cluster"] = {key: cluster[key] for key in ("server", "certificate-authority-data") if key in cluster}
+        info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+        self._command = [command, *map(str, page.get("args") or ())]
+        self._environment = {str(each["name"]): str(each["value"]) for each in page.get("env") or ()}
+        self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+        self._about = about
+        self._lock = threading.Lock()  # one thread runs it, the others wait for its answer
+        self._status: JsonObject | None = None
+
+    def header(self, *, rejected: str = "") -> str:
+        """Return the header with the plug-in's token, "" if it returns a certificate.
+
+        Raises:
+            CredentialsError: It cannot be run, or returns nothing.
+        """
+        token = self._current(rejected).get("token")
+        return f"Bearer {token}" if token else ""
+
+    def certificate(self) -> Certificate | None:
+        """Return the certificate that the plug-in returns, or None.
+
+        Raises:
+            CredentialsError: It cannot be run, or returns nothing.
+        """
+        status = self._current()
+        chain, key = status.get("clientCertificateData"), status.get("clientKeyData")
+        return Certificate(chain.encode(), key.encode()) if chain and key else None
+
+    def _current(self, rejected: str = "") -> JsonObject:
+        with self._lock:
+            status = self._status
+            token = (status or {}).get("token")
+            # Only if it is this very credential: another thread may have replaced it.
+            is_rejected = bool(rejected) and (not token or rejected == f"Bearer {token}")
+            if status is None or is_rejected or _expiration(status) - time.time() < _REFRESH_EARLY_SECONDS:
+                status = self._status = self._run()
+            return status
+
+    def _run(self) -> JsonObject:
+        try:
+            done = subprocess.run(
+                self._command,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PLUGIN_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:  # whose text has all arguments
+            raise self._failed(f"no answer within {PLUGIN_TIMEOUT_SECONDS:g} s") from None
+        except OSError as error:
+            raise self._failed(error.strerror or type(error).__name__) from error
+        if done.returncode != 0:
+            message = self._without_secrets(done.stderr.decode(errors="replace")).strip()[-500:]
+            raise self._failed(f"it exited with {done.returncode}: {message}")
+        try:
+            status = json.loads(done.stdout)["status"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._failed("its output is not an ExecCredential with a status") from error
+        if not isinstance(status, dict) or not (status.get("token") or status.get("clientCertificateData")):
+            raise self._failed("its output has neither a token nor a certificate")
+        return status
+
+    def _without_secrets(self, message: str) -> str:
+        """Remove from its message what the kubeconfig passes to the plug-in and may be a secret."""
+        given = [*self._command[1:], *self._environment.values()]
+        values = {value for each in given for value in (each, each.partition("=")[2]) if not value.startswith("-")}
+        for value in sorted(values, key=len, reverse=True):
+            if len(value) >= _SECRET_LENGTH:
+                message = message.replace(value, "***")
+        return message
+
+    def _failed(self, why: str) -> CredentialsError:
+        """Return the error; the plug-in's arguments are not shown: some kubeconfigs keep passwords there."""
+        with_ = ", with the arguments that the kubeconfig has" if len(self._command) > 1 else ""
+        return CredentialsError(
+            f"the exec plug-in of {self._about} returned no credentials",
+            why=f"{self._command[0]}: {why}",
+            next=f"run {self._command[0]} yourself{with_}, and log in if it asks you to",
+        )
+
+
+def _expiration(status: JsonObject) -> float:
+    """Return when a credential expires, as Unix time."""
+    try:
+        return dt.datetime.fromisoformat(str(status["expirationTimestamp"])).timestamp()
+    except (KeyError, ValueError):
+        return float("inf")
+
+
+# ---------------------------------------------------------------------------------------------------------- kubeconfig
+
+
+class _Entry(NamedTuple):
+    """A cluster, a user or a context, and the folder that relative paths in it count from."""
+
+    page: JsonObject
+    folder: Path
+
+
+def kubeconfig_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that are read, whether they exist or not."""
+    written = [part for part in environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return [Path(part).expanduser() for part in written] or [Path.home() / ".kube" / "config"]
+
+
+def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
+    """Return the access that a context describes.
+
+    Raises:
+        SettingsError: No file has such a context, or what it names is missing.
+        CredentialsError: Its credentials cannot be used.
+    """
+    files = kubeconfig_files(environ)
+    pages = [(path, _read_kubeconfig(path)) for path in files if path.is_file()]
+    where = ", ".join(map(str, files))
+    if not pages:
+        raise SettingsError(
+            "there is no kubeconfig", why=f"looked for {where}", next="set KUBECONFIG to the file of your cluster"
+        )
+    chosen = name or next((str(page["current-context"]) for _, page in pages if page.get("current-context")), "")
+    contexts = _entries(pages, "context")
+    if chosen not in contexts:
+        raise SettingsError(
+            f"there is no context {chosen!r}" if chosen else "the kubeconfig sets no current context",
+            why=f"{where} has {', '.join(contexts) or 'none'}",
+            next=f"export KINETIC_KUBE_CONTEXT={next(iter(contexts), 'NAME')}",
+        )
+    context = contexts[chosen].page
+    named: dict[str, _Entry] = {}
+    for kind in ("cluster", "user"):
+        entry, entries = str(context.get(kind) or ""), _entries(pages, kind)
+        if kind == "user" and not entry:
+            entries[entry] = _Entry({}, Path())  # some servers need no credentials
+        if entry not in entries:
+            raise SettingsError(
+                f"the context {chosen} names the {kind} {entry!r}, which does not exist",
+                why=f"looked in {where}",
+                next="correct the kubeconfig, or name another context in KINETIC_KUBE_CONTEXT",
+            )
+        named[kind] = entries[entry]
+    cluster, user = named["cluster"], named["user"]
+    server = str(cluster.page.get("server") or "").rstrip("/")
+    if not server.startswith(("https://", "http://")):
+        raise SettingsError(
+            f"the cluster of the context {chosen} has no address", why=f"server is {server!r}", next="correct it"
+        )
+    chain, key = _bytes(user, "client-certificate"), _bytes(user, "client-key")
+    return Access(
+        server=server,
+        about=f"the context {chosen}",
+        credential=_credential_of(chosen, user, cluster.page),
+        authority=_bytes(cluster, "certificate-authority") or b"",
+        verify=not cluster.page.get("insecure-skip-tls-verify", False),
+        server_name=str(cluster.page.get("tls-server-name") or ""),
+        certificate=Certificate(chain, key) if chain and key else None,
+        namespace=str(context.get("namespace") or ""),
+        proxy=str(cluster.page.get("proxy-url") or ""),
+    )
+
+
+def _read_kubeconfig(path: Path) -> JsonObject:
+    import yaml  # 20 ms; only for a kubeconfig
+
+    try:
+        page = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        if not isinstance(page, dict):
+            raise ValueError("not a mapping")  # noqa: TRY004 - caught below
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SettingsError(
+            "cannot read a kubeconfig", why=f"{path}: {error}", next="correct it, or name another in KUBECONFIG"
+        ) from error
+    return page
+
+
+def _entries(pages: list[tuple[Path, JsonObject]], kind: str) -> dict[str, _Entry]:
+    """Return the entries of a kind in all files; of a name that several have, the first counts."""
+    found: dict[str, _Entry] = {}
+    for path, page in pages:
+        for entry in page.get(f"{kind}s") or ():
+            found.setdefault(str(entry.get("name")), _Entry(entry.get(kind) or {}, path.parent))
+    return found
+
+
+def _credential_of(context: str, user: _Entry, cluster: JsonObject) -> Credential:
+    page = user.page
+    if page.get("as"):  # ignoring it would be to act with other rights than those that were chosen
+        raise CredentialsError(
+            f"the context {context} impersonates {page['as']}, which kinetic does not support",
+            why="its user has the field as",
+            next=f"name a context with credentials of {page['as']}, or remove the field from the kubeconfig",
+        )
+    if page.get("tokenFile"):
+        return _token_file(user.folder / str(page["tokenFile"]))
+    if page.get("token"):
+        return FixedCredential(f"Bearer {page['token']}")
+    if page.get("exec"):
+        return ExecPlugin(page["exec"], user.folder, cluster, f"the context {context}")
+    if page.get("username"):
+        pair = f"{page['username']}:{page.get('password', '')}"
+        return FixedCredential(f"Basic {base64.b64encode(pair.encode()).decode()}")
+    if page.get("auth-provider"):
+        raise CredentialsError(
+            f"the context {context} uses an auth-provider, which Kubernetes has removed",
+            why=f"its user has auth-provider {page['auth-provider'].get('name')!r}",
+            next="log in again with the cluster's own tool: it writes an exec plug-in today",
+        )
+    return FixedCredential()
+
+
+def _bytes(entry: _Entry, field_: str) -> bytes | None:
+    """Return a field of an entry, from base64, or from the file that it names."""
+    written = entry.page.get(f"{field_}-data")
+    try:
+        if written:
+            return base64.b64decode(written)
+        path = entry.page.get(field_)
+        return (entry.folder / str(path)).read_bytes() if path else None
+    except (OSError, ValueError) as error:
+        raise CredentialsError(
+            f"cannot read {field_} of a kubeconfig", why=str(error), next="log in to the cluster again"
+        ) from error

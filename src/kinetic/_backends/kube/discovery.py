@@ -1,12 +1,10 @@
-"""What a cluster told a client, for as long as it may be believed: so that a second job asks nothing.
+"""What a cluster allows and serves, remembered for as long as it may be believed: a second job asks nothing.
 
-Only what helps is kept. Whoever was refused something goes and has it changed, and is then asked about again.
+Only answers that help are kept. A denied permission is asked about again, because someone may have granted it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import threading
 import time
@@ -36,15 +34,14 @@ from kinetic.errors import AccessDeniedError, KineticError
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client
 
-
-LONG_SECONDS = 600.0  # seconds: permissions, a namespace, what the cluster serves
-SHORT_SECONDS = 60.0  # seconds: that something is not there yet, or what others may clear away
+LONG_SECONDS = 600.0  # permissions, a namespace, what the cluster serves
+SHORT_SECONDS = 60.0  # that something is missing, or what others may delete
 
 T = TypeVar("T")
 
 
 class ClusterCache:
-    """What one client was told. Threads may share it."""
+    """The answers that one client got. Threads may share it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -71,43 +68,25 @@ class ClusterCache:
         return answer
 
     def forget(self, key: Hashable) -> None:
-        """Believe something no longer."""
+        """Remove an answer."""
         with self._lock:
             self._kept.pop(key, None)
 
 
-class _Table:
-    """The facts of all clients of this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.facts: weakref.WeakKeyDictionary[Client, ClusterCache] = weakref.WeakKeyDictionary()
-
-
-_table = _Table()
+# A forked child has other clients, see kube.connection, and so other caches.
+_caches: weakref.WeakKeyDictionary[Client, ClusterCache] = weakref.WeakKeyDictionary()
 
 
 def cache_of(client: Client) -> ClusterCache:
-    """Return what a client was told; it goes with the client."""
-    with _table.lock:
-        return _table.facts.setdefault(client, ClusterCache())
+    """Return the cache of a client; it lives as long as the client."""
+    return _caches.setdefault(client, ClusterCache())
 
 
-def _forget() -> None:
-    """Start anew in a forked child, whose clients are others."""
-    global _table  # noqa: PLW0603 - one table for each process
-    _table = _Table()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
-
+# --------------------------------------------------------------------------------------------------------- permissions
 
 OWNED = ("create", "get", "list", "watch", "delete", "patch")  # what we do with the object that makes a job's pods
 _ROLE = "edit"  # comes with every cluster, and allows all that a job needs but JobSets
 _SHOWN = 6  # missing permissions in a message
-
-Rules = list[dict[str, Any]]
 
 
 class Permission(NamedTuple):
@@ -128,9 +107,24 @@ class Permission(NamedTuple):
         """What rules call it: "jobs", "pods/log"."""
         return f"{self.kind.plural}/{self.part}" if self.part else self.kind.plural
 
+    @property
+    def is_added(self) -> bool:
+        """Whether its kind was added to Kubernetes by something installed in the cluster."""
+        return "." in self.kind.group
+
     def __str__(self) -> str:
         """Write it for a message."""
-        return f"{self.verb} {self.resource}" + (f".{self.kind.group}" if "." in self.kind.group else "")
+        return f"{self.verb} {self.resource}" + (f".{self.kind.group}" if self.is_added else "")
+
+    def is_covered_by(self, rule: dict[str, Any]) -> bool:
+        """Return whether a rule allows it; one that is for some names only does not."""
+        part = f"*/{self.part}" if self.part else "*"
+        return (
+            not rule.get("resourceNames")
+            and bool({self.verb, "*"} & set(rule.get("verbs") or ()))
+            and bool({self.kind.group, "*"} & set(rule.get("apiGroups") or ()))
+            and bool({self.resource, part, "*"} & set(rule.get("resources") or ()))
+        )
 
 
 def needed_permissions(maker: Kind, *, hosts: int = 1) -> tuple[Permission, ...]:
@@ -144,7 +138,7 @@ def needed_permissions(maker: Kind, *, hosts: int = 1) -> tuple[Permission, ...]
 
 
 def check_permissions(client: Client, needs: tuple[Permission, ...]) -> None:
-    """Refuse what we may not do.
+    """Raise an error if we may not do something.
 
     Raises:
         AccessDeniedError: Something is not allowed; all of it is named, with the command that allows it.
@@ -153,137 +147,95 @@ def check_permissions(client: Client, needs: tuple[Permission, ...]) -> None:
 
 
 def is_allowed(client: Client, need: Permission) -> bool:
-    """Say whether we may do something."""
+    """Return whether we may do something."""
     return cache_of(client).ask(
         ("may", need),
-        lambda: client.may(need.verb, need.kind, part=need.part).allowed,
+        lambda: client.review_access(need.verb, need.kind, part=need.part).allowed,
         lambda allowed: LONG_SECONDS if allowed else SHORT_SECONDS,
     )
 
 
 def _request_rules(client: Client, needs: tuple[Permission, ...]) -> bool:
-    missing = _missing(client, needs, _rules(client))
-    if missing:
-        raise _denied(client, missing)
+    """Ask for our rules, and about each permission that none of them allows: a cluster need not tell all rules."""
+    reply = client.review(RULES_REVIEW, {"namespace": client.namespace})
+    if reply.status == 401:
+        raise client.error_for("create", RULES_REVIEW, "", reply)
+    rules = (response_json(reply.body).get("status") or {}).get("resourceRules") or () if reply.status < 300 else ()
+    unsure = [need for need in needs if not any(need.is_covered_by(each) for each in rules if isinstance(each, dict))]
+    answers = kube_client.request_all(
+        [partial(client.review_access, need.verb, need.kind, part=need.part) for need in unsure]
+    )
+    denied = [(need, answer.why) for need, answer in zip(unsure, answers, strict=True) if not answer.allowed]
+    if denied:
+        raise _denied(client, [need for need, _ in denied], next((why for _, why in denied if why), ""))
     return True
 
 
-def _missing(client: Client, needs: tuple[Permission, ...], known: Rules) -> list[tuple[Permission, str]]:
-    """Ask about each thing that the rules do not allow; return those that are refused, and why."""
-    unsure = [need for need in needs if not _covers(known, need)]
-    answers: dict[Permission, tuple[bool, str]] = {}
-
-    def ask(need: Permission) -> None:
-        answers[need] = client.may(need.verb, need.kind, part=need.part)
-
-    kube_client.request_all([partial(ask, need) for need in unsure])
-    return [(need, answers[need][1]) for need in unsure if not answers[need][0]]
-
-
-def _rules(client: Client) -> Rules:
-    """Ask for our rules; a cluster that does not tell is asked about everything."""
-    review = {
-        "apiVersion": RULES_REVIEW.api_version,
-        "kind": RULES_REVIEW.name,
-        "spec": {"namespace": client.namespace},
-    }
-    reply = client.transport.send("POST", RULES_REVIEW.path(""), body=json.dumps(review).encode())
-    if reply.status == 401:
-        raise client.refuse("create", RULES_REVIEW, "", reply)
-    if not 200 <= reply.status < 300:
-        return []
-    status = response_json(reply.body).get("status") or {}
-    return [each for each in status.get("resourceRules") or () if isinstance(each, dict)]
-
-
-def _covers(known: Rules, need: Permission) -> bool:
-    """Say whether a rule allows it; one that is for some names only does not."""
-    part = f"*/{need.part}" if need.part else "*"
-    return any(
-        not rule.get("resourceNames")
-        and {need.verb, "*"} & set(rule.get("verbs") or ())
-        and {need.kind.group, "*"} & set(rule.get("apiGroups") or ())
-        and {need.resource, part, "*"} & set(rule.get("resources") or ())
-        for rule in known
-    )
-
-
-def _denied(client: Client, missing: list[tuple[Permission, str]]) -> AccessDeniedError:
-    words = [str(need) for need, _ in missing]
-    shown = ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")
-    why = next((why for _, why in missing if why), "")
-    who = _username(client)
+def _denied(client: Client, missing: list[Permission], why: str) -> AccessDeniedError:
+    shown = ", ".join(map(str, missing[:_SHOWN]))
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    user = _username(client)
     return AccessDeniedError(
-        f"{client.about} does not let us {shown} in the namespace {client.namespace}",
-        why=f"{'we are ' + who if who else 'nobody says who we are there'}, and no role of ours allows it"
-        + (f": {why}" if why else ""),
-        next=f"{_commands(who, client.namespace, [need for need, _ in missing])}     or ask who runs the cluster to",
+        f"missing permissions in the namespace {client.namespace} of {client.about}: {shown}{more}",
+        why=f"{f'your user there is {user}' if user else 'the cluster does not tell which user you are'}, and none of "
+        f"its roles allows this{f': {why}' if why else ''}",
+        next=f"{_grant_commands(user, client.namespace, missing)}     or ask an administrator of the cluster to",
     )
 
 
-def _commands(who: str, namespace: str, missing: list[Permission]) -> str:
+def _grant_commands(user: str, namespace: str, missing: list[Permission]) -> str:
     """Write the commands that allow it: a role of every cluster's, and one of its own for kinds that were added."""
-    found = []
-    subject, name = _subject(who), f"kinetic-{_role_binding_suffix(who)}"
-    if any("." not in need.kind.group for need in missing):
-        found.append(f"kubectl create rolebinding {name} --clusterrole={_ROLE} {subject} -n {namespace}")
-    added = sorted({f"{need.kind.plural}.{need.kind.group}" for need in missing if "." in need.kind.group})
+    account = user.removeprefix("system:serviceaccount:")
+    subject = f"--serviceaccount={account}" if account != user else f"--user={shlex.quote(user or 'YOU')}"
+    short = user.rpartition(":")[2].partition("@")[0].lower()
+    short = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in short).strip("-")
+    name = f"kinetic-{short or 'user'}"
+    commands = []
+    if not all(need.is_added for need in missing):
+        commands.append(f"kubectl create rolebinding {name} --clusterrole={_ROLE} {subject} -n {namespace}")
+    added = sorted({need.kind.full_name for need in missing if need.is_added})
     if added:
         verbs = f"--verb={','.join(OWNED)} --resource={','.join(added)}"
-        found.append(f"kubectl create role kinetic-slices {verbs} -n {namespace}")
-        found.append(f"kubectl create rolebinding {name}-slices --role=kinetic-slices {subject} -n {namespace}")
-    return " && ".join(found)
-
-
-def _subject(who: str) -> str:
-    account = who.removeprefix("system:serviceaccount:")
-    return f"--serviceaccount={account}" if account != who else f"--user={shlex.quote(who or 'YOU')}"
-
-
-def _role_binding_suffix(who: str) -> str:
-    words = who.rpartition(":")[2].partition("@")[0].lower()
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in words).strip("-") or "user"
+        commands.append(f"kubectl create role kinetic-slices {verbs} -n {namespace}")
+        commands.append(f"kubectl create rolebinding {name}-slices --role=kinetic-slices {subject} -n {namespace}")
+    return " && ".join(commands)
 
 
 def _username(client: Client) -> str:
-    """Return the name that the cluster has for us, "" where it does not say."""
-    review = {"apiVersion": WHO_REVIEW.api_version, "kind": WHO_REVIEW.name}
+    """Return our name in the cluster, "" where it does not say: an older one does not know the question."""
     try:
-        reply = client.transport.send("POST", WHO_REVIEW.path(""), body=json.dumps(review).encode())
+        reply = client.review(WHO_REVIEW, {})
     except KineticError:
         return ""
-    if not 200 <= reply.status < 300:
-        return ""  # an older cluster does not know the question
-    about = (response_json(reply.body).get("status") or {}).get("userInfo") or {}
-    return str(about.get("username") or "")
+    status = response_json(reply.body).get("status") if reply.status < 300 else None
+    return str(((status or {}).get("userInfo") or {}).get("username") or "")
 
 
-_GROUPS = Kind("", "v1", "apis", "API group", namespaced=False)  # for messages; it lies at /apis
+# ----------------------------------------------------------------------------------------------------- what is served
 
-Groups = dict[str, tuple[str, ...]]
+_GROUPS = Kind("", "v1", "apis", "API group", namespaced=False)  # for messages; its path is /apis
 
 
-def api_groups(client: Client) -> Groups:
-    """Return the versions of each group of kinds that the cluster serves, the preferred one first."""
-    return cache_of(client).ask("groups", lambda: _request_groups(client), lambda _: LONG_SECONDS)
+def api_groups(client: Client) -> dict[str, tuple[str, ...]]:
+    """Return the versions of each API group that the cluster serves, the preferred one first."""
+    return cache_of(client).ask("groups", lambda: _request_groups(client))
+
+
+def _request_groups(client: Client) -> dict[str, tuple[str, ...]]:
+    reply = client.transport.send("GET", "/apis")
+    if reply.status != 200:
+        raise client.error_for("list", _GROUPS, "", reply)
+    found = {}
+    for each in response_json(reply.body).get("groups") or ():
+        versions = [each.get("preferredVersion") or {}, *(each.get("versions") or ())]
+        names = [str(one["version"]) for one in versions if one.get("version")]
+        found[str(each.get("name"))] = tuple(dict.fromkeys(names))
+    return found
 
 
 def serves(client: Client, kind: Kind) -> bool:
-    """Say whether the cluster knows a kind."""
+    """Return whether the cluster knows a kind."""
     return kind.version in api_groups(client).get(kind.group, ())
-
-
-def kind_for_slices(client: Client) -> Kind:
-    """Return the kind of object that makes the pods of a slice.
-
-        JobSet is served                               a JobSet: a slice that lost a host begins anew as a whole
-        it is not                                      an Indexed Job, which every cluster has
-        it is not, and we may not make Jobs, but may
-        make LeaderWorkerSets                          a LeaderWorkerSet: made for servers, so it needs most care
-
-    The answer is kept, so that all slices of a process are made alike.
-    """
-    return cache_of(client).ask("slices", lambda: _kind_for_slices(client))
 
 
 def local_queue(client: Client) -> Kind | None:
@@ -303,21 +255,22 @@ def _served(client: Client, kind: Kind) -> Kind | None:
     return kind if kind.version in versions else kind._replace(version=versions[0])
 
 
+def kind_for_slices(client: Client) -> Kind:
+    """Return the kind of object that makes the pods of a slice.
+
+        JobSet is served                               a JobSet: a slice that lost a host restarts as a whole
+        it is not                                      an Indexed Job, which every cluster has
+        it is not, and we may not create Jobs, but may
+        create LeaderWorkerSets                        a LeaderWorkerSet: made for servers, so it needs most care
+
+    The answer is kept, so that all slices of a process are made alike.
+    """
+    return cache_of(client).ask("slices", lambda: _kind_for_slices(client))
+
+
 def _kind_for_slices(client: Client) -> Kind:
     if serves(client, JOB_SET):
         return JOB_SET
     if not serves(client, LEADER_WORKER_SET) or is_allowed(client, Permission("create", JOB)):
         return JOB
     return LEADER_WORKER_SET if is_allowed(client, Permission("create", LEADER_WORKER_SET)) else JOB
-
-
-def _request_groups(client: Client) -> Groups:
-    reply = client.transport.send("GET", "/apis")
-    if reply.status != 200:
-        raise client.refuse("list", _GROUPS, "", reply)
-    found: Groups = {}
-    for each in response_json(reply.body).get("groups") or ():
-        preferred = (each.get("preferredVersion") or {}).get("version")
-        others = [str(one.get("version")) for one in each.get("versions") or ()]
-        found[str(each.get("name"))] = tuple(dict.fromkeys([*([str(preferred)] if preferred else []), *others]))
-    return found

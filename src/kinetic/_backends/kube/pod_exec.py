@@ -1,4 +1,4 @@
-"""A command in the container of a pod, through the API server: input, output, the terminal's size, the exit code.
+"""Into a running pod through the API server: a command with its input, output and terminal, and a port.
 
 The protocols v5.channel.k8s.io and v4.channel.k8s.io: each message begins with the number of a channel. Only version 5
 can say that the input has ended; with an older server, a command that reads to the end waits for ever.
@@ -30,28 +30,22 @@ if TYPE_CHECKING:
 
     from kinetic._backends.kube.client import Client
 
+# ------------------------------------------------------------------------------------------------------------ channels
+
+_V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
+_MESSAGE_BYTES = 32_768  # a server need not accept longer ones
+
+Query = Mapping[str, str | int | bool | list[str]]
+
 
 @contextmanager
-def open_channel(
-    client: Client,
-    pod: str,
-    part: str,
-    query: Mapping[str, str | int | bool | list[str]],
-    protocols: list[str],
-    where: str,
+def _open_channel(
+    client: Client, pod: str, part: str, query: Query, protocols: list[str], what: str
 ) -> Iterator[WebSocketSession]:
     """Open a connection.
 
-    Args:
-        client: Of the cluster.
-        pod: Its name.
-        part: "exec" or "portforward".
-        query: What is asked for.
-        protocols: Those that we speak, the best first.
-        where: What the connection leads to, in words.
-
     Raises:
-        BackendError: There is no such pod, or nobody answers.
+        BackendError: There is no such pod, or it cannot be reached.
         AccessDeniedError: We may not.
     """
     import httpx2
@@ -60,11 +54,17 @@ def open_channel(
     opened = client.transport.websocket(POD.path(client.namespace, pod, part), query=query, protocols=protocols)
     try:
         socket = opened.__enter__()
-    except WebSocketUpgradeError as error:
-        raise _open_error(client, pod, part, where, error) from error
     except (httpx2.HTTPError, HTTPXWSException) as error:
         why = f"{type(error).__name__}: {error}"
-        raise BackendError(f"{where} cannot be reached", why=why, next=f"kubectl get pod {pod}") from error
+        if isinstance(error, WebSocketUpgradeError):
+            reply = Reply(error.response.status_code, error.response.content)
+            if reply.status in {401, 403}:
+                kind = POD._replace(plural=f"{POD.plural}/{part}")
+                raise client.error_for("create", kind, pod, reply) from error
+            reported = client.error_for("get", POD, pod, reply)
+            why = reported.why or str(reported)
+        next_ = f"kubectl get pod {pod} -n {client.namespace}"
+        raise BackendError(f"cannot connect to {what}", why=why, next=next_) from error
     try:
         yield socket
     finally:
@@ -72,22 +72,7 @@ def open_channel(
             opened.__exit__(None, None, None)
 
 
-def _open_error(client: Client, pod: str, part: str, where: str, error: object) -> Exception:
-    response = error.response  # type: ignore[attr-defined]  # its class is not loaded where this is defined
-    reply = Reply(response.status_code, response.content, repeated=False)
-    if reply.status in {401, 403}:
-        return client.refuse("create", POD._replace(plural=f"{POD.plural}/{part}"), pod, reply)
-    said = client.refuse("get", POD, pod, reply)
-    why = getattr(said, "why", None) or str(said)
-    return BackendError(f"{where} cannot be reached", why=why, next=f"kubectl get pod {pod} -n {client.namespace}")
-
-
-def send_message(socket: WebSocketSession, channel: int, data: bytes) -> None:
-    """Send a message.
-
-    Raises:
-        BackendError: The connection is not there any more.
-    """
+def _send(socket: WebSocketSession, channel: int, data: bytes) -> None:
     from httpx2.websockets import HTTPXWSException
     from wsproto.utilities import LocalProtocolError
 
@@ -97,64 +82,20 @@ def send_message(socket: WebSocketSession, channel: int, data: bytes) -> None:
         raise BackendError("the connection to the pod broke", why=type(error).__name__) from error
 
 
-def receive_message(socket: WebSocketSession) -> bytes:
-    """Return the next message, with the number of its channel; b"" when the other end has closed, or is gone."""
+def _receive(socket: WebSocketSession) -> tuple[int, bytes] | None:
+    """Return the next message and its channel; None when the other end has closed, or is gone."""
     from httpx2.websockets import WebSocketDisconnect, WebSocketNetworkError
 
     try:
-        return socket.receive_bytes()
+        message = socket.receive_bytes()
     except (WebSocketDisconnect, WebSocketNetworkError):
-        return b""
+        return None
+    return (message[0], message[1:]) if message else None
 
 
-def finish_channel(socket: WebSocketSession) -> None:
-    """Say that nothing more is sent; whoever waits for a message gets the other end's farewell."""
-    from httpx2.websockets import HTTPXWSException
-    from wsproto.events import CloseConnection
-    from wsproto.utilities import LocalProtocolError
+# ------------------------------------------------------------------------------------------------------------ commands
 
-    with suppress(HTTPXWSException, LocalProtocolError, OSError):
-        socket.send(CloseConnection(code=1000))
-
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
-    """Hand it over; whatever ends this block, a signal included, the terminal is as it was before.
-
-    Args:
-        on_resize: Called when the terminal's size has changed; it must be quick.
-    """
-    import termios
-    import tty
-
-    before = termios.tcgetattr(0)
-    handlers = {number: signal.signal(number, _exit_on_signal) for number in _ENDING}
-    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: on_resize())
-    try:
-        tty.setraw(0, termios.TCSADRAIN)
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def terminal_size() -> tuple[int, int]:
-    """Return columns and lines."""
-    found = os.get_terminal_size(0)
-    return found.columns or 80, found.lines or 24  # a terminal that nobody told its size says 0
-
-
-def _exit_on_signal(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
-
-
-_V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _IN, _OUT, _ERR, _STATUS, _SIZE, _CLOSE = 0, 1, 2, 3, 4, 255
-_PIECE = 32_768  # bytes of one message
 _RESIZED, _STOP = b"r", b"o"
 
 Write = Callable[[bytes], None]
@@ -166,6 +107,22 @@ class ExecOutput(NamedTuple):
     code: int
     out: bytes
     err: bytes
+
+
+@contextmanager
+def _open_exec(
+    client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool
+) -> Iterator[WebSocketSession]:
+    query: dict[str, str | int | bool | list[str]] = {
+        "container": CONTAINER,
+        "command": list(command),
+        "stdin": stdin,
+        "stdout": True,
+        "stderr": not tty,  # a terminal has one stream
+        "tty": tty,
+    }
+    with _open_channel(client, pod, "exec", query, [_V5, _V4], f"the pod {pod}") as socket:
+        yield socket
 
 
 def capture(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
@@ -181,25 +138,20 @@ def capture(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
     return ExecOutput(code, bytes(out), bytes(err))
 
 
-class _ExecStream:
-    """Hands on what a command writes, unless it begins with a mark: that is held back.
-
-    Args:
-        mark: What it begins with.
-        write: Takes everything else.
-    """
+class _HeldOutput:
+    """Passes on what a command writes, unless it begins with a mark: that is kept in ``held``."""
 
     def __init__(self, mark: bytes, write: Write) -> None:
         self._mark, self._write = mark, write
-        self._may_be_held = True
-        self.text = b""
+        self._may_be_mark = True
+        self.held = b""
 
     def __call__(self, data: bytes) -> None:
-        self.text += data
-        self._may_be_held = self._may_be_held and self._mark.startswith(self.text[: len(self._mark)])
-        if not self._may_be_held:
-            text, self.text = self.text, b""
-            self._write(text)
+        self.held += data
+        self._may_be_mark = self._may_be_mark and self._mark.startswith(self.held[: len(self._mark)])
+        if not self._may_be_mark:
+            held, self.held = self.held, b""
+            self._write(held)
 
 
 def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool, mark: bytes) -> ExecOutput:
@@ -210,100 +162,107 @@ def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool,
         pod: Its name.
         command: Program and arguments.
         tty: Whether input and output are a terminal, and shall be one there.
-        mark: Where what it writes to standard error begins so, or to the terminal, it is returned in place of written.
+        mark: If what it writes to standard error, or to the terminal, begins so, that is returned and not written.
 
     Raises:
         BackendError: It could not be run, or the connection broke.
         AccessDeniedError: We may not.
     """
     with _open_exec(client, pod, command, stdin=True, tty=tty) as socket:
-        ended, ending = os.pipe()
-        keyboard = threading.Thread(target=_send_input, args=(socket, ended, tty), name="kinetic-input", daemon=True)
-        held = _ExecStream(mark, write_to(1 if tty else 2))
+        wakes, wake = os.pipe()
+        keyboard = threading.Thread(target=_send_input, args=(socket, wakes, tty), name="kinetic-input", daemon=True)
+        output = _HeldOutput(mark, write_to(1 if tty else 2))
         try:
-            with raw_terminal(lambda: os.write(ending, _RESIZED)) if tty else nullcontext():
+            with raw_terminal(lambda: os.write(wake, _RESIZED)) if tty else nullcontext():
                 keyboard.start()
-                code = _read_output(socket, held if tty else write_to(1), held)
-                return ExecOutput(code, b"", held.text)
+                code = _read_output(socket, output if tty else write_to(1), output)
+                return ExecOutput(code, b"", output.held)
         finally:
-            os.write(ending, _STOP)
+            os.write(wake, _STOP)
             keyboard.join()
-            os.close(ended)
-            os.close(ending)
+            os.close(wakes)
+            os.close(wake)
 
 
 @contextmanager
-def _open_exec(
-    client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool
-) -> Iterator[WebSocketSession]:
-    query: dict[str, str | int | bool | list[str]] = {
-        "container": CONTAINER,
-        "command": list(command),
-        "stdin": stdin,
-        "stdout": True,
-        "stderr": not tty,  # a terminal has one stream
-        "tty": tty,
-    }
-    with open_channel(client, pod, "exec", query, [_V5, _V4], f"the pod {pod}") as socket:
-        yield socket
+def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
+    """Pass every key on; whatever ends this block, a signal included, the terminal is as it was before.
+
+    Args:
+        on_resize: Called when the terminal's size has changed; it must be quick.
+    """
+    import termios
+    import tty
+
+    def exit_on_signal(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = termios.tcgetattr(0)
+    handlers = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: on_resize())
+    try:
+        tty.setraw(0, termios.TCSADRAIN)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
-def _send_input(socket: WebSocketSession, ended: int, tty: bool) -> None:
+def _send_input(socket: WebSocketSession, wakes: int, tty: bool) -> None:
     """Send what is typed, and the terminal's size whenever it changes, until the command has ended."""
-    reads = [0, ended]
-    with suppress(BackendError):  # the other thread learns why, too
+    reads = [0, wakes]
+    with suppress(BackendError):  # the other thread gets the error, too
         if tty:
             _send_size(socket)
         while True:
             ready, _, _ = select.select(reads, [], [])
-            if ended in ready:
-                told = os.read(ended, 1024)
-                if _STOP in told:
+            if wakes in ready:
+                if _STOP in os.read(wakes, 1024):
                     return
                 _send_size(socket)
-            elif data := _read_input():
-                send_message(socket, _IN, data)
-            else:
-                reads = [ended]
-                if socket.subprotocol == _V5:
-                    send_message(socket, _CLOSE, bytes([_IN]))
-
-
-def _read_input() -> bytes:
-    try:
-        return os.read(0, _PIECE)
-    except OSError:  # the terminal was closed
-        return b""
+                continue
+            try:
+                data = os.read(0, _MESSAGE_BYTES)
+            except OSError:  # the terminal was closed
+                data = b""
+            if data:
+                _send(socket, _IN, data)
+                continue
+            reads = [wakes]
+            if socket.subprotocol == _V5:
+                _send(socket, _CLOSE, bytes([_IN]))
 
 
 def _send_size(socket: WebSocketSession) -> None:
-    columns, lines = terminal_size()
-    send_message(socket, _SIZE, json.dumps({"Width": columns, "Height": lines}).encode())
+    found = os.get_terminal_size(0)  # 0 for a terminal without a size
+    size = {"Width": found.columns or 80, "Height": found.lines or 24}
+    _send(socket, _SIZE, json.dumps(size).encode())
 
 
 def _read_output(socket: WebSocketSession, out: Write, err: Write) -> int:
-    """Hand on what a command writes, until it has ended; return its exit code."""
-    to = {_OUT: out, _ERR: err}
-    while message := receive_message(socket):
-        channel, data = message[0], message[1:]
+    """Pass on what a command writes, until it has ended; return its exit code."""
+    writers = {_OUT: out, _ERR: err}
+    while message := _receive(socket):
+        channel, data = message
         if channel == _STATUS:
             return _exit_code(data)
-        if data and channel in to:
-            to[channel](data)
+        if data and channel in writers:
+            writers[channel](data)
     raise BackendError(
         "the connection to the pod broke before the command had ended",
-        why="the API server, the pod or the network went away",
-        next="run it again; the job goes on",
+        why="the API server, the pod or the network is gone",
+        next="run it again; the job keeps running",
     )
 
 
-def _exit_code(data: bytes) -> int:
+def _exit_code(status: bytes) -> int:
     """Read how a command ended.
 
     Raises:
         BackendError: It could not be started.
     """
-    page = json.loads(data)
+    page = json.loads(status)
     if page.get("status") == "Success":
         return 0
     causes = (page.get("details") or {}).get("causes") or ()
@@ -323,27 +282,32 @@ def write_to(descriptor: int) -> Write:
     return write
 
 
-_PROTOCOL = "v4.channel.k8s.io"
-_DATA, _ERROR = 0, 1
-_PORT_PIECE = 32_768  # bytes of one message; a server need not take longer ones
+# --------------------------------------------------------------------------------------------------------------- ports
+
+_DATA, _ERROR = 0, 1  # channels
 
 
 class Tunnel:
-    """One connection, to be written and read like a socket."""
+    """A connection to a port of a pod, which is written and read like a socket."""
 
-    def __init__(self, socket: WebSocketSession, where: str) -> None:
+    def __init__(self, socket: WebSocketSession, what: str) -> None:
         self._socket = socket
-        self._where = where
-        self._begun = {_DATA: False, _ERROR: False}
+        self._what = what
+        self._new_channels = {_DATA, _ERROR}
 
     def send(self, data: bytes) -> None:
         """Send bytes, however many."""
-        for start in range(0, len(data), _PORT_PIECE):
-            send_message(self._socket, _DATA, data[start : start + _PORT_PIECE])
+        for start in range(0, len(data), _MESSAGE_BYTES):
+            _send(self._socket, _DATA, data[start : start + _MESSAGE_BYTES])
 
     def finish(self) -> None:
-        """Say that nothing more is sent; the server answers by closing, too."""
-        finish_channel(self._socket)
+        """Report the end of what is sent; the server answers by closing, too."""
+        from httpx2.websockets import HTTPXWSException
+        from wsproto.events import CloseConnection
+        from wsproto.utilities import LocalProtocolError
+
+        with suppress(HTTPXWSException, LocalProtocolError, OSError):
+            self._socket.send(CloseConnection(code=1000))
 
     def receive(self) -> bytes:
         """Return the next bytes that come, b"" when the other end has closed.
@@ -351,18 +315,16 @@ class Tunnel:
         Raises:
             BackendError: The pod does not listen there, or is gone.
         """
-        while True:
-            message = receive_message(self._socket)
-            if not message:
-                return b""
-            channel, data = message[0], message[1:]
-            if not self._begun.get(channel, True):
-                self._begun[channel] = True
+        while message := _receive(self._socket):
+            channel, data = message
+            if channel in self._new_channels:  # the first message of each begins with the port
+                self._new_channels.remove(channel)
                 data = data[2:]
             if data and channel == _ERROR:
-                raise BackendError(f"{self._where} cannot be reached", why=data.decode(errors="replace").strip())
+                raise BackendError(f"cannot connect to {self._what}", why=data.decode(errors="replace").strip())
             if data:
                 return data
+        return b""
 
 
 @contextmanager
@@ -373,10 +335,12 @@ def connect_port(client: Client, pod: str, port: int) -> Iterator[Tunnel]:
         BackendError: There is no such pod.
         AccessDeniedError: We may not.
     """
-    where = f"port {port} of the pod {pod}"
-    with open_channel(client, pod, "portforward", {"ports": port}, [_PROTOCOL], where) as socket:
-        yield Tunnel(socket, where)
+    what = f"port {port} of the pod {pod}"
+    with _open_channel(client, pod, "portforward", {"ports": port}, [_V4], what) as socket:
+        yield Tunnel(socket, what)
 
+
+# -------------------------------------------------------------------------------------------------------- hosts of jobs
 
 _STACKS_AT_ONCE = 8  # hosts that are asked side by side
 _TRIES = 3
@@ -385,6 +349,7 @@ _INSPECT_SCRIPT = (
     "from kinetic._runner.pod.inspect_process import main; main(sys.argv[1:])"
 )
 _INSPECT_COMMAND = ("python3", "-P", "-c", _INSPECT_SCRIPT)
+_NO_POD = "it has no pod whose container runs"
 
 
 def pods_of(client: Client, job_id: str) -> dict[int, str]:
@@ -404,28 +369,20 @@ def pod_stacks(client: Client, job_id: str, hosts: Sequence[int]) -> list[Stacks
 
 def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
     if not pod:
-        return Stacks(host, "", "it has no pod whose container runs")
-    try:
-        said = _capture_with_retry(client, pod, [*_INSPECT_COMMAND, "stacks"])
-    except AccessDeniedError:
-        raise
-    except BackendError as error:
-        return Stacks(host, "", ": ".join(filter(None, (error.what, error.why))))
-    if said.code == 0:
-        return Stacks(host, said.out.decode(errors="replace"))
-    return Stacks(host, "", said.err.decode(errors="replace").strip() or f"the visitor ended with {said.code}")
-
-
-def _capture_with_retry(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
-    """Run a command that may be run twice, again after what passes: a connection that was cut, a server in trouble."""
-    for attempt in range(_TRIES - 1):
+        return Stacks(host, "", _NO_POD)
+    for attempt in range(_TRIES):
         try:
-            return capture(client, pod, command)
+            output = capture(client, pod, [*_INSPECT_COMMAND, "stacks"])
+            break
         except AccessDeniedError:
             raise
-        except BackendError:
+        except BackendError as error:  # a connection that was cut, a server in trouble: asking twice is harmless
+            if attempt == _TRIES - 1:
+                return Stacks(host, "", ": ".join(filter(None, (error.what, error.why))))
             client.transport.pause(attempt)
-    return capture(client, pod, command)
+    if output.code == 0:
+        return Stacks(host, output.out.decode(errors="replace"))
+    return Stacks(host, "", output.err.decode(errors="replace").strip() or f"the command exited with {output.code}")
 
 
 def run_in_pod(
@@ -438,13 +395,11 @@ def run_in_pod(
     """
     pod = pods_of(client, job_id).get(host)
     if pod is None:
-        raise RunnerError(
-            "the job does not run", why=f"host {host} has no pod whose container runs", code="not-running"
-        )
+        raise RunnerError("the job is not running", why=f"host {host}: {_NO_POD}", code="not-running")
     term = (environ.get("TERM") or "xterm") if tty else ""
-    said = run_attached(client, pod, [*_INSPECT_COMMAND, "run", term, *command], tty=tty, mark=inspection.ERROR_MARK)
-    trouble = inspection.read_error_line(said.err) if said.code == inspection.INSPECT_ERROR_EXIT else None
-    if trouble is not None:
-        raise trouble
-    write_to(1 if tty else 2)(said.err)  # it was a command's own after all
-    return said.code
+    output = run_attached(client, pod, [*_INSPECT_COMMAND, "run", term, *command], tty=tty, mark=inspection.ERROR_MARK)
+    error = inspection.read_error_line(output.err) if output.code == inspection.INSPECT_ERROR_EXIT else None
+    if error is not None:
+        raise error
+    write_to(1 if tty else 2)(output.err)  # it was a command's own after all
+    return output.code

@@ -128,7 +128,7 @@ def _without_count(placement: Placement, labels: Mapping[str, str]) -> str:
 
 def _by_pools(client: Client, placement: Placement, seen: MatchingNodes | None, pools: NodePools) -> tuple[str, ...]:
     verdict = pools.capacity_for(placement)
-    if verdict.word != "impossible":
+    if verdict.kind != "impossible":
         if seen is None:
             return ()
         then = f": {verdict.next}" if verdict.next else ""
@@ -228,7 +228,7 @@ def _nodes(client: Client, labels: Mapping[str, str], limit: int) -> Iterator[di
         if reply.status != 200:  # a page that grew stale, too: enough was seen
             if reply.status == 410 and "continue" in query:
                 return
-            raise client.refuse("list", NODE, "", reply)
+            raise client.error_for("list", NODE, "", reply)
         page = response_json(reply.body)
         yield from page.get("items") or ()
         query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
@@ -467,5 +467,5 @@ def _exists_in_cluster(client: Client, kind: Kind, name: str) -> bool | None:
     if reply.status in {403, 404}:
         return None if reply.status == 403 else False
     if reply.status != 200 or not response_json(reply.body):
-        raise client.refuse("get", kind, name, reply)
+        raise client.error_for("get", kind, name, reply)
     return True

@@ -1,4 +1,7 @@
-"""Requests to one API server: as who we are, again after what passes, and to the new address when it has moved."""
+"""Requests to one API server: with our credentials, repeated after what passes, sent on when the server has moved.
+
+An ``Access`` says where the server is and who we are to it, whatever it was read from; see ``connection``.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kinetic._stores.parallel import Retry
 from kinetic._wire import folders
@@ -21,17 +26,67 @@ if TYPE_CHECKING:
     import httpx2
     from httpx2.websockets import WebSocketSession
 
-    from kinetic._backends.kube.credentials import Access, Certificate
+
+class Certificate(NamedTuple):
+    """A client's certificate and its private key, both as PEM."""
+
+    chain: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Keep the key out of logs and tracebacks."""
+        return "Certificate(…)"
 
 
-CONNECT_SECONDS = 10.0
+class Credential(Protocol):
+    """Who we are to a server."""
+
+    def header(self, *, rejected: str = "") -> str:
+        """Return the header Authorization, "" for none; not the one that was just rejected, if there is another."""
+
+    def certificate(self) -> Certificate | None:
+        """Return a client's certificate that comes with it, or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where an API server is, how it proves its identity, and who we are to it.
+
+    Attributes:
+        server: Its address, without a slash at the end.
+        about: For messages: "the context kind-dev", "the cluster c in us-central1-a".
+        credential: Who we are.
+        authority: The certificate of who signed the server's, as PEM; empty for what this machine trusts.
+        verify: Whether the server must prove its identity; False only where a kubeconfig says so.
+        server_name: The name that the server's certificate must have; "" for that of the address.
+        certificate: A client's certificate.
+        namespace: The context's own, "" for none.
+        proxy: Address of a proxy that the context names; "" for what the environment says.
+        again: Looks up anew where the server is; None where that cannot change.
+    """
+
+    server: str
+    about: str
+    credential: Credential
+    authority: bytes = b""
+    verify: bool = True
+    server_name: str = ""
+    certificate: Certificate | None = None
+    namespace: str = ""
+    proxy: str = field(default="", repr=False)  # it may hold a password
+    again: Callable[[], Access] | None = field(default=None, compare=False)
+
+
+# --------------------------------------------------------------------------------------------------------- connections
+
+_CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
-_UPGRADED = 101
 _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; half the files that a process may open
 
 
-def http_client(access: Access) -> httpx2.Client:
-    """Make a client whose connections trust what the access trusts.
+def _http_client(access: Access) -> httpx2.Client:
+    """Return a client whose connections trust what the access trusts.
 
     Raises:
         CredentialsError: A certificate cannot be used.
@@ -42,31 +97,20 @@ def http_client(access: Access) -> httpx2.Client:
         verify=_ssl_context(access),
         limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=16, keepalive_expiry=60.0),
         proxy=access.proxy or _environment_proxy(access.server),
-        socket_options=_socket_options(),
+        socket_options=_keepalive_options(),
     )
-    timeout = httpx2.Timeout(_READ_SECONDS, connect=CONNECT_SECONDS)
     return httpx2.Client(
         transport=transport,
-        timeout=timeout,
+        timeout=httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS),
         trust_env=False,
         follow_redirects=False,
-        event_hooks={"response": [_read_if_refused]},
+        event_hooks={"response": [_read_failed_upgrade]},
     )
 
 
-def is_untrusted(error: BaseException) -> bool:
-    """Return whether a connection failed because the server's certificate was refused: no repetition helps."""
-    import ssl  # loaded by whoever has tried to connect
-
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
-
-
-def _read_if_refused(response: httpx2.Response) -> None:
-    """Read why a WebSocket was refused, while it can be read: it is closed before anybody is told of it."""
-    if "upgrade" in response.request.headers and response.status_code != _UPGRADED:
+def _read_failed_upgrade(response: httpx2.Response) -> None:
+    """Read why a WebSocket was rejected while that is possible: it is closed before an error is raised."""
+    if "upgrade" in response.request.headers and response.status_code != 101:
         response.read()
 
 
@@ -105,7 +149,7 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
         return
     import tempfile
 
-    with tempfile.NamedTemporaryFile() as file:  # 0600, and gone in a moment
+    with tempfile.NamedTemporaryFile() as file:  # 0600, and removed at once
         file.write(pem)
         file.flush()
         context.load_cert_chain(file.name)
@@ -121,12 +165,13 @@ def _environment_proxy(server: str) -> str | None:
     parts = urllib.parse.urlsplit(server)
     proxies = urllib.request.getproxies()
     found, host = proxies.get(parts.scheme) or proxies.get("all"), parts.hostname or ""
-    past = found is None or urllib.request.proxy_bypass(host) or _is_in_networks(host, proxies.get("no", ""))
-    return None if past else found
+    if found is None or urllib.request.proxy_bypass(host) or _is_in_networks(host, proxies.get("no", "")):
+        return None
+    return found
 
 
 def _is_in_networks(host: str, networks: str) -> bool:
-    """Say whether an address lies in one of some networks, as in 10.0.0.0/8: kubectl knows them, and urllib not."""
+    """Return whether an address is in one of some networks, as in 10.0.0.0/8: kubectl knows them, urllib does not."""
     import ipaddress
 
     with contextlib.suppress(ValueError):
@@ -138,19 +183,31 @@ def _is_in_networks(host: str, networks: str) -> bool:
     return False
 
 
-def _socket_options() -> list[tuple[int, int, int]]:
-    """Notice within about a minute that the other end is gone: a laptop slept, or a balancer forgot us."""
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
-    return options
+def _keepalive_options() -> list[tuple[int, int, int]]:
+    """Notice within about a minute that the other end is gone: a laptop slept, or a load balancer dropped us."""
+    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+    known = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in wanted.items() if hasattr(socket, name)
+    ]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *known]
 
+
+def _is_untrusted(error: BaseException) -> bool:
+    """Return whether a connection failed because the server's certificate was rejected: no retry helps."""
+    import ssl  # loaded by whoever has tried to connect
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
 
 RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 DEFAULT_RETRY = Retry(attempts=8, first_seconds=0.25, most_seconds=10.0, total_seconds=60.0)
-_MESSAGE = 1 << 20  # bytes: of a connection that both ends write to
-_LONGEST_WAIT = 30.0  # seconds; a server that asks for more is told off as unavailable
+_MESSAGE_BYTES = 1 << 20  # of a connection that both ends write to
+_LONGEST_WAIT = 30.0  # seconds; a server that asks for more is reported as unavailable
 
 Query = Mapping[str, str | int | bool]
 
@@ -161,25 +218,25 @@ class Reply(NamedTuple):
     Attributes:
         status: The HTTP status.
         body: Whole.
-        repeated: An earlier try may have been carried out, too.
+        repeated: Whether an earlier attempt may have been carried out, too.
     """
 
     status: int
     body: bytes
-    repeated: bool
+    repeated: bool = False
 
 
+@dataclass
 class _Once:
     """What one request may do once.
 
     Attributes:
-        refused: The header that the server did not know; "" before it refused one.
-        moved: Whether we have asked where the server is now.
+        rejected: The header that the server rejected; "" before it did.
+        moved: Whether we have looked up where the server is now.
     """
 
-    def __init__(self) -> None:
-        self.refused = ""
-        self.moved = False
+    rejected: str = ""
+    moved: bool = False
 
 
 class Transport:
@@ -187,7 +244,6 @@ class Transport:
 
     def __init__(self, access: Access, retry: Retry = DEFAULT_RETRY) -> None:
         self.access = access
-        self.requests = 0  # sent so far (count)
         self._retry = retry
         self._lock = threading.Lock()
         self._http: httpx2.Client | None = None
@@ -202,96 +258,96 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Send a request and return the answer, whatever it is, except for what passes or concerns us and not it.
+        """Send a request and return the answer, whatever it is, unless a retry or other credentials may change it.
 
-        Requests are repeated though the first may have been carried out: names are derived, so that making a thing
-        twice makes it once.
+        Requests are repeated though the first may have been carried out: names are derived, so that creating an
+        object twice creates it once.
 
         Raises:
             BackendUnavailableError: No answer came, or only ones that say "later".
-            CredentialsError: We are not who we say, or have nothing to say it with.
-        """
-        begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
-        while True:
-            answer, words = self._try(once, method, path, query, body, headers)
-            if answer is not None and answer.status_code not in RETRYABLE_STATUSES:
-                return Reply(answer.status_code, answer.content, repeated=bool(failure))
-            failure, wanted = words, 0.0
-            if answer is not None:
-                failure = f"HTTP {answer.status_code}: {answer.text[:300]}"
-                wanted = _retry_after_seconds(answer.headers.get("retry-after", ""))
-            attempt += 1
-            if attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds:
-                raise self._unavailable(failure)
-            self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
-
-    def _try(
-        self,
-        once: _Once,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-    ) -> tuple[httpx2.Response | None, str]:
-        """Send a request, once more as somebody who is known, once more to where the server is now.
-
-        Returns:
-            The answer, or None and how the connection failed.
+            CredentialsError: There are no credentials.
         """
         import httpx2  # 90 ms; only for a cluster
 
+        build = partial(self._request, method, path, query, body, headers)
+        begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
+        while True:
+            wanted = 0.0
+            try:
+                answer = self._try(build, once)
+            except httpx2.TransportError as error:
+                failure = f"{type(error).__name__}: {error}"
+            else:
+                if answer.status_code not in RETRYABLE_STATUSES:
+                    return Reply(answer.status_code, answer.content, repeated=bool(failure))
+                failure = f"HTTP {answer.status_code}: {answer.text[:300]}"
+                after = answer.headers.get("retry-after", "")
+                wanted = float(after) if after.isdecimal() else 0.0  # a date, which no API server sends
+            attempt += 1
+            if attempt >= self._retry.attempts or time.monotonic() - begun > self._retry.total_seconds:
+                raise BackendUnavailableError(
+                    f"{self.access.about} does not respond",
+                    why=f"{self.access.server}: {failure}",
+                    next="check the network and the cluster, and try again",
+                )
+            self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
+
+    def _try(
+        self, build: Callable[[httpx2.Client, str], httpx2.Request], once: _Once, *, stream: bool = False
+    ) -> httpx2.Response:
+        """Send a request, once more with other credentials, once more to where the server is now.
+
+        Raises:
+            httpx2.TransportError: The connection failed.
+        """
+        import httpx2
+
         while True:
             http = self._connected()
-            header = self.access.credential.header(rejected=once.refused)
+            header = self.access.credential.header(rejected=once.rejected)
             try:
-                answer = http.send(self._request(http, method, path, query, body, headers, header))
+                answer = http.send(build(http, header), stream=stream)
             except httpx2.TransportError as error:
-                if not once.moved and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-                    once.moved = True
-                    if self.moved():
-                        continue
-                if is_untrusted(error):
-                    raise self._untrusted(error) from error
-                return None, f"{type(error).__name__}: {error}"
+                if self._has_moved(error, once):
+                    continue
+                if _is_untrusted(error):
+                    raise BackendUnavailableError(
+                        f"the certificate of {self.access.about} is not trusted",
+                        why=f"{self.access.server}: {error}",
+                        next="log in to the cluster again, or correct certificate-authority-data in the kubeconfig",
+                    ) from error
+                raise
             except RuntimeError:
                 if not http.is_closed:
                     raise
                 continue  # another thread closed it this moment, for another certificate or another address
-            if answer.status_code != 401 or once.refused:
-                return answer, ""
-            once.refused = header or "a certificate"
-            if self.access.credential.certificate() is not None:
-                self.close()  # it is shown when a connection is made
+            if answer.status_code != 401 or not self._reject(header, once):
+                return answer
+            answer.close()
 
     @contextmanager
-    def stream(self, path: str, *, query: Query, silence_seconds: float) -> Iterator[httpx2.Response]:
-        """Open an answer that goes on, once: whoever reads knows where to resume.
+    def stream(
+        self, path: str, *, query: Query, silence_seconds: float, may_have_moved: bool = True
+    ) -> Iterator[httpx2.Response]:
+        """Open an answer that keeps coming, once: the reader knows where to resume.
 
         Args:
             path: Of a watch or a log.
             query: What is asked for.
             silence_seconds: How long nothing may come.
+            may_have_moved: Whether to look up where the server is now if it cannot be reached.
 
         Raises:
             httpx2.TransportError: The connection could not be made, or broke.
         """
         import httpx2
 
-        http = self._connected()
-        header = self.access.credential.header()
-        request = self._request(http, "GET", path, query, None, None, header)
-        request.extensions["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=silence_seconds).as_dict()
-        try:
-            answer = http.send(request, stream=True)
-            if answer.status_code == 401:
-                answer.close()
-                request.headers["Authorization"] = self.access.credential.header(rejected=header)
-                answer = http.send(request, stream=True)
-        except RuntimeError as error:
-            if not http.is_closed:
-                raise
-            raise httpx2.CloseError("another thread closed the connections this moment") from error
+        def build(http: httpx2.Client, credential: str) -> httpx2.Request:
+            request = self._request("GET", path, query, None, None, http, credential)
+            request.extensions["timeout"] = httpx2.Timeout(_CONNECT_SECONDS, read=silence_seconds).as_dict()
+            return request
+
+        answer = self._try(build, _Once(moved=not may_have_moved), stream=True)
         try:
             yield answer
         finally:
@@ -301,11 +357,11 @@ class Transport:
     def websocket(
         self, path: str, *, query: Mapping[str, str | int | bool | list[str]], protocols: list[str]
     ) -> Iterator[WebSocketSession]:
-        """Open a connection that both ends write to, once more as somebody who is known or to where the server is now.
+        """Open a connection that both ends write to, once more with other credentials or to where the server is now.
 
         Raises:
             httpx2.HTTPError: It could not be made.
-            HTTPXWSException: The server did not agree to it.
+            HTTPXWSException: The server rejected it.
         """
         import httpx2
         from httpx2.websockets import WebSocketUpgradeError
@@ -313,30 +369,21 @@ class Transport:
         once = _Once()
         with ExitStack() as stack:
             while True:
-                header = self.access.credential.header(rejected=once.refused)
+                header = self.access.credential.header(rejected=once.rejected)
                 try:
-                    socket = stack.enter_context(self._websocket(path, query, protocols, header))
+                    session = stack.enter_context(self._websocket(path, query, protocols, header))
                     break
                 except WebSocketUpgradeError as error:
-                    if error.response.status_code != 401 or once.refused:
+                    if error.response.status_code != 401 or not self._reject(header, once):
                         raise
-                    once.refused = header or "a certificate"
-                    if self.access.credential.certificate() is not None:
-                        self.close()
-                except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                    if once.moved or not self.moved():
+                except httpx2.TransportError as error:
+                    if not self._has_moved(error, once):
                         raise
-                    once.moved = True
-            yield socket
+            yield session
 
     def _websocket(
-        self,
-        path: str,
-        query: Mapping[str, str | int | bool | list[str]],
-        protocols: list[str],
-        credential: str,
+        self, path: str, query: Mapping[str, str | int | bool | list[str]], protocols: list[str], credential: str
     ) -> AbstractContextManager[WebSocketSession]:
-        self.requests += 1
         name = self.access.server_name
         return self._connected().websocket(
             f"{self.access.server}{path}",
@@ -344,11 +391,38 @@ class Transport:
             headers={"Authorization": credential} if credential else {},
             extensions={"sni_hostname": name} if name else None,
             subprotocols=protocols,
-            max_message_size_bytes=_MESSAGE,
-            # Pings keep balancers from forgetting an idle connection. Their answers are not waited for: they come late
-            # while nobody reads, as when output is piped into a pager. Who is gone is noticed as with all connections.
+            max_message_size_bytes=_MESSAGE_BYTES,
+            # Pings keep load balancers from dropping an idle connection. Their answers are not waited for: they come
+            # late while nothing reads, as when output is piped into a pager. Keepalive notices a peer that is gone.
             keepalive_ping_timeout_seconds=None,
         )
+
+    def _reject(self, header: str, once: _Once) -> bool:
+        """Note that a credential was rejected; return whether to try again with another one."""
+        if once.rejected:
+            return False
+        once.rejected = header or "a certificate"
+        if self.access.credential.certificate() is not None:
+            self.close()  # it is shown when a connection is made
+        return True
+
+    def _has_moved(self, error: Exception, once: _Once) -> bool:
+        """Return whether the server could not be reached because it is elsewhere now, or has another certificate."""
+        import httpx2
+
+        if (
+            once.moved
+            or self.access.again is None
+            or not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        ):
+            return False
+        once.moved = True
+        found = self.access.again()
+        if (found.server, found.authority) == (self.access.server, self.access.authority):
+            return False
+        self.close()
+        self.access = found
+        return True
 
     def pause(self, attempt: int) -> None:
         """Wait before a stream is opened again; the first time hardly at all."""
@@ -363,61 +437,41 @@ class Transport:
 
     def _request(
         self,
-        http: httpx2.Client,
         method: str,
         path: str,
         query: Query | None,
         body: bytes | None,
         headers: Mapping[str, str] | None,
+        http: httpx2.Client,
         credential: str,
     ) -> httpx2.Request:
-        self.requests += 1
-        found = {"Accept": "application/json", **(headers or {})}
-        if body is not None:
-            found.setdefault("Content-Type", "application/json")
-        if credential:
-            found["Authorization"] = credential
         name = self.access.server_name
-        more = {"sni_hostname": name} if name else None
-        params = {key: _query_value(value) for key, value in (query or {}).items()}
         return http.build_request(
-            method, f"{self.access.server}{path}", params=params, content=body, headers=found, extensions=more
+            method,
+            f"{self.access.server}{path}",
+            params={key: _query_value(value) for key, value in (query or {}).items()},
+            content=body,
+            headers={
+                "Accept": "application/json",
+                **({"Content-Type": "application/json"} if body is not None else {}),
+                **(headers or {}),
+                **({"Authorization": credential} if credential else {}),
+            },
+            extensions={"sni_hostname": name} if name else None,
         )
 
     def _connected(self) -> httpx2.Client:
         with self._lock:
             if self._http is None or self._process != os.getpid():
-                self._http, self._process = http_client(self.access), os.getpid()
+                self._http, self._process = _http_client(self.access), os.getpid()
             return self._http
 
-    def moved(self) -> bool:
-        """Ask anew where the server is; True when it is somewhere else, or has another certificate."""
-        if self.access.again is None:
-            return False
-        found = self.access.again()
-        if (found.server, found.authority) == (self.access.server, self.access.authority):
-            return False
-        self.close()
-        self.access = found
-        return True
 
-    def _unavailable(self, failure: str) -> BackendUnavailableError:
-        return BackendUnavailableError(
-            f"{self.access.about} does not answer",
-            why=f"{self.access.server}: {failure}",
-            next="look at the network and at the cluster, and try again",
-        )
+def stream_errors() -> tuple[type[Exception], ...]:
+    """Return what a stream breaks with."""
+    import httpx2
 
-    def _untrusted(self, error: BaseException) -> BackendUnavailableError:
-        return BackendUnavailableError(
-            f"the certificate of {self.access.about} is not trusted",
-            why=f"{self.access.server}: {error}",
-            next="log in to the cluster again, or correct certificate-authority-data of its entry in the kubeconfig",
-        )
-
-
-def _retry_after_seconds(text: str) -> float:
-    return float(text) if text.isdecimal() else 0.0  # the other form is a date, which no API server sends
+    return (httpx2.TransportError, httpx2.StreamError, ConnectionError)
 
 
 def _query_value(value: str | float) -> str:

@@ -86,7 +86,7 @@ def backend_with(folder: Path, *jobs: dict[str, Any], kind: type[Jobs] = Jobs) -
         try:
             yield made
         finally:
-            let_go(server, made._feeds.there())
+            let_go(server, made._feeds.alive())
             made.client.close()
 
 
@@ -108,7 +108,7 @@ def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, l
 
             assert told  # whoever begins to watch looks once
             assert seen.status.value == "RUNNING"
-        open_ = len(backend._feeds.there())
+        open_ = len(backend._feeds.alive())
 
     assert open_ <= 2
 
@@ -118,9 +118,9 @@ def test_what_a_watch_made_anew_tells_first_is_news(tmp_path: Path) -> None:
 
     def waits() -> None:
         backend.watch("a", seconds=0)
-        (feed,) = backend._feeds.there()
+        (feed,) = backend._feeds.alive()
         for _ in range(5):
-            feed.tell("a")
+            feed.notify("a")
         backend.watch("a", seconds=0)
         feed.end()
         done.append(backend.watch("a", seconds=300))

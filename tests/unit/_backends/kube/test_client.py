@@ -17,8 +17,9 @@ from servers.scripted import Scripted, lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client, is_same
-from kinetic._backends.kube.credentials import Access, Anonymous, FixedCredential, PluginCredential
+from kinetic._backends.kube.connection import FixedCredential, TokenFunction
 from kinetic._backends.kube.informer import Watch
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 from kinetic.errors import (
     AccessDeniedError,
@@ -146,7 +147,7 @@ def test_pauses_grow_while_a_server_fails_and_then_it_is_said(connect, waited: l
 
     assert waited == [0.25, 0.5, 1.0]
     assert "leader changed" in caught.value.why
-    assert caught.value.what == "the context test does not answer"
+    assert caught.value.what == "the context test does not respond"
 
 
 def test_nobody_listening_is_said_with_the_address(connect) -> None:
@@ -161,7 +162,7 @@ def test_nobody_listening_is_said_with_the_address(connect) -> None:
 def test_a_token_that_ended_is_exchanged_once_and_the_request_repeated(connect) -> None:
     handed = iter(["old", "new"])
     with Scripted(refusal(401, "Unauthorized"), page(MADE)) as server:
-        connect(server, credential=PluginCredential(lambda refused: next(handed))).get(kube_client.JOB, "kinetic-a")
+        connect(server, credential=TokenFunction(lambda refused: next(handed))).get(kube_client.JOB, "kinetic-a")
 
     assert [each.headers["authorization"] for each in server.asked] == ["Bearer old", "Bearer new"]
 
@@ -170,9 +171,7 @@ def test_the_token_that_was_refused_is_named_when_a_new_one_is_asked_for(connect
     refused: list[str] = []
 
     with Scripted(refusal(401, "Unauthorized")) as server, pytest.raises(CredentialsError):
-        connect(server, credential=PluginCredential(lambda old: refused.append(old) or "same")).get(
-            kube_client.JOB, "a"
-        )
+        connect(server, credential=TokenFunction(lambda old: refused.append(old) or "same")).get(kube_client.JOB, "a")
 
     assert refused == ["", "same"]
 
@@ -273,7 +272,7 @@ def test_another_object_of_that_name_is_not_removed(connect) -> None:
 
 def test_whether_we_may_is_asked_for_our_namespace(connect) -> None:
     with Scripted(page({"status": {"allowed": False, "reason": "RBAC: no role"}})) as server:
-        answer = connect(server).may("get", kube_client.POD, part="log")
+        answer = connect(server).review_access("get", kube_client.POD, part="log")
 
     assert (answer.allowed, answer.why) == (False, "RBAC: no role")
     wanted = json.loads(server.asked[0].body)["spec"]["resourceAttributes"]
@@ -316,7 +315,7 @@ def test_a_watch_whose_connections_another_thread_closed_goes_on(connect) -> Non
 
         told.append(next(events).object["metadata"]["resourceVersion"])
 
-    assert told == ["here", "current", "8"]
+    assert told == ["changed", "listed", "8"]
 
 
 def test_a_cluster_that_moved_is_asked_for_once_and_found(connect) -> None:
@@ -326,7 +325,7 @@ def test_a_cluster_that_moved_is_asked_for_once_and_found(connect) -> None:
 
         def again() -> Access:
             asked.append("again")
-            return Access(server=server.url, about="the new place", credential=Anonymous())
+            return Access(server=server.url, about="the new place", credential=FixedCredential())
 
         client = connect(f"http://127.0.0.1:{held.getsockname()[1]}", again=again)
         found = client.get(kube_client.JOB, "kinetic-a")
@@ -343,7 +342,7 @@ def test_a_cluster_that_is_where_it_was_is_not_asked_for_twice(connect) -> None:
 
         def again() -> Access:
             asked.append("again")
-            return Access(server=url, about="the same place", credential=Anonymous())
+            return Access(server=url, about="the same place", credential=FixedCredential())
 
         with pytest.raises(BackendUnavailableError):
             connect(url, again=again).get(kube_client.JOB, "kinetic-a")

@@ -113,7 +113,7 @@ def test_outside_of_a_pod_that_name_says_what_is_missing() -> None:
     with pytest.raises(BackendUnavailableError) as caught:
         connect(NOWHERE._replace(context="in-cluster"), {})
 
-    assert "this is none" in caught.value.what
+    assert "only inside a pod" in caught.value.what
     assert "KUBERNETES_SERVICE_HOST" in caught.value.why
 
 

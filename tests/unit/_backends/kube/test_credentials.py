@@ -20,9 +20,10 @@ from cluster.certificates import Authority
 from servers.scripted import Scripted, page, refusal
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import credentials
+from kinetic._backends.kube import connection
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, context_access, gke_access, in_cluster_access
+from kinetic._backends.kube.connection import context_access, gke_access, in_cluster_access
+from kinetic._backends.kube.transport import Access
 from kinetic._google.clusters import Cluster
 from kinetic._stores.parallel import Retry
 from kinetic.errors import BackendUnavailableError, CredentialsError, SettingsError
@@ -134,7 +135,7 @@ def test_the_old_way_to_log_in_is_named(tmp_path: Path) -> None:
 def test_a_context_that_acts_as_somebody_else_is_not_taken_for_us(tmp_path: Path) -> None:
     path = config(tmp_path / "config", user={"token": "t", "as": "viewer"})
 
-    with pytest.raises(CredentialsError, match="acts as viewer"):
+    with pytest.raises(CredentialsError, match="impersonates viewer"):
         read(path)
 
 
@@ -205,7 +206,7 @@ def test_a_plug_in_is_told_about_the_cluster_if_it_asks(tmp_path: Path, plugin) 
     [
         ({"command": "/nowhere/plugin"}, "No such file"),
         ({"command": sys.executable, "args": ["-c", "import sys; sys.exit('please log in')"]}, "please log in"),
-        ({"command": sys.executable, "args": ["-c", "print('hello')"]}, "no ExecCredential"),
+        ({"command": sys.executable, "args": ["-c", "print('hello')"]}, "not an ExecCredential"),
         (
             {"command": sys.executable, "args": ["-c", "import json; print(json.dumps({'status': {}}))"]},
             "neither a token",
@@ -231,7 +232,7 @@ def test_what_a_kubeconfig_hands_to_a_plug_in_is_shown_nowhere(tmp_path: Path, m
     args = ["--password", "hunter2222", "--token=s3cr3t-t0ken"]
     command = {"command": str(program), "args": args, "env": [{"name": "MINE", "value": "of-the-environment"}]}
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", **command}}
-    monkeypatch.setattr(credentials, "PLUGIN_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "PLUGIN_TIMEOUT_SECONDS", 0.5)
 
     with pytest.raises(CredentialsError) as raised:
         header(read(config(tmp_path / "config", user=user)))

@@ -10,7 +10,8 @@ from servers.scripted import page, refusal
 
 from kinetic._backends.kube import diagnosis
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, FixedCredential
+from kinetic._backends.kube.connection import FixedCredential
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 
 JOB = {

@@ -15,8 +15,9 @@ from servers.scripted import Scripted, page
 
 from kinetic._backends.kube import pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.pod_logs import PodLog
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 from kinetic._wire import pod_log_format
 from kinetic._wire.pod_log_format import Claim, Writer
@@ -43,7 +44,7 @@ def client(served: ContainerLog) -> Iterator[Client]:
 
 
 def connected(url: str) -> Client:
-    access = Access(server=url, about="the test", credential=Anonymous())
+    access = Access(server=url, about="the test", credential=FixedCredential())
     return Client(access, "research", Retry(4, sleep=lambda _: time.sleep(0.001)))
 
 
@@ -113,7 +114,7 @@ def test_a_log_that_ends_sends_its_reader_to_the_store(served: ContainerLog, cli
     served.end()
 
     assert reads(log, b"one\ntwo\n")
-    with pytest.raises(OSError, match="no further"):
+    with pytest.raises(OSError, match="no more of this log"):
         until(lambda: log.read(8, 10))
     assert pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=print) is None
 
@@ -165,7 +166,7 @@ def test_a_log_that_was_rotated_meanwhile_is_not_gone_on_with(served: ContainerL
 
     served.replace(b"two\n" * 1000)
 
-    with pytest.raises(OSError, match="no further"):
+    with pytest.raises(OSError, match="no more of this log"):
         until(lambda: log.read(400, 10))
     assert log.read(0, 10_000) == b"one\n" * 100
     assert pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=print) is None
@@ -179,7 +180,7 @@ def test_a_log_that_will_be_rotated_is_left_to_the_store(
 
     log = opened(client, served.pod)
 
-    with pytest.raises(OSError, match="no further"):
+    with pytest.raises(OSError, match="no more of this log"):
         until(lambda: log.read(log.size(), 1) or None)
     assert (b"one\n" * 1000).startswith(log.read(0, 10_000))
     assert pod_logs.follow_live(client, [served.pod], host=0, attempt=0, on_verdict=print) is None
@@ -190,7 +191,7 @@ def test_bytes_that_the_pod_left_out_end_it(served: ContainerLog, client: Client
 
     log = opened(client, served.pod)
 
-    with pytest.raises(OSError, match="no further"):
+    with pytest.raises(OSError, match="no more of this log"):
         until(lambda: log.read(4, 1) or None)
 
 
@@ -283,7 +284,7 @@ def test_two_readers_share_nothing(served: ContainerLog, client: Client) -> None
     served.write(b"two\n")
 
     assert reads(second, b"one\ntwo\n")
-    with pytest.raises(OSError, match="no further"):
+    with pytest.raises(OSError, match="no more of this log"):
         first.read(4, 1)
 
 
@@ -353,7 +354,7 @@ def test_a_connection_without_a_socket_cannot_be_cut_and_does_no_harm() -> None:
     class Answer:
         extensions: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
-    assert pod_logs._socket_shutdown(Answer()) is None  # type: ignore[arg-type]
+    assert pod_logs._socket_of(Answer()) is None  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------------- what is left over

@@ -12,8 +12,9 @@ from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Informer, Informers
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 
 
@@ -33,7 +34,7 @@ def listing(*jobs: dict):
 @contextlib.contextmanager
 def fed(*answers: object) -> Iterator[Informer]:
     with Scripted(*answers) as server:
-        access = Access(server=server.url, about="the test", credential=Anonymous())
+        access = Access(server=server.url, about="the test", credential=FixedCredential())
         with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
             feed = Informer(client, (kube_client.JOB,), "app=kinetic")
             try:
@@ -84,7 +85,7 @@ def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
 
 def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
     with fed(listing()) as feed:
-        feed.put(job("new", "5"))
+        feed.add(job("new", "5"))
 
         assert feed.find("new") is not None
 
@@ -93,7 +94,7 @@ def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
     forgotten = lines({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
 
     with fed(listing(), forgotten, listing(), open_lines()) as feed:
-        feed.put(job("made", "5"))  # and somebody removed it while the watch was away
+        feed.add(job("made", "5"))  # and somebody removed it while the watch was away
         feed.start()
 
         assert feed.wait_until_current(10)
@@ -107,17 +108,17 @@ def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> 
         feed.start()
         feed.wait_until_current(10)
 
-        feed.put(job("a", "1"))
+        feed.add(job("a", "1"))
 
         assert feed.find("a")["status"] == {"ready": 1}
 
 
 def test_news_that_are_not_of_the_object_wake_as_well() -> None:
     with fed() as feed:
-        feed.put(job("a", "1"))
+        feed.add(job("a", "1"))
         seen = feed.changes_of("a")
 
-        threading.Timer(0.05, feed.tell, ("a",)).start()
+        threading.Timer(0.05, feed.notify, ("a",)).start()
         feed.wait("a", seen, 10)
 
         assert feed.changes_of("a") == seen + 1
@@ -129,12 +130,12 @@ def test_a_feed_that_may_not_watch_ends_and_says_why() -> None:
 
         assert not feed.wait_until_current(10)
         assert not feed.is_alive
-        assert "let us list" in str(feed.trouble)
+        assert ": list jobs" in str(feed.error)
 
 
 def test_a_feed_that_has_ended_is_made_anew() -> None:
     with Scripted(listing(), listing()) as server:
-        access = Access(server=server.url, about="the test", credential=Anonymous())
+        access = Access(server=server.url, about="the test", credential=FixedCredential())
         with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
             feeds = Informers(lambda selector: Informer(client, (kube_client.JOB,), selector))
             first = feeds.get("app=kinetic")
@@ -144,7 +145,7 @@ def test_a_feed_that_has_ended_is_made_anew() -> None:
             second = feeds.get("app=kinetic")
 
             assert second is not first
-            assert feeds.there() == [second]
+            assert feeds.alive() == [second]
             let_go(server, [second])
 
 

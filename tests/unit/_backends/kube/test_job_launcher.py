@@ -13,9 +13,10 @@ from servers.scripted import Scripted, page, refusal
 
 from kinetic._backends.kube import client
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
 from kinetic._backends.kube.job_manifests import RUNNER_FILE
+from kinetic._backends.kube.transport import Access
 from kinetic._project import runner_bundle
 from kinetic._stores.parallel import Retry
 from kinetic._wire.task import ENVIRONMENT_FILE
@@ -29,7 +30,7 @@ THERE = page({"metadata": {"name": "kinetic-runner"}, "binaryData": {RUNNER_FILE
 @contextlib.contextmanager
 def cluster(*answers: object) -> Iterator[tuple[Client, Scripted]]:
     with Scripted(*answers) as server:
-        access = Access(server=server.url, about="the test", credential=Anonymous())
+        access = Access(server=server.url, about="the test", credential=FixedCredential())
         with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
             yield client, server
 

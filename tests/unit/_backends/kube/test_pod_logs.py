@@ -10,13 +10,14 @@ from servers.scripted import Scripted, refusal
 
 from kinetic._backends.kube import pod_logs
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.connection import FixedCredential
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError
 
 
 def connected(server: Scripted) -> contextlib.closing:
-    access = Access(server=server.url, about="the test", credential=Anonymous())
+    access = Access(server=server.url, about="the test", credential=FixedCredential())
     return contextlib.closing(Client(access, "research", Retry(4, sleep=lambda _: None)))
 
 

@@ -11,8 +11,9 @@ from servers.scripted import Scripted, lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube.client import Client
-from kinetic._backends.kube.credentials import Access, Anonymous
+from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.informer import Watch
+from kinetic._backends.kube.transport import Access
 from kinetic._stores.parallel import Retry
 from kinetic.errors import AccessDeniedError, BackendUnavailableError
 
@@ -26,7 +27,7 @@ def listing(version: str, *jobs: dict) -> Answer:
 
 
 def connected(server: Scripted) -> contextlib.closing:
-    access = Access(server=server.url, about="the test", credential=Anonymous())
+    access = Access(server=server.url, about="the test", credential=FixedCredential())
     return contextlib.closing(Client(access, "research", Retry(4, sleep=lambda _: None)))
 
 
@@ -44,7 +45,7 @@ def test_what_is_there_comes_first_and_then_what_happens() -> None:
     stream = lines({"type": "MODIFIED", "object": job("a", "11")}, {"type": "DELETED", "object": job("a", "12")})
 
     with Scripted(listing("10", job("a", "9")), stream) as server:
-        assert told(server, 4) == [("here", "9"), ("current", ""), ("here", "11"), ("gone", "12")]
+        assert told(server, 4) == [("changed", "9"), ("listed", ""), ("changed", "11"), ("deleted", "12")]
 
     assert server.asked[1].query["resourceVersion"] == "10"
     assert server.asked[1].query["allowWatchBookmarks"] == "true"
@@ -56,7 +57,7 @@ def test_a_watch_that_ended_goes_on_from_the_last_event() -> None:
     second = lines({"type": "MODIFIED", "object": job("a", "15")})
 
     with Scripted(listing("10"), first, second) as server:
-        assert told(server, 3) == [("current", ""), ("here", "11"), ("here", "15")]
+        assert told(server, 3) == [("listed", ""), ("changed", "11"), ("changed", "15")]
 
     assert [each.query.get("resourceVersion") for each in server.asked] == [None, "10", "11"]
 
@@ -65,7 +66,7 @@ def test_bookmarks_move_a_quiet_watch_on() -> None:
     quiet = lines({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "99"}}})
 
     with Scripted(listing("10"), quiet, lines({"type": "ADDED", "object": job("a", "100")})) as server:
-        assert told(server, 2) == [("current", ""), ("here", "100")]
+        assert told(server, 2) == [("listed", ""), ("changed", "100")]
 
     assert server.asked[2].query["resourceVersion"] == "99"
 
@@ -85,15 +86,15 @@ def test_a_version_that_was_forgotten_means_the_difference_is_told(expired: Answ
     with Scripted(before, expired, after, lines({"type": "ADDED", "object": job("late", "21")})) as server:
         events = told(server, 9)
 
-    assert events[:4] == [("here", "1"), ("here", "2"), ("here", "3"), ("current", "")]
-    assert events[4:] == [("here", "12"), ("here", "13"), ("gone", "3"), ("current", ""), ("here", "21")]
+    assert events[:4] == [("changed", "1"), ("changed", "2"), ("changed", "3"), ("listed", "")]
+    assert events[4:] == [("changed", "12"), ("changed", "13"), ("deleted", "3"), ("listed", ""), ("changed", "21")]
 
 
 def test_a_line_that_was_cut_is_told_whole_the_next_time() -> None:
     cut = Answer(200, b'{"type":"ADDED","object":{"metadata":{"uid":"a","res')
 
     with Scripted(listing("10"), cut, lines({"type": "ADDED", "object": job("a", "11")})) as server:
-        assert told(server, 2) == [("current", ""), ("here", "11")]
+        assert told(server, 2) == [("listed", ""), ("changed", "11")]
 
     assert server.asked[2].query["resourceVersion"] == "10"
 
@@ -102,13 +103,13 @@ def test_a_server_that_restarts_is_waited_for() -> None:
     answers = [listing("10"), refusal(503), refusal(503), lines({"type": "ADDED", "object": job("a", "11")})]
 
     with Scripted(*answers) as server:
-        assert told(server, 2) == [("current", ""), ("here", "11")]
+        assert told(server, 2) == [("listed", ""), ("changed", "11")]
 
 
 def test_a_server_that_does_not_come_back_is_said_after_many_tries() -> None:
     with (
         Scripted(listing("10"), refusal(503)) as server,
-        pytest.raises(BackendUnavailableError, match="cannot be watched"),
+        pytest.raises(BackendUnavailableError, match="cannot watch"),
     ):
         told(server, 2)
 
@@ -126,7 +127,7 @@ def test_a_watch_stops_when_told_to() -> None:
     seen: list[str] = []
 
     with Scripted(listing("10", job("a", "1"))) as server, connected(server) as client:
-        seen.extend(event.kind for event in Watch(client, kube_client.JOB).events(stopped=lambda: "current" in seen))
+        seen.extend(event.kind for event in Watch(client, kube_client.JOB).events(stopped=lambda: "listed" in seen))
 
-    assert seen == ["here", "current"]
+    assert seen == ["changed", "listed"]
     assert len(server.asked) == 1
