@@ -136,7 +136,7 @@ class Ground:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end_keepers()
+        self.end_supervisors()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -146,7 +146,7 @@ class Ground:
 
     def forget(self) -> None:
         """Begin again with an empty home, as on the first day."""
-        self.end_keepers()
+        self.end_supervisors()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def seconds_of(self, *words: str) -> float:
@@ -172,22 +172,22 @@ class Ground:
         """Start a script that answers what it is asked; see ``Session``."""
         return Session(self, self.script(name, _PREAMBLE + text))
 
-    def keepers(self) -> dict[int, str]:
-        """Return the process ids and states of the keepers that the queue knows."""
+    def supervisors(self) -> dict[int, str]:
+        """Return the process ids and states of the supervisors that the queue knows."""
         found = {}
         for path in self.home.glob("run/*/queue.db"):
             with contextlib.closing(sqlite3.connect(path, timeout=30)) as db, contextlib.suppress(sqlite3.Error):
-                found.update(db.execute("SELECT pid, state FROM keepers").fetchall())
+                found.update(db.execute("SELECT pid, state FROM supervisors").fetchall())
         return found
 
     def quiet(self) -> None:
-        """Wait until every keeper is idle, so that what one run leaves to do does not slow the next."""
+        """Wait until every supervisor is idle, so that what one run leaves to do does not slow the next."""
         limit = time.monotonic() + _PATIENCE_SECONDS
-        while any(state != "idle" for state in self.keepers().values()) and time.monotonic() < limit:
+        while any(state != "idle" for state in self.supervisors().values()) and time.monotonic() < limit:
             time.sleep(0.005)
 
-    def end_keepers(self) -> None:
-        """End the keepers that were started from this home, and wait until they are gone."""
+    def end_supervisors(self) -> None:
+        """End the supervisors that were started from this home, and wait until they are gone."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             limit = time.monotonic() + _PATIENCE_SECONDS
             asked: set[int] = set()
@@ -303,7 +303,7 @@ def _of_this_machine() -> str:
 
 
 def _processes_of(home: Path) -> set[int]:
-    """Return the processes whose command line names a runtime folder in this home: its keepers, and their forks."""
+    """Return the processes whose command line names a runtime folder in this home: its supervisors, and their forks."""
     sign = f"{home}/run/"
     return {pid for pid, line in _command_lines() if sign in line}
 

@@ -59,7 +59,7 @@ def peak():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 def end_all(count):
-    # Ends the jobs of a batch of this size as their keepers would, without running them.
+    # Ends the jobs of a batch of this size as their supervisors would, without running them.
     from kinetic._stores import parallel as transfer
     from kinetic._jobs import locate as places
     from kinetic._wire import keys, documents as seal

@@ -51,13 +51,15 @@ def main() -> None:
             call=lambda: _cold(ground),
             cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
         )
-        bench.ratio("cold: fresh process, no keeper; vs import cloudpickle", cold["call"], cold["cloudpickle"], 4, "ms")
+        bench.ratio(
+            "cold: fresh process, no supervisor; vs import cloudpickle", cold["call"], cold["cloudpickle"], 4, "ms"
+        )
         fresh = alternate(
             bench.runs,
             call=lambda: _in_a_fresh_process(ground),
             cloudpickle=lambda: ground.milliseconds_of_python("-c", "import cloudpickle"),
         )
-        bench.ratio("fresh process, a keeper waits; no target", fresh["call"], fresh["cloudpickle"], None, "ms")
+        bench.ratio("fresh process, a supervisor waits; no target", fresh["call"], fresh["cloudpickle"], None, "ms")
         bench.ratio("the very first on a machine; no target", first, cold["cloudpickle"], None, "ms")
         with ground.session("calls.py", CALLS) as session:
             warm = alternate(
@@ -66,7 +68,7 @@ def main() -> None:
                 bare=lambda: _rested(ground, "-c", "pass"),
             )
             seen = [session.ask("notice") for _ in range(bench.runs)]
-        bench.ratio("warm: a keeper waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
+        bench.ratio("warm: a supervisor waits; vs python -c pass", warm["call"], warm["bare"], 3, "ms")
         bench.limit("end noticed after result.pkl was written", [after for after, _ in seen], 10, "ms")
         bench.limit("end noticed after outcome.ended (before it is sealed)", [after for _, after in seen], 10, "ms")
     bench.end()
@@ -74,7 +76,7 @@ def main() -> None:
 
 def _cold(ground: Ground) -> float:
     ground.quiet()
-    ground.end_keepers()
+    ground.end_supervisors()
     return _in_a_fresh_process(ground)
 
 

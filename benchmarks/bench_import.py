@@ -34,7 +34,7 @@ def main() -> None:
         with ground.session("three.py", THREE_JOBS) as session:
             session.ask("three")  # something to list
         ground.quiet()
-        ground.end_keepers()
+        ground.end_supervisors()
         decorated = str(ground.script("decorated.py", DECORATED))
         python, command = ground.milliseconds_of_python, _command()
         measured = alternate(

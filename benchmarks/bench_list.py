@@ -35,7 +35,7 @@ def main() -> None:
         for ground, number in ((few, 1), (many, count)):
             with ground.session("kept.py", KEPT) as session:
                 session.ask("keep", number)
-            ground.end_keepers()
+            ground.end_supervisors()
             ground.milliseconds_of_python("-m", "kinetic", "jobs", "list")  # which makes the index
 
         for name, words in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""What memory it takes: a client that waits, a keeper, and a large array on its way home."""
+"""What memory it takes: a client that waits, a supervisor, and a large array on its way home."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def _small(bench: Bench, ground: Ground) -> None:
             _until_busy(ground)
             time.sleep(0.5)
             clients.append(memory_of(session.process.pid))
-            busy += [memory_of(pid) for pid, state in ground.keepers().items() if state == "busy"]
+            busy += [memory_of(pid) for pid, state in ground.supervisors().items() if state == "busy"]
             go.touch()
             session.answer()
         ground.quiet()
-        idle += [memory_of(pid) for pid in ground.keepers()]
+        idle += [memory_of(pid) for pid in ground.supervisors()]
         with ground.session("bare.py", BARE) as session:
             session.ask("ready")
             bare.append(memory_of(session.process.pid))
     bench.limit("a client that waits; vs an interpreter with json", clients, 80, "MB", bare)
-    bench.limit("a keeper at work", busy, 25, "MB", bare)
-    bench.limit("a keeper that idles", idle, 25, "MB", bare)
+    bench.limit("a supervisor at work", busy, 25, "MB", bare)
+    bench.limit("a supervisor that idles", idle, 25, "MB", bare)
 
 
 def _array(bench: Bench, ground: Ground, size: int) -> None:
@@ -100,7 +100,7 @@ def _array(bench: Bench, ground: Ground, size: int) -> None:
 
 
 def _until_busy(ground: Ground) -> None:
-    while "busy" not in ground.keepers().values():
+    while "busy" not in ground.supervisors().values():
         time.sleep(0.01)
 
 

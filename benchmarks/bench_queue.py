@@ -37,7 +37,7 @@ def main() -> None:
             jobs=lambda: _jobs(ground, count, submitting),
             pool=lambda: _pool(ground, count),
         )
-        name = f"{count} jobs, no keeper before; vs a pool, import cloudpickle"
+        name = f"{count} jobs, no supervisor before; vs a pool, import cloudpickle"
         bench.ratio(name, measured["jobs"], measured["pool"], 1.0, "s")
         bench.ratio("… of which until all are submitted; no target", submitting[1:], measured["pool"], None, "s")
     bench.end()
@@ -45,7 +45,7 @@ def main() -> None:
 
 def _jobs(ground: Ground, count: int, submitting: list[float]) -> float:
     ground.quiet()
-    ground.end_keepers()
+    ground.end_supervisors()
     with ground.session("hundred.py", HUNDRED) as session:
         submitted, whole = session.ask("all_at_once", count)
     ground.quiet()

@@ -30,7 +30,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/test_killed_at_any_step.py::test_ctrl_c_in_a_blocking_call_says_how_to_follow_and_to_cancel_and_the_job_goes_on",
     ),
     "A kill at any step loses nothing that was computed": (
-        f"{FLOWS}/test_killed_at_any_step.py::test_a_keeper_that_is_killed_takes_its_worker_and_all_grandchildren_along",
+        f"{FLOWS}/test_killed_at_any_step.py::test_a_supervisor_that_is_killed_takes_its_worker_and_all_grandchildren_along",
         f"{FLOWS}/test_killed_at_any_step.py::test_a_reboot_ends_what_ran_and_starts_what_waited",
     ),
     "Nothing that was changed in a store is opened": (

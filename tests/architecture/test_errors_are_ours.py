@@ -146,7 +146,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("KINETIC_HOME", str(found))
     yield found
-    runpy.run_path(str(FLOWS))["end_keepers"](found)  # one may have begun to get ready before the store was looked at
+    runpy.run_path(str(FLOWS))["end_supervisors"](
+        found
+    )  # one may have begun to get ready before the store was looked at
 
 
 def a_file_in_its_place(path: Path) -> None:

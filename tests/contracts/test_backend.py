@@ -11,7 +11,7 @@ import os
 import pytest
 from cluster.fixtures import add_node, agent, namespace, plane, why_not
 from contracts.backends import Place
-from flows.conftest import end_keepers
+from flows.conftest import end_supervisors
 from flows.kube.conftest import _points_here, _why_not, bucket, machine, shared
 
 from kinetic import JobStatus, testing
@@ -40,7 +40,7 @@ def place(request, tmp_path, monkeypatch):
     elif request.param == "local":
         monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "2")
         yield Place(tmp_path, monkeypatch)
-        end_keepers(tmp_path / "home")
+        end_supervisors(tmp_path / "home")
     else:
         if reason := _why_not():
             pytest.skip(reason)

@@ -19,12 +19,12 @@ import pytest
 from servers import terminal
 
 SOURCE = Path(__file__).parents[2] / "src"
-MARK = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
+MARK = "KINETIC_SUPERVISOR"  # in the environment of a supervisor and of everything below it
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the test a kinetic home of its own, with nothing of ours left in the environment, and end its keepers."""
+    """Give the test its own kinetic home, with nothing of ours left in the environment, and end its supervisors."""
     for name in [*os.environ]:
         if name.startswith("KINETIC_") or name == "GOOGLE_CLOUD_PROJECT":
             monkeypatch.delenv(name)
@@ -32,11 +32,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("KINETIC_HOME", str(found))
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "2")  # the same on every machine, and gentle on small ones
     yield found
-    end_keepers(found)
+    end_supervisors(found)
 
 
-def end_keepers(home: Path) -> None:
-    """Kill every keeper of a home and everything below it, found by the mark in its environment, never by a number."""
+def end_supervisors(home: Path) -> None:
+    """Kill every supervisor of a home and everything below it, found by the mark in its environment."""
     limit = time.monotonic() + 10
     while time.monotonic() < limit:
         found = processes_of(home)
@@ -50,8 +50,8 @@ def end_keepers(home: Path) -> None:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Return the living processes of a home's keepers: the keepers, their workers, and whatever those started."""
-    wanted = {f"{MARK}={name}".encode() for name in keepers_of(home)}
+    """Return the living processes of a home: its supervisors, their workers, and whatever those started."""
+    wanted = {f"{MARK}={name}".encode() for name in supervisors_of(home)}
     if not wanted:
         return []
     if not Path("/proc/self/environ").exists():
@@ -65,13 +65,13 @@ def processes_of(home: Path) -> list[int]:
     return found
 
 
-def keepers_of(home: Path) -> set[str]:
-    """Return the names of all keepers that a home knows: from its queue, and from the locks that they hold."""
-    names = {lock.stem for lock in home.glob("run/*/keepers/*.lock")}
+def supervisors_of(home: Path) -> set[str]:
+    """Return the names of all supervisors that a home knows: from its queue, and from the locks that they hold."""
+    names = {lock.stem for lock in home.glob("run/*/supervisors/*.lock")}
     for queue in home.glob("run/*/queue.db"):
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(queue, timeout=5)) as db:
-            names |= {row[0] for row in db.execute("SELECT keeper FROM keepers")}
-            names |= {row[0] for row in db.execute("SELECT keeper FROM jobs WHERE keeper IS NOT NULL")}
+            names |= {row[0] for row in db.execute("SELECT supervisor FROM supervisors")}
+            names |= {row[0] for row in db.execute("SELECT supervisor FROM jobs WHERE supervisor IS NOT NULL")}
     return names
 
 
@@ -158,7 +158,7 @@ def project(home: Path, tmp_path: Path) -> Project:
 
 @pytest.fixture
 def living_processes() -> Callable[[Path], list[int]]:
-    """Return the function that finds the living processes of a home's keepers."""
+    """Return the function that finds the living processes of a home's supervisors."""
     return processes_of
 
 

@@ -213,7 +213,7 @@ def test_a_result_is_collected_after_everything_of_the_machine_is_gone(
     job = pair.submit("talk.run_async('', 3)")
     pair.wait_for(job, wait_until)
     _wait_for_the_end(pair, job)
-    _end_keepers(request, pair.home)
+    _end_supervisors(request, pair.home)
     shutil.rmtree(pair.home / "run")
 
     status, log, value = pair.run(
@@ -231,7 +231,7 @@ def test_a_job_whose_machine_state_is_gone_while_it_ran_has_failed_and_says_so_a
 ) -> None:
     job = pair.submit(f"talk.run_async({str(pair.until)!r}, 3)")
     pair.run(f"handle = kinetic.attach('{job}')\nwhile not handle.running(): time.sleep(0.01)\nprint(1)")
-    _end_keepers(request, pair.home)
+    _end_supervisors(request, pair.home)
     shutil.rmtree(pair.home / "run")
 
     begun = time.monotonic()
@@ -265,7 +265,7 @@ def test_a_second_home_with_the_same_store_needs_the_key_and_then_collects(
     assert "kinetic key import" in refused[1]
     assert trusted[:2] == [None, {"lines": 3}]
     assert collected[:2] == [None, {"lines": 3}]
-    _end_keepers(request, other)
+    _end_supervisors(request, other)
 
 
 def test_a_job_that_runs_on_another_host_is_never_called_failed(
@@ -413,12 +413,12 @@ def _flip(path: Path, place: int) -> None:
 
 
 def _wait_for_the_end(pair: Pair, job: str) -> None:
-    """Wait until the keeper is done with a job: its log is in the store."""
+    """Wait until the supervisor is done with a job: its log is in the store."""
     limit = time.monotonic() + 10
     while not [path for path in (pair.store / job / "logs").rglob("*") if path.is_file()]:
         assert time.monotonic() < limit, "the log did not come into the store"
         time.sleep(0.01)
 
 
-def _end_keepers(request: pytest.FixtureRequest, home: Path) -> None:
-    request.config.pluginmanager.get_plugin(os.fspath(Path(__file__).with_name("conftest.py"))).end_keepers(home)
+def _end_supervisors(request: pytest.FixtureRequest, home: Path) -> None:
+    request.config.pluginmanager.get_plugin(os.fspath(Path(__file__).with_name("conftest.py"))).end_supervisors(home)

@@ -83,7 +83,7 @@ def points(seed: int) -> Iterator[object]:
     for name in failpoints.BATCH:
         yield pytest.param(name, 0.0, id=f"seed {seed}, {name}")
     names = [
-        name for name in failpoints.BATCH if not name.startswith("keeper")
+        name for name in failpoints.BATCH if not name.startswith("supervisor")
     ]  # a little later, it has lost another job
     for number in range(NIGHTLY):
         name, later = names[number % len(names)], draw.uniform(0.0005, 0.15)
@@ -122,7 +122,7 @@ def test_a_driver_killed_at_any_step_loses_nothing_and_doubles_nothing(
 
 
 def _kill(site: Any, name: str, later: float) -> int:
-    """Let the driver, or a keeper, be killed at a step, and return how the client ended."""
+    """Let the driver, or a supervisor, be killed at a step, and return how the client ended."""
     mark = site.home.parent / "killed"
     stops, collects = name == "driver:stopped-the-rest", name == "client:children-marked"
     options = "fail_fast=True" if stops else "retries=1"
@@ -132,7 +132,7 @@ def _kill(site: Any, name: str, later: float) -> int:
     _, err = client.communicate(timeout=60)
     assert client.returncode in {0, -9}, err
     assert mark.exists(), f"nobody came by {name}"
-    assert client.returncode == -9 or later or name.startswith("keeper")
+    assert client.returncode == -9 or later or name.startswith("supervisor")
     return int(client.returncode)
 
 

@@ -68,7 +68,7 @@ def configuration(printed: str) -> dict:
 
 
 def running(home: Path) -> list[str]:
-    """Return the command lines of debugpy's own processes that belong to this home's keepers."""
+    """Return the command lines of debugpy's own processes that belong to this home's supervisors."""
     mark = str(home).encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -98,7 +98,7 @@ RAW = """
     if __name__ == "__main__":
         train.run_async().result()
         for name in ("open", "mkdir", "replace", "stat", "unlink"):
-            for part in ("/jobs/", "/keepers/"):
+            for part in ("/jobs/", "/supervisors/"):
                 for number in range(3):
                     undo = fail_at(name, part, number)
                     try:

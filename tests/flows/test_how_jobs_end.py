@@ -317,18 +317,18 @@ def test_what_a_job_leaves_running_does_not_hold_it_up_and_is_ended(
 
     assert took < SOON
 
-    def only_keepers_live() -> bool:
-        return all(_is_keeper(pid) for pid in living_processes(home))
+    def only_supervisors_live() -> bool:
+        return all(_is_supervisor(pid) for pid in living_processes(home))
 
-    wait_until(only_keepers_live, "the end of everything but the keepers", seconds=8)
+    wait_until(only_supervisors_live, "the end of everything but the supervisors", seconds=8)
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 
 
-def _is_keeper(pid: int) -> bool:
-    """Say whether a process is the keeper itself: it leads a session, and its command names keeper.py."""
+def _is_supervisor(pid: int) -> bool:
+    """Say whether a process is the supervisor itself: it leads a session, and its command names supervisor.py."""
     try:
-        return os.getsid(pid) == os.getpgid(pid) and b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return os.getsid(pid) == os.getpgid(pid) and b"supervisor.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (ProcessLookupError, FileNotFoundError):
         return True
 

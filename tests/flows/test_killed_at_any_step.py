@@ -1,4 +1,4 @@
-"""kill -9 of client, canceller, keeper, worker or observer at any step: a right status, and a result() that ends.
+"""kill -9 of client, canceller, supervisor, worker or observer at any step: a right status, and a result() that ends.
 
 The points lie at and between the named steps of ``kinetic._wire.failpoints``. They are drawn from a seed that stands in
 the name of each test; KINETIC_KILL_SEED=<seed> draws the same ones again. `make test` takes 20, `make nightly` 200.
@@ -216,10 +216,10 @@ def _kill(site: Site, name: str, later: float, wait_until: Callable[..., None]) 
     actor = name.partition(":")[0]
     if actor == "observer":
         lost = random.Random(name).random() < 0.5
-        before = site.kill_at("keeper:forked", 0.4) if lost else site.kill_at("keeper:worker-ended")
+        before = site.kill_at("supervisor:forked", 0.4) if lost else site.kill_at("supervisor:worker-ended")
         site.run("submit", 30.0 if lost else 0.05)
         wait_until(before.exists, "the first kill")
-        wait_until(lambda: not processes_of(site.home), "the end of the keeper")
+        wait_until(lambda: not processes_of(site.home), "the end of the supervisor")
         mark = site.kill_at(name, later)
         killed = site.project.run("ask.py", site.job_id).returncode
         assert killed == -9 or later
@@ -263,7 +263,7 @@ def _what_became(site: Site, found: dict[str, Any]) -> str:
 
 
 def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
-    """No process but idle keepers, no row in work, and after the next sweep no scrap of anything."""
+    """No process but idle supervisors, no row in work, and after the next sweep no scrap of anything."""
     wait_until(lambda: not site.rows("SELECT 1 FROM jobs WHERE state != 'ended'"), "the end of every row")
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
     now = time.time() + recovery.DAY + recovery.HOUR
@@ -280,18 +280,18 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
 
 
 def _idle(site: Site) -> set[int]:
-    return {pid for (pid,) in site.rows("SELECT pid FROM keepers WHERE state = 'idle'")}
+    return {pid for (pid,) in site.rows("SELECT pid FROM supervisors WHERE state = 'idle'")}
 
 
 def processes_of(home: Path) -> set[int]:
-    """Find the living processes of a home's keepers by the mark, whether or not the home still knows the keeper."""
+    """Find the living processes of a home's supervisors by the mark, also of those that the home has forgotten."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             marks = (folder / "environ").read_bytes()
             words = (folder / "cmdline").read_bytes()
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if b"KINETIC_KEEPER=" in marks and os.fsencode(home) in marks + words and state not in "ZX":
+            if b"KINETIC_SUPERVISOR=" in marks and os.fsencode(home) in marks + words and state not in "ZX":
                 found.add(int(folder.name))
     return found
 
@@ -320,7 +320,7 @@ STAY = """
                 os._exit(0)
             os.wait()
         note(notes, "worker", os.getpid())
-        note(notes, "keeper", os.getppid())
+        note(notes, "supervisor", os.getppid())
         print("here I am", flush=True)
         while not os.path.exists(until):
             time.sleep(0.02)
@@ -356,11 +356,11 @@ class Stay:
         return [int(pid) for name, pid in zip(found[::2], found[1::2], strict=False) if name == word]
 
     def wait(self) -> None:
-        self.wait_until(lambda: self.pids("keeper"), "the beginning of the job", 20)
+        self.wait_until(lambda: self.pids("supervisor"), "the beginning of the job", 20)
 
     @property
-    def keeper(self) -> int:
-        return self.pids("keeper")[0]
+    def supervisor(self) -> int:
+        return self.pids("supervisor")[0]
 
     @property
     def worker(self) -> int:
@@ -386,13 +386,13 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_a_keeper_that_is_killed_takes_its_worker_and_all_grandchildren_along(
+def test_a_supervisor_that_is_killed_takes_its_worker_and_all_grandchildren_along(
     site: Site, stay: Stay, wait_until: Callable[..., None]
 ) -> None:
     stay.submit("family")
     stay.wait()
 
-    os.kill(stay.keeper, signal.SIGKILL)
+    os.kill(stay.supervisor, signal.SIGKILL)
     found = site.ask()
 
     assert found["error"] == "JobError"
@@ -403,12 +403,12 @@ def test_a_keeper_that_is_killed_takes_its_worker_and_all_grandchildren_along(
     _check_nothing_is_left(site, wait_until)
 
 
-def test_a_worker_that_is_killed_leaves_no_grandchild_and_its_keeper_takes_the_next_job(
+def test_a_worker_that_is_killed_leaves_no_grandchild_and_its_supervisor_takes_the_next_job(
     site: Site, stay: Stay, wait_until: Callable[..., None]
 ) -> None:
     stay.submit("family")
     stay.wait()
-    keeper = stay.keeper
+    supervisor = stay.supervisor
 
     os.kill(stay.worker, signal.SIGKILL)
     found = site.ask()
@@ -421,24 +421,24 @@ def test_a_worker_that_is_killed_leaves_no_grandchild_and_its_keeper_takes_the_n
     assert found["error"] == "JobError"
     assert "ended by SIGKILL" in found["message"]
     assert "here I am" in found["message"]
-    assert second.keeper == keeper
+    assert second.supervisor == supervisor
     _check_nothing_is_left(site, wait_until)
 
 
-def test_a_keeper_that_is_told_to_end_ends_its_job_and_leaves_nothing(
+def test_a_supervisor_that_is_told_to_end_ends_its_job_and_leaves_nothing(
     site: Site, stay: Stay, wait_until: Callable[..., None]
 ) -> None:
     stay.submit("family")
     stay.wait()
 
-    os.kill(stay.keeper, signal.SIGTERM)
-    wait_until(lambda: not processes_of(site.home), "the end of the keeper")
+    os.kill(stay.supervisor, signal.SIGTERM)
+    wait_until(lambda: not processes_of(site.home), "the end of the supervisor")
     found = site.ask()
 
     assert found["error"] == "JobError"
-    assert "its keeper was told to end (SIGTERM)" in found["message"]
+    assert "its supervisor was told to end (SIGTERM)" in found["message"]
     assert not any(map(_lives, stay.pids("child")))
-    assert [*site.runtime.keepers.iterdir()] == []
+    assert [*site.runtime.supervisors.iterdir()] == []
     _check_nothing_is_left(site, wait_until)
 
 
@@ -456,7 +456,7 @@ def test_a_reboot_ends_what_ran_and_starts_what_waited(
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert [path.suffix for path in site.runtime.keepers.iterdir()].count(".lock") >= 1
+    assert [path.suffix for path in site.runtime.supervisors.iterdir()].count(".lock") >= 1
     lost, late = site.ask(first), site.ask(second)
 
     assert lost["error"] == "JobError"
@@ -471,8 +471,8 @@ def test_a_function_that_may_have_begun_before_a_restart_of_the_machine_is_not_r
 ) -> None:
     stay.submit()
     stay.wait()
-    os.kill(stay.keeper, signal.SIGKILL)
-    wait_until(lambda: not processes_of(site.home), "the end of the keeper")
+    os.kill(stay.supervisor, signal.SIGKILL)
+    wait_until(lambda: not processes_of(site.home), "the end of the supervisor")
     for began in site.runtime.jobs.glob("*/*.began"):
         began.unlink()  # the machine went down before this reached the disk
     with closing(sqlite3.connect(site.runtime.queue)) as db, db:

@@ -120,7 +120,9 @@ def test_ps_and_top_show_the_id_of_the_job_that_a_process_works_for(
         ["kinetic:", job_id, "worker"],
     ]
     assert {name for _, name in told} == {job_id[:15]}
-    wait_until(lambda: [words.split()[-1] for words, _ in shown() if "keeper.py" in words], "the title of an idle one")
+    wait_until(
+        lambda: [words.split()[-1] for words, _ in shown() if "supervisor.py" in words], "the title of an idle one"
+    )
 
 
 def _shown(pid: int) -> tuple[str, str]:

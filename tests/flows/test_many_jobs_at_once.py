@@ -61,7 +61,7 @@ JOBS = """
     @kinetic.run(accelerator="cpu")
     def about_me():
         import resource
-        return [os.environ["KINETIC_KEEPER"], sys.flags.optimize, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]
+        return [os.environ["KINETIC_SUPERVISOR"], sys.flags.optimize, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]
 """
 
 
@@ -119,8 +119,8 @@ class Crowd:
     def rows(self) -> list[JobRow]:
         return self._ask(Queue.look)
 
-    def keepers(self) -> list[SupervisorRow]:
-        return self._ask(Queue.keepers)
+    def supervisors(self) -> list[SupervisorRow]:
+        return self._ask(Queue.supervisors)
 
     def row(self, job_id: str) -> JobRow | None:
         return next((row for row in self.rows() if row.job_id == job_id), None)
@@ -175,10 +175,10 @@ def test_two_clients_with_fifty_jobs_each_lose_double_and_reorder_none(crowd: Cr
         assert len(late) < SLOTS, f"{late} were submitted before {job}, and began after it"
 
 
-def test_no_more_keepers_are_started_than_jobs_may_run(crowd: Crowd) -> None:
+def test_no_more_supervisors_are_started_than_jobs_may_run(crowd: Crowd) -> None:
     crowd.run("[handle.result() for handle in [tiny.run_async(notes, 'a', n) for n in range(12)]]\nprint(1)")
 
-    assert len(crowd.keepers()) <= SLOTS
+    assert len(crowd.supervisors()) <= SLOTS
 
 
 GPUS = """
@@ -246,7 +246,7 @@ print(json.dumps([first.job_id, seen.reason, said.why]))
     assert why == f"running: {first}"
 
 
-def test_keepers_of_other_flags_or_limits_are_not_shared(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisors_of_other_flags_or_limits_are_not_shared(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     about = "print(json.dumps(about_me.run_async().result(timeout=30)))"
     plain, again = crowd.run(about), crowd.run(about)
     limited = crowd.run(f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n{about}")
@@ -260,14 +260,14 @@ def test_keepers_of_other_flags_or_limits_are_not_shared(crowd: Crowd, monkeypat
     assert len({plain[0], limited[0], optimized[0]}) == 3
 
 
-def test_a_keeper_takes_on_the_limits_of_its_jobs_whoever_starts_it(
+def test_a_supervisor_takes_on_the_limits_of_its_jobs_whoever_starts_it(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
 ) -> None:
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
     crowd.run("handle = stay.run_async(notes, until)\nprint(1)")
     wait_until(crowd.begun, "the first job")
     low = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(7)[1]))\n"
-    job = crowd.run(f"{low}print(json.dumps(about_me.run_async().job_id))")  # leaves it to the first one's keeper
+    job = crowd.run(f"{low}print(json.dumps(about_me.run_async().job_id))")  # leaves it to the first one's supervisor
 
     crowd.until.touch()
 
@@ -369,7 +369,7 @@ found = []
 for number in range(8):
     handle = tiny.run_async(notes, "a", number)
     handle.wait()
-    handle.cleanup(gcs=False)  # its keeper may still be tidying up
+    handle.cleanup(gcs=False)  # its supervisor may still be tidying up
     time.sleep(0.05)
     found.append(handle.result(cleanup=False)[1])
 print(json.dumps(found))
@@ -428,11 +428,11 @@ print(json.dumps(told))
     assert told[2] == ["a", 1]
 
 
-def test_jobs_whose_keeper_never_comes_up_fail_with_the_reason(crowd: Crowd, home: Path) -> None:
+def test_jobs_whose_supervisor_never_comes_up_fail_with_the_reason(crowd: Crowd, home: Path) -> None:
     (crowd.run("print(json.dumps([tiny(notes, 'a', 1)]))"))
     runtime = next(home.glob("run/*"))
-    _end_keepers_politely(crowd)
-    for start in runtime.glob("runners/*/keeper.py"):
+    _end_supervisors_politely(crowd)
+    for start in runtime.glob("runners/*/supervisor.py"):
         start.write_text("raise SystemExit('this runner is broken')\n")
 
     begun = time.monotonic()
@@ -451,9 +451,9 @@ except Exception as error:
     assert time.monotonic() - begun < 20
 
 
-def _end_keepers_politely(crowd: Crowd) -> None:
-    for keeper in crowd.keepers():
-        os.kill(keeper.pid, signal.SIGTERM)
+def _end_supervisors_politely(crowd: Crowd) -> None:
+    for supervisor in crowd.supervisors():
+        os.kill(supervisor.pid, signal.SIGTERM)
     limit = time.monotonic() + 10
-    while crowd.keepers() and time.monotonic() < limit:
+    while crowd.supervisors() and time.monotonic() < limit:
         time.sleep(0.02)

@@ -134,7 +134,7 @@ def test_a_host_that_fails_is_noticed_while_the_others_run_and_is_named(
     if how == "raise":
         assert 'raise ValueError("this host is unwell")' in said
     assert int(said.split()[-1]) < 20
-    wait_until(lambda: len(living_processes(home)) <= 1, "no process but an idle keeper survives")
+    wait_until(lambda: len(living_processes(home)) <= 1, "no process but an idle supervisor survives")
 
 
 def test_a_slice_is_one_slot(home, project) -> None:

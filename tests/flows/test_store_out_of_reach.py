@@ -1,4 +1,4 @@
-"""A bucket that is out of reach while a job begins or ends: its keeper waits for it, and nothing computed is lost."""
+"""A bucket that is out of reach while a job begins or ends: its supervisor waits, and nothing computed is lost."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ class Away:
         self.proxy.faults = []
 
     def waits(self) -> bool:
-        """Say whether a keeper has told in its log that it waits for the store."""
-        logs = [log.read_text() for log in self.home.glob("run/*/keepers/*.log")]
+        """Say whether a supervisor has told in its log that it waits for the store."""
+        logs = [log.read_text() for log in self.home.glob("run/*/supervisors/*.log")]
         return any(f"{word} for its store: gs://" in log for word in ("waits", "waiting") for log in logs)
 
     def is_waited_for_before_the_beginning(self) -> str:
-        """Submit a job, and return its id once its keeper waits for the store."""
+        """Submit a job, and return its id once its supervisor waits for the store."""
         self.go.touch()
-        self.leave("attempts")  # which a keeper writes to before it begins
+        self.leave("attempts")  # which a supervisor writes to before it begins
         job_id = self.submit()
         self.wait_until(self.waits, "the wait for the store", 60)
         assert not self.begun.exists()
         return job_id
 
     def is_waited_for_at_the_end(self) -> str:
-        """Submit a job, and return its id once the function has returned and its keeper waits for the store."""
+        """Submit a job, and return its id once the function has returned and its supervisor waits for the store."""
         job_id = self.submit()
         self.wait_until(self.begun.exists, "the beginning of the job", 20)
         self.leave()
@@ -126,14 +126,14 @@ def test_a_job_whose_store_comes_back_gives_its_value(away: Away, is_waited_for:
 
 
 @at_both_ends
-def test_a_keeper_that_is_told_to_end_leaves_its_job_to_the_next_one(
+def test_a_supervisor_that_is_told_to_end_leaves_its_job_to_the_next_one(
     away: Away, is_waited_for: Callable[[Away], str], living_processes: Callable[[Path], list[int]]
 ) -> None:
     job_id = is_waited_for(away)
-    (keeper,) = [each.pid for each in away.backend().queue.keepers() if each.state == "busy"]
+    (supervisor,) = [each.pid for each in away.backend().queue.supervisors() if each.state == "busy"]
 
-    os.kill(keeper, signal.SIGTERM)
-    away.wait_until(lambda: keeper not in living_processes(away.home), "the end of the keeper", 60)
+    os.kill(supervisor, signal.SIGTERM)
+    away.wait_until(lambda: supervisor not in living_processes(away.home), "the end of the supervisor", 60)
     away.come_back()
 
     assert away.row(job_id).state != "ended"
@@ -175,7 +175,7 @@ def test_a_value_waits_for_credentials_that_expired_while_the_job_ran(away: Away
 def test_a_job_says_that_it_has_finished_and_waits_for_credentials(away: Away) -> None:
     job_id = finished_without_credentials(away, "POST|PUT")  # this client may still read
 
-    for _ in range(2):  # the second look finds a keeper that has left the job to whoever comes with better ones
+    for _ in range(2):  # the second look finds a supervisor that has left the job to whoever comes with better ones
         explained = away.project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "explain", job_id])
 
         assert explained.stdout.startswith(f"{job_id}: RUNNING\n"), explained.stderr
@@ -184,18 +184,18 @@ def test_a_job_says_that_it_has_finished_and_waits_for_credentials(away: Away) -
     assert away.collected(job_id) == "computed once\n"
 
 
-def test_whoever_looks_with_good_credentials_seals_what_its_keeper_may_not(
+def test_whoever_looks_with_good_credentials_seals_what_its_supervisor_may_not(
     away: Away, living_processes: Callable[[Path], list[int]]
 ) -> None:
     job_id = finished_without_credentials(away)
-    (keeper,) = [each.pid for each in away.backend().queue.keepers() if each.state == "busy"]
-    os.kill(keeper, signal.SIGSTOP)  # it tries no more
+    (supervisor,) = [each.pid for each in away.backend().queue.supervisors() if each.state == "busy"]
+    os.kill(supervisor, signal.SIGSTOP)  # it tries no more
     away.come_back()
 
     looked = away.project.start("collect.py", job_id)
-    away.wait_until(lambda: keeper in stopped_with_a_term(keeper), "the request to leave the job", 30)
+    away.wait_until(lambda: supervisor in stopped_with_a_term(supervisor), "the request to leave the job", 30)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(keeper, signal.SIGCONT)
+        os.kill(supervisor, signal.SIGCONT)
     out, err = looked.communicate(timeout=60)
 
     assert (looked.returncode, out) == (0, "computed once\n"), err

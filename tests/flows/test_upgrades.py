@@ -49,7 +49,7 @@ JOBS = """
         return {
             "version": kinetic._version.__version__,
             "runner": getattr(kinetic._runner, "GENERATION", 1),
-            "keeper": os.environ["KINETIC_KEEPER"],
+            "supervisor": os.environ["KINETIC_SUPERVISOR"],
         }
 """
 
@@ -157,8 +157,8 @@ class Site:
             return db.execute(question, values).fetchall()
 
     def runner_of(self, job: str) -> str:
-        """Return the folder of the code that a job's keeper runs, from the recipe in its row."""
-        ((recipe,),) = self.ask("SELECT recipe FROM soils JOIN jobs USING (soil) WHERE job_id = ?", job)
+        """Return the folder of the code that a job's supervisor runs, from the recipe in its row."""
+        ((recipe,),) = self.ask("SELECT recipe FROM templates JOIN jobs USING (template_id) WHERE job_id = ?", job)
         return str(Path(json.loads(recipe)["arguments"][-1]).parent)
 
 
@@ -195,7 +195,7 @@ def test_a_job_that_runs_and_one_that_waits_end_with_the_code_they_were_submitte
     assert seen == ["RUNNING", "PENDING"]
     assert [(value["version"], value["runner"]) for value in (first, second, third)] == [(OLD, 1), (OLD, 1), (NEW, 2)]
     assert site.begun() == [runs, waits, later]
-    assert first["keeper"] == second["keeper"] != third["keeper"]
+    assert first["supervisor"] == second["supervisor"] != third["supervisor"]
     assert site.runner_of(runs) == site.runner_of(waits) != site.runner_of(later)
     assert follower.communicate(timeout=20)[0] == "the end\n"
 
@@ -233,8 +233,8 @@ def test_two_versions_at_once_share_one_queue_in_order_and_read_each_others_jobs
     assert by_old == by_new
     assert [value["version"] for value in by_old] == [OLD, NEW, OLD, NEW]
     assert site.begun() == order
-    old_keepers, new_keepers = ({value["keeper"] for value in by_old[start::2]} for start in (0, 1))
-    assert not old_keepers & new_keepers
+    old_supervisors, new_supervisors = ({value["supervisor"] for value in by_old[start::2]} for start in (0, 1))
+    assert not old_supervisors & new_supervisors
 
 
 def test_either_version_cancels_and_removes_the_others_jobs(site: Site, installed: Installed, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_column_that_a_newer_version_added_to_the_queue_disturbs_nobody(
     runs, waits = site.submit(installed, 2)
     wait_until(site.begun, "the first job", 20)
 
-    for table in ("jobs", "keepers", "soils"):
+    for table in ("jobs", "supervisors", "templates"):
         site.ask(f"ALTER TABLE {table} ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'")
     (later,) = site.submit(installed)
     site.until.touch()

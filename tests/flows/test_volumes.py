@@ -83,7 +83,7 @@ def test_volumes_and_arguments_arrive_and_nothing_of_them_stays(project, home, m
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["mounts", "links"])
-@pytest.mark.parametrize("victim", ["worker", "keeper"])
+@pytest.mark.parametrize("victim", ["worker", "supervisor"])
 def test_whoever_is_killed_nothing_stays_of_a_volume(
     project, home, data, wait_until, monkeypatch, tmp_path, portable, victim
 ):
@@ -94,12 +94,12 @@ def test_whoever_is_killed_nothing_stays_of_a_volume(
     project.write("script.py", STAY.format(mount=mount))
     job_id = project.run("script.py", str(tmp_path / "marks")).stdout.strip()
     wait_until((tmp_path / "marks" / "begun").exists, "the beginning of the job", 20)
-    worker, keeper = map(int, (tmp_path / "marks" / "begun").read_text().split())
+    worker, supervisor = map(int, (tmp_path / "marks" / "begun").read_text().split())
     child = int((tmp_path / "marks" / "child").read_text())
     assert (tmp_path / "marks" / "seen").read_text() == "hello"
     assert mount.exists() == portable
 
-    os.kill(worker if victim == "worker" else keeper, signal.SIGKILL)
+    os.kill(worker if victim == "worker" else supervisor, signal.SIGKILL)
 
     status = [*project_status(project, job_id)]
     assert status == ["FAILED"]
@@ -109,7 +109,7 @@ def test_whoever_is_killed_nothing_stays_of_a_volume(
 
 
 def project_status(project, job_id):
-    """Return how a job ended; asking is what buries a dead keeper."""
+    """Return how a job ended; asking is what buries a dead supervisor."""
     code = f"""
 import kinetic
 job = kinetic.attach({job_id!r})
@@ -260,7 +260,7 @@ def test_links_go_with_their_job_however_quickly_it_is_collected(project, data, 
 
         if __name__ == "__main__":
             for _ in range(8):
-                found = look()  # its folder is removed here, while its keeper puts things in order there
+                found = look()  # its folder is removed here, while its supervisor puts things in order there
             print(sorted(found[0]), found[1])
         """
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Project, end_keepers
+from .conftest import Project, end_supervisors
 
 SOURCE = Path(__file__).parent / "user_code" / "what_user_code_does.py"
 
@@ -96,7 +96,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         project.write("client.py", CLIENT)
         done = project.run("client.py", timeout=240)
         yield {page.pop("row"): page for page in map(json.loads, done.stdout.splitlines())}
-        end_keepers(folder / "home")
+        end_supervisors(folder / "home")
     assert done.returncode == 0, done.stderr
     for path in (folder / "theirs").rglob("*"):
         assert path.is_dir() or path.read_bytes() == b"theirs", f"something of ours was written into {path}"

@@ -160,7 +160,7 @@ def secrets_of(
 _LOOK_SECONDS = 1.0  # told, not polled: this only finds what nobody told
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is out of reach this long ends the driving; it can be resumed
 _LONGEST_PAUSE = 30.0
-_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its keeper's work on it
+_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 
 
 class Driver:

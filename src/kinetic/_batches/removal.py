@@ -96,7 +96,7 @@ def _cancel(job: JobRecord, tracker: BatchTracker) -> None:
 _WAIT_SECONDS = 10.0  # a driver of this process looks up between two launches
 
 
-_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its keeper's work on it
+_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 
 
 def cancel(batch: Batch) -> None:

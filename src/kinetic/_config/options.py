@@ -196,7 +196,7 @@ VARIABLES: tuple[Variable, ...] = (
 
 _VARIABLE_NAMES = frozenset(variable.name for variable in VARIABLES)
 _PREFIX = "KINETIC_"
-_HANDED_ON = ("KEEPER", "DEBUG_TOKEN")  # without the prefix: what our own processes hand to each other
+_HANDED_ON = ("SUPERVISOR", "DEBUG_TOKEN")  # without the prefix: what our own processes hand to each other
 _OF_TESTS = f"{_PREFIX}TEST_"
 
 

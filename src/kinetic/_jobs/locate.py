@@ -211,7 +211,7 @@ def hosts_of(job: JobRecord) -> int:
 
 def is_supervised() -> bool:
     """Return whether a supervisor is alive or starting here. Who looked at the queue has recovered dead ones."""
-    return bool(local().queue.keepers())
+    return bool(local().queue.supervisors())
 
 
 def machine_of(backend: Backend) -> str:

@@ -330,7 +330,7 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
 
 
 def _tell_of_another_host(job: JobRecord) -> None:
-    """Say that a job elsewhere ends a little later: only its own keeper can end it, and looks once a minute."""
+    """Say that a job elsewhere ends a little later: only its own supervisor can end it, and looks once a minute."""
     from kinetic import _output as output
 
     if not locate.can_be_seen(job):

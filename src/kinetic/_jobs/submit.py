@@ -409,7 +409,7 @@ def submit_call(
     """
     with standard_library.naming_what_hides():
         there = submit_context.prepare(options)
-        from kinetic._jobs import data_refs  # 40 ms on first use, beside the keeper's own start
+        from kinetic._jobs import data_refs  # 40 ms on first use, beside the supervisor's own start
         from kinetic._project.pickler import Call, check_arguments
 
     check_arguments(function, args, kwargs, name)

@@ -1,7 +1,7 @@
 """Where a job goes, resolved and asked to get ready before anything else is imported or packed.
 
-A keeper needs as long to start as a client needs to import its pickler. So the place is told first, and both go on side
-by side.
+A supervisor needs as long to start as a client needs to import its pickler. So the place is told first, and
+both run side by side.
 """
 
 from __future__ import annotations

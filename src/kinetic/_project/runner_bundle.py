@@ -24,7 +24,7 @@ from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
 
 _FACES = {"_cli", "_dashboard", "_cluster", "__pycache__"}
-_START = '''"""Start a keeper: detach, then import; see kinetic/_backends/local/supervisor.py."""
+_START = '''"""Start a supervisor: detach, then import; see kinetic/_backends/local/supervisor.py."""
 import os
 import sys
 
@@ -119,7 +119,7 @@ def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
     for name, path in files.items():
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, beside / name)
-    (beside / "keeper.py").write_text(_START)
+    (beside / "supervisor.py").write_text(_START)
     (beside / "worker.py").write_text(WORKER)
     whole = compileall.compile_dir(
         beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target)
@@ -131,7 +131,7 @@ def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
 def _check_bytecode(folder_: Path, *, whole: bool) -> None:
     """Raise what a full disk should have raised: Python writes bytecode without asking how much of it was written.
 
-    A file that was cut short would be met by every keeper, long after there is room again. (CPython issue 126606.)
+    A file that was cut short would be met by every supervisor, long after there is room again. (CPython issue 126606.)
     """
     import errno
     import marshal

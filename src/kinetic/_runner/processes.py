@@ -142,7 +142,7 @@ def load_libc() -> Any:
     """Return libc where a process can ask to be told of its parent's death, else None."""
     if sys.platform != "linux" or os.environ.get("KINETIC_PORTABLE") == "1":
         return None
-    import ctypes  # 5 ms; once in a keeper's life
+    import ctypes  # 5 ms; once in a supervisor's life
 
     return ctypes.CDLL(None, use_errno=True)
 

@@ -34,20 +34,20 @@ CANCELLER = (
     "canceller:tombstone-written",
 )
 SUPERVISOR = (
-    "keeper:alive",  # it holds its life lock
-    "keeper:registered",
-    "keeper:claimed",
-    "keeper:attempt-noted",
-    "keeper:marked-running",
-    "keeper:forked",
-    "keeper:worker-ended",
-    "keeper:judged",
-    "keeper:page-appended",  # the value and its page are one file, which is not yet the result
-    "keeper:sealed",
-    "keeper:told",
-    "keeper:log-shipped",
-    "keeper:cleared",
-    "keeper:ended",
+    "supervisor:alive",  # it holds its life lock
+    "supervisor:registered",
+    "supervisor:claimed",
+    "supervisor:attempt-noted",
+    "supervisor:marked-running",
+    "supervisor:forked",
+    "supervisor:worker-ended",
+    "supervisor:judged",
+    "supervisor:page-appended",  # the value and its page are one file, which is not yet the result
+    "supervisor:sealed",
+    "supervisor:told",
+    "supervisor:log-shipped",
+    "supervisor:cleared",
+    "supervisor:ended",
 )
 WORKER = (
     "worker:begun",
@@ -63,7 +63,7 @@ WORKER = (
     "worker:leaving",
 )
 OBSERVER = (
-    "observer:locked",  # it holds the dead keeper's lock
+    "observer:locked",  # it holds the dead supervisor's lock
     "observer:ended-processes",
     "observer:judged",
     "observer:sealed",
@@ -83,7 +83,7 @@ BATCH = (
     "driver:attempt-closed",  # a failed attempt can no longer succeed
     "driver:stopped-the-rest",  # fail-fast: nothing more is launched
     "driver:released",
-    "keeper:unmarked",  # a child's Outcome is there, and no listing shows it
+    "supervisor:unmarked",  # a child's Outcome is there, and no listing shows it
     "client:children-marked",  # collected children count as removed
 )
 ALL = SINGLE + BATCH

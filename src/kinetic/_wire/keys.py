@@ -10,8 +10,8 @@
 | {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for rings |
 | {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
 | {job_id}/debug/{attempt}/slice.begun.{seal} | runner | empty: a debugger came to one host of a slice |
-| {job_id}/result.pkl | runner, keeper, canceller | the Outcome |
-| {job_id}/logs/{attempt}/{host}/{start} | runner, keeper | part of the log, by the offset of its first byte |
+| {job_id}/result.pkl | runner, supervisor, canceller | the Outcome |
+| {job_id}/logs/{attempt}/{host}/{start} | runner, supervisor | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
 | history/{job_id}.json | client | the tombstone of a job that was removed, or the record of one that was collected |
 | history/~logs/{job_id}.{attempt}.{host}.gz | client, before the record | the end of the log of a collected job |

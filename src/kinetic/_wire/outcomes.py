@@ -42,7 +42,7 @@ class Outcome:
         value_type: Type of the value, for humans.
         started: Unix time at which the attempt began.
         ended: Unix time at which the verdict was known.
-        witness: Who created it: "keeper", "observer", "runner" or "client".
+        witness: Who created it: "supervisor", "observer", "runner" or "client".
         key_id: Which key seals it.
         phases: Seconds that each phase of the runner took.
         files: Files that the job left in its working folder and that are not kept.
@@ -61,7 +61,7 @@ class Outcome:
     value_type: str = ""
     started: float | None = None
     ended: float | None = None
-    witness: str = "keeper"
+    witness: str = "supervisor"
     key_id: str = ""
     phases: dict[str, float] = field(default_factory=dict)
     files: tuple[str, ...] = ()

@@ -261,7 +261,7 @@ def test_nothing_secret_of_ours_is_in_a_shells_variables(running, kinetic, home,
     told = kinetic("jobs", "shell", job_id, "--", "sh", "-c", "cat /proc/self/environ; ls -l /proc/self/fd")
 
     assert key.read_bytes().hex() not in told.out
-    assert "KINETIC_KEEPER" not in told.out  # by this mark what a job leaves behind is ended
+    assert "KINETIC_SUPERVISOR" not in told.out  # by this mark what a job leaves behind is ended
     assert str(home / "run") not in told.out.split("total")[1]
 
 

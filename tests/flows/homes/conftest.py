@@ -126,13 +126,13 @@ def mount() -> Iterator[Callable[..., Path]]:
 def clients(project: Any, home: Path, mount: object, request: pytest.FixtureRequest) -> Iterator[Clients]:
     found = Clients(project, home)
     yield found
-    flows(request).end_keepers(found.home)  # before what it is mounted on goes
+    flows(request).end_supervisors(found.home)  # before what it is mounted on goes
 
 
 @pytest.fixture
-def end_keepers(request: pytest.FixtureRequest) -> Callable[[Path], None]:
-    """Return the function that kills the keepers of a home."""
-    end: Callable[[Path], None] = flows(request).end_keepers
+def end_supervisors(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Return the function that kills the supervisors of a home."""
+    end: Callable[[Path], None] = flows(request).end_supervisors
     return end
 
 

@@ -64,7 +64,7 @@ def no_shared_memory(project: Any, tmp_path: Path) -> str:
 def test_a_file_system_without_shared_memory_has_a_queue_with_the_older_journal(
     clients: Any, no_shared_memory: str
 ) -> None:
-    clients.more = {"LD_PRELOAD": no_shared_memory}  # for clients; keepers and workers have it from their recipe
+    clients.more = {"LD_PRELOAD": no_shared_memory}  # for clients; supervisors and workers have it from their recipe
     clients.until.touch()
     four = [clients.start(f"print(json.dumps([{clients.held}.result(timeout=50) for _ in range(2)]))") for _ in "1234"]
 

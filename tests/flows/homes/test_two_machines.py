@@ -38,9 +38,9 @@ def test_a_job_of_another_machine_is_listed_with_its_host_and_runs_until_that_ho
 
 
 def test_a_job_whose_machine_is_lost_is_never_called_failed_on_another(
-    clients: Any, running_there: str, end_keepers: Callable[[Path], None]
+    clients: Any, running_there: str, end_supervisors: Callable[[Path], None]
 ) -> None:
-    end_keepers(clients.home)
+    end_supervisors(clients.home)
     shutil.rmtree(clients.home / "run" / "there")
 
     assert clients.status(running_there, **HERE) == "RUNNING"
@@ -72,7 +72,7 @@ def test_a_job_of_another_machine_is_waited_for_and_collected_on_either(
         assert "SUCCEEDED" in clients.kinetic("jobs", "list", "--all", **machine).stdout
 
 
-def test_a_job_of_another_machine_is_cancelled_at_once_and_its_process_ends_when_its_keeper_looks(
+def test_a_job_of_another_machine_is_cancelled_at_once_and_its_process_ends_when_its_supervisor_looks(
     clients: Any, running_there: str, wait_until: Callable[..., None]
 ) -> None:
     told = clients.kinetic("jobs", "cancel", running_there, **HERE)
@@ -119,8 +119,8 @@ def test_a_job_that_waits_on_another_machine_and_is_removed_never_begins(
 
 
 def _ring(runtime: Path) -> None:
-    """Let the keepers of a machine look now instead of within a minute."""
-    for wake in runtime.glob("keepers/*.wake"):
+    """Let the supervisors of a machine look now instead of within a minute."""
+    for wake in runtime.glob("supervisors/*.wake"):
         with contextlib.suppress(OSError):
             descriptor = os.open(wake, os.O_WRONLY | os.O_NONBLOCK)
             os.write(descriptor, b"w")

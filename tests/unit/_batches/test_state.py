@@ -29,7 +29,7 @@ PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = (
     JobStatus.FAILED,
     JobStatus.NOT_FOUND,
 )
-SOIL = ("soil", '{"arguments":["/bin/false"],"environment":{}}')
+TEMPLATE = ("template_id", '{"arguments":["/bin/false"],"environment":{}}')
 
 
 class Ground:
@@ -73,7 +73,7 @@ class Ground:
     def submit(self, index, attempt=0, *, machine="here", row=True):
         self.store.put(documents.sealed_name(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
         if row:
-            self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *SOIL)
+            self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *TEMPLATE)
 
     def mark(self, index, word, attempt=0):
         self.backend.queue.forget([self.group.child_id(index, attempt)])
@@ -85,11 +85,11 @@ class Ground:
         )
 
     def outcome(self, index, status, attempt=0):
-        """Create an Outcome as a keeper does that is killed before it could mark it."""
+        """Create an Outcome as a supervisor does that is killed before it could mark it."""
         job_id = self.group.child_id(index, attempt)
         self.backend.queue.forget([job_id])
         key = self.key_of(job_id)
-        attempts.seal_outcome(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="keeper"), key)
+        attempts.seal_outcome(self.store, Outcome(job_id, status, ended=1_800_000_100.0, witness="supervisor"), key)
 
     def note(self, index, machine, attempt=0):
         job_id = self.group.child_id(index, attempt)
@@ -138,7 +138,7 @@ def test_each_child_stands_as_its_row_or_its_mark_says(ground):
     batch.mark(0, "succeeded")
     batch.mark(1, "failed")
     batch.mark(2, "cancelled")
-    batch.backend.queue.claim("k", "soil", batch.backend.limits)
+    batch.backend.queue.claim("k", "template_id", batch.backend.limits)
     batch.backend.queue.running(batch.group.child_id(3, 0), "k", 0)
 
     found = batch.look()
@@ -154,7 +154,7 @@ def test_each_child_stands_as_its_row_or_its_mark_says(ground):
 @pytest.mark.parametrize("count", [10, 1500])
 def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     batch = ground(count)
-    batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *SOIL)
+    batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *TEMPLATE)
     for index in range(count):
         batch.store.put(documents.sealed_name(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
     for index in range(0, count, 2):

@@ -58,7 +58,7 @@ def test_from_python_it_is_removed_too(damaged, home) -> None:
 
 def test_a_job_that_runs_although_its_result_is_damaged_is_cancelled(damaged, home) -> None:
     backend = locate.local()
-    backend.queue.add([(damaged, "", 0)], "soil", '{"arguments":["/bin/false"],"environment":{}}')
+    backend.queue.add([(damaged, "", 0)], "template_id", '{"arguments":["/bin/false"],"environment":{}}')
 
     kinetic.attach(damaged).cancel()
 

@@ -85,7 +85,7 @@ def test_rows_are_sorted_by_the_column_that_is_named(kinetic, made_job) -> None:
 
 def test_what_is_not_real_says_so_beside_its_name(kinetic, made_job) -> None:
     slots = {"cpu": made_job(), "tpu": made_job(accelerator="tpu-v5e-1"), "gpu": made_job(accelerator="gpu-l4")}
-    locate.local().queue.add([(slots["gpu"], "", 0)], "soil", '{"arguments":["/bin/false"],"environment":{}}')
+    locate.local().queue.add([(slots["gpu"], "", 0)], "template_id", '{"arguments":["/bin/false"],"environment":{}}')
 
     told = kinetic("jobs", "list").stdout
     jobs = json.loads(kinetic("jobs", "list", "--json").stdout)["jobs"]

@@ -21,7 +21,7 @@ WAITING = {"status": "PENDING", "where": "this machine"}
         ([{**WAITING, "where": "host other"}], False, ""),
     ],
 )
-def test_waiting_jobs_without_a_keeper_are_told(pages, kept, told, monkeypatch, capsys) -> None:
+def test_waiting_jobs_without_a_supervisor_are_told(pages, kept, told, monkeypatch, capsys) -> None:
     monkeypatch.setattr(locate, "is_supervised", lambda: kept)
 
     jobs._warn_if_unsupervised(pages)

@@ -55,7 +55,7 @@ def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name(
         "KINETIC_QQQQQQQQQQQQQQQQ": "1",
         "KINETIC_MINE": "1",
         "KINETIC_HOME": "/h",
-        "KINETIC_KEEPER": "handed on by us",
+        "KINETIC_SUPERVISOR": "handed on by us",
         "KINETICS": "not ours",
     }
 

@@ -430,14 +430,14 @@ def test_a_job_gets_the_accelerator_of_the_profile_the_project_or_the_decorator(
         assert run() == ["gpu-t4 t4 1", "cpu cpu 2"]
         assert run(KINETIC_PROFILE="team") == ["tpu-v6e-4 v6e4 1", "cpu cpu 2"]
     finally:
-        end_keepers(Path(environ["KINETIC_HOME"]))
+        end_supervisors(Path(environ["KINETIC_HOME"]))
 
 
-def end_keepers(home: Path) -> None:
-    """End the keepers that idle now that their jobs are done; each leads a session of its own."""
+def end_supervisors(home: Path) -> None:
+    """End the supervisors that idle now that their jobs are done; each leads a session of its own."""
     for queue in home.glob("run/*/queue.db"):
         with contextlib.closing(sqlite3.connect(queue)) as db:
-            pids = [pid for (pid,) in db.execute("SELECT pid FROM keepers") if pid]
+            pids = [pid for (pid,) in db.execute("SELECT pid FROM supervisors") if pid]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

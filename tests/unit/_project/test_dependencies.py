@@ -200,7 +200,7 @@ def test_extras_say_nothing_about_a_requirements_file(tree):
         "jax@https://host/jax-0.4-py3-none-any.whl",
         "jax --hash=sha256:aa",
         "jax==0.4 # kn: keep",
-        "jax==0.4 # kn:keeper",
+        "jax==0.4 # kn:supervisor",
     ],
 )
 def test_jax_is_left_to_the_base(tree, line):

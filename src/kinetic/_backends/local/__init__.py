@@ -1,1 +1,1 @@
-"""This machine: a queue, keepers that carry out what is queued, and locks that tell who is alive."""
+"""This machine: a queue, supervisors that carry out what is queued, and locks that tell who is alive."""

@@ -101,7 +101,7 @@ def _must_run(row: JobRow | None) -> JobRow:
 
 
 def _environment(paths: Paths, row: JobRow, host: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's variables: without its keeper's mark, by which what the job leaves behind is ended."""
+    """Return the worker's variables: without its supervisor's mark, by which what the job leaves behind is ended."""
     page = runtime_files.read_task(paths, row.job_id)
     if page is None:
         raise RunnerError("the job does not run any more", code="not-running")
@@ -190,7 +190,7 @@ class FileLog:
 
 
 def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict[str, Any]) -> Task:
-    """Return what the keeper of a job is told.
+    """Return what the supervisor of a job is told.
 
     Args:
         launch: The job.
@@ -229,7 +229,7 @@ def task_of(launch: Launch, umask: int, environ: Mapping[str, str], queued: dict
 _STATES = {"queued": JobStatus.PENDING, "claimed": JobStatus.PENDING, "running": JobStatus.RUNNING}
 _MODES = 0o777
 _ADVANCE_SECONDS = 0.5  # how often a waiting client helps the queue on; death and end are told by the pulse at once
-_WARM_SECONDS = 30.0  # half of what a keeper idles
+_WARM_SECONDS = 30.0  # half of what a supervisor idles
 
 
 @contextlib.contextmanager
@@ -277,7 +277,7 @@ class LocalBackend:
         self._portable = self.environ.get("KINETIC_PORTABLE") == "1"
         self._pulses, self._group_pulses = threading.local(), threading.local()  # each thread that watches has its own
         self._queue: Queue | None = None
-        self._soils: dict[str, tuple[str, str]] = {}  # by interpreter
+        self._templates: dict[str, tuple[str, str]] = {}  # by interpreter
         self._advanced = 0.0
         self._launched = 0.0
         self._lock = threading.Lock()
@@ -314,12 +314,12 @@ class LocalBackend:
         """Take every store: jobs here reach what this client reaches."""
 
     def prepare(self) -> None:
-        """Have a keeper getting ready while the client packs; not where it is not known yet in which Python."""
+        """Have a supervisor getting ready while the client packs; not where it is not known yet in which Python."""
         if self.environ.get("KINETIC_LOCAL_ENV") == "isolated":
             return
-        if time.monotonic() - self._launched > _WARM_SECONDS:  # else a keeper of ours idles, or is at work
-            name, _ = self._our_soil()
-            scheduler.advance(self.paths, self.queue, self.limits, ready=name, soil=name)
+        if time.monotonic() - self._launched > _WARM_SECONDS:  # else a supervisor of ours idles, or is at work
+            name, _ = self._our_template_id()
+            scheduler.advance(self.paths, self.queue, self.limits, ready=name, template_id=name)
 
     def begin(self, job_id: str) -> None:
         """Mark a job as being submitted, before anybody can find its record: until ``launch`` it is pending."""
@@ -338,12 +338,14 @@ class LocalBackend:
         return [launch.order.job_id for launch in launches]
 
     def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:
-        name, recipe = self._our_soil(interpreter)
+        name, template = self._our_template_id(interpreter)
         mask = os.umask(0o077)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
         now = time.time()
         writes = [
-            partial(self._write, launch, mask, self._queued(launch, name, recipe, now + number * 1e-6))  # in this order
+            partial(
+                self._write, launch, mask, self._queued(launch, name, template, now + number * 1e-6)
+            )  # in this order
             for number, launch in enumerate(launches)
         ]
         if len(writes) == 1:
@@ -353,20 +355,20 @@ class LocalBackend:
                 pass
         folders.sync(self.paths.jobs)  # the names of the new folders: a row is never without its launch page
         rows = [(launch.order.job_id, launch.group, self._devices(launch.placement)) for launch in launches]
-        self.queue.add(rows, name, recipe, self.limits)
+        self.queue.add(rows, name, template, self.limits)
         step("client:queued")
         for launch in launches:
             self.finish_submitting(launch.order.job_id)
         self._launched = time.monotonic()
-        scheduler.advance(self.paths, self.queue, self.limits, soil=name)
+        scheduler.advance(self.paths, self.queue, self.limits, template_id=name)
 
-    def _queued(self, launch: Launch, soil_name: str, recipe: str, submitted: float) -> dict[str, Any]:
+    def _queued(self, launch: Launch, template_id: str, template: str, submitted: float) -> dict[str, Any]:
         """Return what the queue says of a job, for the case that it must be rebuilt."""
         gpus = self._devices(launch.placement)
         return {
             "group": launch.group,
-            "soil": soil_name,
-            "recipe": recipe,
+            "template_id": template_id,
+            "template": template,
             "gpus": gpus,
             "submitted": submitted,
             "slots": self.limits.slots,
@@ -374,7 +376,7 @@ class LocalBackend:
         }
 
     def _write(self, launch: Launch, mask: int, queued: dict[str, Any]) -> None:
-        """Write what the keeper of a job is told."""
+        """Write what the supervisor of a job is told."""
         job_id = launch.order.job_id
         self.begin(job_id)
         runtime_files.write_task(self.paths, task_of(launch, mask & _MODES, self.environ, queued), launch.key)
@@ -509,8 +511,8 @@ class LocalBackend:
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         """End the processes of jobs; see the protocol."""
         for row in self.queue.ask_to_stop(names).values():
-            if row.keeper:
-                liveness.wake(self.paths.wake(row.keeper))
+            if row.supervisor:
+                liveness.wake(self.paths.wake(row.supervisor))
         limit = time.monotonic() + wait
         while True:
             left = [name for name, row in self.queue.jobs(names).items() if row.state != "ended"]
@@ -533,7 +535,7 @@ class LocalBackend:
         step("client:folder-removed")
 
     def _clear_scratch(self, row: JobRow) -> None:
-        """Remove what a keeper that died after its verdict left in the store's scratch; its row is how to find it."""
+        """Remove what a supervisor that died after its verdict left in the store's scratch."""
         with contextlib.suppress(KineticError, OSError):
             if row.state != "ended" and (page := runtime_files.read_task(self.paths, row.job_id)) is not None:
                 recovery.clear_scratch(runtime_files.tasks_of(self.paths, page, row.attempt))
@@ -542,7 +544,7 @@ class LocalBackend:
         self,
         group: str,
         secrets: Mapping[str, Any],
-        keys: Callable[[], Sequence[bytes]],  # noqa: ARG002 - each keeper is told the key of its job
+        keys: Callable[[], Sequence[bytes]],  # noqa: ARG002 - each supervisor is told the key of its job
     ) -> None:
         """Keep what no store may hold, in a file for its owner only; see the protocol."""
         folders.make(self.paths.groups)
@@ -581,14 +583,14 @@ class LocalBackend:
         if self.paths.queue.exists():
             recovery.sweep(self.paths, self.queue, scratch, history)
 
-    def _our_soil(self, interpreter: str = "") -> tuple[str, str]:
-        """Return the name and the recipe of the keepers that this client's jobs need."""
-        if interpreter not in self._soils:
+    def _our_template_id(self, interpreter: str = "") -> tuple[str, str]:
+        """Return the name and the template of the supervisors that this client's jobs need."""
+        if interpreter not in self._templates:
             self.paths.make()
             made = scheduler.make_template(runner_bundle.folder(self.paths.runners), self.environ, interpreter)
-            self._soils[interpreter] = scheduler.template_digest(made), documents.write(made).decode()
-            self.queue.add_soil(*self._soils[interpreter])
-        return self._soils[interpreter]
+            self._templates[interpreter] = scheduler.template_digest(made), documents.write(made).decode()
+            self.queue.add_template_id(*self._templates[interpreter])
+        return self._templates[interpreter]
 
     def _devices(self, placement: Placement) -> int:
         """Return how many devices a job holds; 0 where it runs on the CPU instead."""

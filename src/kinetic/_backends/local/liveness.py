@@ -1,7 +1,7 @@
 """Life is a held lock: free the moment its process is gone, whatever children remain.
 
-POSIX record locks, not flock: a forked worker inherits flock's, and would keep a dead keeper alive. Their price is a
-rule: a process opens a lock file that it holds once only, because closing any other descriptor of it frees the lock.
+POSIX record locks, not flock: a forked worker inherits flock's, and would keep a dead supervisor alive. Their price is
+a rule: a process opens a lock file that it holds once only, because closing any other descriptor of it frees the lock.
 So every opening and closing of lock files in this process goes through one gate.
 """
 
@@ -120,7 +120,7 @@ _POLL_LIMIT = 0.1
 
 
 class CompletionWriter:
-    """The keeper's end: open while the job runs."""
+    """The supervisor's end: open while the job runs."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None

@@ -1,9 +1,9 @@
 """The queue of this machine: a job that waits is a row, not a process.
 
 Rows go queued -> claimed -> running -> ended. Every change is one BEGIN IMMEDIATE transaction, so that two clients and
-any number of keepers see one order. First in, first out for each class: "cpu" jobs share the slots, "gpu" jobs share
-the devices. How many slots and which devices there are is written in each row by the client that submitted it, so that
-it never depends on the environment in which a keeper or an observer happened to be started.
+any number of supervisors see one order. First in, first out for each class: "cpu" jobs share the slots, "gpu" jobs
+share the devices. How many slots and devices there are is written in each row by the client that submitted it, so that
+it never depends on the environment in which a supervisor or an observer happened to be started.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kinetic.errors import BackendUnavailableError, KineticError
 
 DAMAGED = "damaged"  # in the name of a database that was set aside
 _ENDS = ("-wal", "-shm", "-journal")
-_GONE = "gone"  # the keeper of an attempt of which nobody knows the keeper: nobody has such a lock
+_GONE = "gone"  # the supervisor of an attempt of which nobody knows the supervisor: nobody has such a lock
 
 
 class HeldJob(NamedTuple):
-    """A job that a keeper has in hand."""
+    """A job that a supervisor has in hand."""
 
-    keeper: str
+    supervisor: str
     attempt: int
     devices: str
     since: float
@@ -57,15 +57,15 @@ def set_aside(path: Path) -> None:
             os.replace(file, f"{stem}{end}")
 
 
-def note_held_job(paths: Paths, keeper: str, job_id: str, attempt: int, devices: str) -> None:
-    """Note which job a keeper has in hand; not forced to the disk: after a power cut no keeper lives."""
+def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devices: str) -> None:
+    """Note which job a supervisor has in hand; not forced to the disk: after a power cut no supervisor lives."""
     page = {"job": job_id, "attempt": attempt, "devices": devices}
     with contextlib.suppress(OSError):  # a full disk: only a rebuilt queue would miss it
-        folders.write_whole(paths.held(keeper), json.dumps(page).encode())
+        folders.write_whole(paths.held(supervisor), json.dumps(page).encode())
 
 
 def rebuilt_rows(path: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return the rows, each with the recipe of its soil, of the jobs that have no verdict, oldest first."""
+    """Return the rows, each with the template of its template_id, of the jobs that have no verdict, oldest first."""
     paths = Paths(path.parent)
     held = dict(_held_jobs(paths))
     found = []
@@ -84,7 +84,7 @@ def _rebuilt_row(paths: Paths, task: Task, held: HeldJob | None) -> tuple[dict[s
     row = {
         "job_id": task.job_id,
         "group_id": str(queued["group"]),
-        "soil": str(queued["soil"]),
+        "template_id": str(queued["template_id"]),
         "gpus": int(queued["gpus"]),
         "submitted": float(queued["submitted"]),
         "slots": int(queued["slots"]),
@@ -92,16 +92,16 @@ def _rebuilt_row(paths: Paths, task: Task, held: HeldJob | None) -> tuple[dict[s
     }
     found = held or _last_begun(paths, task.job_id)
     if found is not None:
-        row |= {"state": "running", "keeper": found.keeper, "attempt": found.attempt, "started": found.since}
+        row |= {"state": "running", "supervisor": found.supervisor, "attempt": found.attempt, "started": found.since}
         row |= {"devices": found.devices}
-    return row, str(queued["recipe"])
+    return row, str(queued["template"])
 
 
 def _lost_row(job_id: str, submitted: float) -> dict[str, Any]:
     why = "the queue of this machine was damaged, and an older kinetic did not keep what is needed to run this job"
     return {
         "job_id": job_id,
-        "soil": "",
+        "template_id": "",
         "state": "ended",
         "submitted": submitted,
         "ended": time.time(),
@@ -110,13 +110,13 @@ def _lost_row(job_id: str, submitted: float) -> dict[str, Any]:
 
 
 def _held_jobs(paths: Paths) -> Iterator[tuple[str, HeldJob]]:
-    for name in _entry_names(paths.keepers):
-        keeper, _, end = name.partition(".")
+    for name in _entry_names(paths.supervisors):
+        supervisor, _, end = name.partition(".")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if end == "job":
-                page = json.loads(paths.held(keeper).read_bytes())
-                since = os.stat(paths.held(keeper)).st_mtime
-                yield str(page["job"]), HeldJob(keeper, int(page["attempt"]), str(page["devices"]), since)
+                page = json.loads(paths.held(supervisor).read_bytes())
+                since = os.stat(paths.held(supervisor)).st_mtime
+                yield str(page["job"]), HeldJob(supervisor, int(page["attempt"]), str(page["devices"]), since)
 
 
 def _last_begun(paths: Paths, job_id: str) -> HeldJob | None:
@@ -143,8 +143,8 @@ def leave_repair_note(path: Path, made: list[tuple[dict[str, Any], str]]) -> Non
 
 
 def show_repair_note(path: Path) -> None:
-    """Tell a client what the note says, once; keepers have nobody to tell."""
-    if "KINETIC_KEEPER" in os.environ or not _repair_note(path).exists():
+    """Tell a client what the note says, once; supervisors have nobody to tell."""
+    if "KINETIC_SUPERVISOR" in os.environ or not _repair_note(path).exists():
         return
     with contextlib.suppress(OSError):
         text = _repair_note(path).read_text()
@@ -254,10 +254,10 @@ CREATE TABLE IF NOT EXISTS jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id TEXT NOT NULL UNIQUE,
     group_id TEXT NOT NULL DEFAULT '',
-    soil TEXT NOT NULL,
+    template_id TEXT NOT NULL,
     gpus INTEGER NOT NULL DEFAULT 0,
     state TEXT NOT NULL DEFAULT 'queued',
-    keeper TEXT,
+    supervisor TEXT,
     devices TEXT NOT NULL DEFAULT '',
     worker INTEGER,
     attempt INTEGER NOT NULL DEFAULT 0,
@@ -270,16 +270,16 @@ CREATE TABLE IF NOT EXISTS jobs (
 );
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, seq);
 CREATE INDEX IF NOT EXISTS jobs_by_group ON jobs (group_id, state, seq);
-CREATE TABLE IF NOT EXISTS keepers (
-    keeper TEXT PRIMARY KEY,
-    soil TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS supervisors (
+    supervisor TEXT PRIMARY KEY,
+    template_id TEXT NOT NULL,
     state TEXT NOT NULL,
     pid INTEGER NOT NULL DEFAULT 0,
     since REAL NOT NULL
 );
-CREATE TABLE IF NOT EXISTS soils (
-    soil TEXT PRIMARY KEY,
-    recipe TEXT NOT NULL
+CREATE TABLE IF NOT EXISTS templates (
+    template_id TEXT PRIMARY KEY,
+    template TEXT NOT NULL
 );
 """
 # Columns that older queues lack. They have defaults, so that an older kinetic still works beside a newer one.
@@ -287,7 +287,7 @@ _ADDED = {"slots": "INTEGER NOT NULL DEFAULT 0", "allowed": "TEXT NOT NULL DEFAU
 
 
 class JobRow(NamedTuple):
-    """One job as the queue knows it. ``soil`` names the kind of keeper it needs; see ``soil.py``.
+    """One job as the queue knows it. ``template_id`` names the kind of supervisor it needs; see ``template_id.py``.
 
     ``slots`` and ``allowed``, device names with commas, are the limits that its client had: a "cpu" job starts while
     fewer than ``slots`` of them run, a "gpu" job takes ``gpus`` devices of ``allowed``. 0 slots: an older kinetic wrote
@@ -297,10 +297,10 @@ class JobRow(NamedTuple):
     seq: int
     job_id: str
     group_id: str
-    soil: str
+    template_id: str
     gpus: int
     state: str
-    keeper: str | None
+    supervisor: str | None
     devices: str
     worker: int | None
     attempt: int
@@ -329,10 +329,10 @@ class GroupRow(NamedTuple):
 
 
 class SupervisorRow(NamedTuple):
-    """One keeper as the queue knows it: starting, idle or busy."""
+    """One supervisor as the queue knows it: starting, idle or busy."""
 
-    keeper: str
-    soil: str
+    supervisor: str
+    template_id: str
     state: str
     pid: int
     since: float
@@ -345,21 +345,21 @@ class Limits(NamedTuple):
     gpus: tuple[str, ...]
 
 
-# Columns by name, never "*": a newer kinetic may add some, and older clients and keepers still work beside it.
+# Columns by name, never "*": a newer kinetic may add some, and older clients and supervisors still work beside it.
 _JOBS = f"SELECT {', '.join(JobRow._fields)} FROM jobs"  # noqa: S608 - our own words
 _BRIEF = (
     f"SELECT {', '.join(GroupRow._fields)} FROM jobs"  # noqa: S608 - our own words
     " WHERE group_id = ? AND state IN ('queued', 'claimed', 'running')"
 )
-_WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND soil = ? LIMIT 1"
+_WAITING = "SELECT 1 FROM jobs WHERE state = 'queued' AND template_id = ? LIMIT 1"
 _ACTIVE = "SELECT job_id FROM jobs WHERE group_id = ? AND state {} ORDER BY seq LIMIT ?"
 _QUEUED = f"{_JOBS} WHERE state = 'queued'"
 _QUEUED_BEFORE = "SELECT allowed, count(*) FROM jobs WHERE state = 'queued' AND seq < ?"
 _DEVICE_SETS = "SELECT DISTINCT allowed FROM jobs WHERE"
 _HELD = "SELECT devices FROM jobs WHERE state IN ('claimed', 'running') AND devices != ''"
-KEEPERS = f"SELECT {', '.join(SupervisorRow._fields)} FROM keepers"  # noqa: S608 - our own words
-NEW_KEEPER = f"INSERT OR REPLACE INTO keepers ({', '.join(SupervisorRow._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
-NEW_SOIL = "INSERT OR IGNORE INTO soils (soil, recipe) VALUES (?, ?)"
+SUPERVISORS = f"SELECT {', '.join(SupervisorRow._fields)} FROM supervisors"  # noqa: S608 - our own words
+NEW_SUPERVISOR = f"INSERT OR REPLACE INTO supervisors ({', '.join(SupervisorRow._fields)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
+NEW_TEMPLATE = "INSERT OR IGNORE INTO templates (template_id, template) VALUES (?, ?)"
 
 
 class _RepairedError(BackendUnavailableError):
@@ -452,76 +452,81 @@ class Queue:
 
     @again_if_repaired
     def may_start(self, row: JobRow, limits: Limits) -> bool:
-        """Say whether a queued job would be given to a keeper that asked now."""
+        """Say whether a queued job would be given to a supervisor that asked now."""
         with self.change() as db:
             return any(other.seq == row.seq for other in startable(db, limits))
 
-    def keepers(self) -> list[SupervisorRow]:
-        """Return the keepers that are starting, idle or busy, as far as the rows say."""
-        return [SupervisorRow(*row) for row in self._read(f"{KEEPERS} ORDER BY since")]
+    def supervisors(self) -> list[SupervisorRow]:
+        """Return the supervisors that are starting, idle or busy, as far as the rows say."""
+        return [SupervisorRow(*row) for row in self._read(f"{SUPERVISORS} ORDER BY since")]
 
-    def recipe(self, soil: str) -> dict[str, Any]:
-        """Return how to start a keeper of this kind."""
-        found = self._read("SELECT recipe FROM soils WHERE soil = ?", (soil,))
+    def template(self, template_id: str) -> dict[str, Any]:
+        """Return how to start a supervisor of this kind."""
+        found = self._read("SELECT template FROM templates WHERE template_id = ?", (template_id,))
         return dict(json.loads(found[0][0])) if found else {}
 
     @again_if_repaired
-    def add(self, jobs: Sequence[tuple[str, str, int]], soil: str, recipe: str, limits: Limits | None = None) -> None:
+    def add(
+        self, jobs: Sequence[tuple[str, str, int]], template_id: str, template: str, limits: Limits | None = None
+    ) -> None:
         """Append jobs (job id, group id, GPUs) with the limits of their client; one that is there stays as it is."""
         now = time.time()
         slots, devices = (limits.slots, ",".join(limits.gpus)) if limits is not None else (0, "")
         with self.change() as db:
-            db.execute(NEW_SOIL, (soil, recipe))
+            db.execute(NEW_TEMPLATE, (template_id, template))
             db.executemany(
-                "INSERT OR IGNORE INTO jobs (job_id, group_id, soil, gpus, submitted, slots, allowed)"
+                "INSERT OR IGNORE INTO jobs (job_id, group_id, template_id, gpus, submitted, slots, allowed)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(job_id, group, soil, gpus, now, slots, devices if gpus else "") for job_id, group, gpus in jobs],
+                [
+                    (job_id, group, template_id, gpus, now, slots, devices if gpus else "")
+                    for job_id, group, gpus in jobs
+                ],
             )
 
     @again_if_repaired
-    def claim(self, keeper: str, soil: str, limits: Limits) -> JobRow | None:
-        """Give the oldest job that may start now to a keeper of its kind; the limits are for rows that name none."""
+    def claim(self, supervisor: str, template_id: str, limits: Limits) -> JobRow | None:
+        """Give the oldest job that may start now to a supervisor of its kind."""
         with self.change() as db:
             for row in startable(db, limits):
-                if row.soil == soil:
+                if row.template_id == template_id:
                     db.execute(
-                        "UPDATE jobs SET state = 'claimed', keeper = ?, devices = ?, started = ? WHERE seq = ?",
-                        (keeper, row.devices, time.time(), row.seq),
+                        "UPDATE jobs SET state = 'claimed', supervisor = ?, devices = ?, started = ? WHERE seq = ?",
+                        (supervisor, row.devices, time.time(), row.seq),
                     )
-                    _register(db, keeper, soil, "busy")
-                    return row._replace(state="claimed", keeper=keeper)
-            _register(db, keeper, soil, "idle")
+                    _register(db, supervisor, template_id, "busy")
+                    return row._replace(state="claimed", supervisor=supervisor)
+            _register(db, supervisor, template_id, "idle")
         return None
 
     @again_if_repaired
-    def register(self, keeper: str, soil: str) -> None:
-        """Say that this process is a keeper and has nothing to do."""
+    def register(self, supervisor: str, template_id: str) -> None:
+        """Say that this process is a supervisor and has nothing to do."""
         with self.change() as db:
-            _register(db, keeper, soil, "idle")
+            _register(db, supervisor, template_id, "idle")
 
     @again_if_repaired
-    def leave(self, keeper: str, soil: str, *, at_once: bool) -> bool:
-        """Sign a keeper off; False, and nothing happens, if a job of its kind waits, unless it leaves at once."""
+    def leave(self, supervisor: str, template_id: str, *, at_once: bool) -> bool:
+        """Sign a supervisor off; False, and nothing happens, if a job of its kind waits, unless it leaves at once."""
         with self.change() as db:
-            if not at_once and db.execute(_WAITING, (soil,)).fetchone():
+            if not at_once and db.execute(_WAITING, (template_id,)).fetchone():
                 return False
-            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+            db.execute("DELETE FROM supervisors WHERE supervisor = ?", (supervisor,))
         return True
 
     @again_if_repaired
-    def add_soil(self, soil: str, recipe: str) -> None:
-        """Say how keepers of a kind are started."""
+    def add_template_id(self, template_id: str, template: str) -> None:
+        """Say how supervisors of a kind are started."""
         with self.change() as db:
-            db.execute(NEW_SOIL, (soil, recipe))
+            db.execute(NEW_TEMPLATE, (template_id, template))
 
     @again_if_repaired
-    def running(self, job_id: str, keeper: str, attempt: int) -> bool:
+    def running(self, job_id: str, supervisor: str, attempt: int) -> bool:
         """Say that the worker is about to begin; False when the job was taken away or stopped meanwhile."""
         with self.change() as db:
             done = db.execute(
                 "UPDATE jobs SET state = 'running', attempt = ?, started = ?"
-                " WHERE job_id = ? AND keeper = ? AND stop = 0",
-                (attempt, time.time(), job_id, keeper),
+                " WHERE job_id = ? AND supervisor = ? AND stop = 0",
+                (attempt, time.time(), job_id, supervisor),
             )
             return bool(done.rowcount)
 
@@ -536,7 +541,7 @@ class Queue:
         """
         with self.change() as db:
             done = db.execute(
-                "UPDATE jobs SET state = 'ended', ended = ?, verdict = ?, keeper = NULL WHERE job_id = ?",
+                "UPDATE jobs SET state = 'ended', ended = ?, verdict = ?, supervisor = NULL WHERE job_id = ?",
                 (time.time(), verdict, job_id),
             )
             return bool(done.rowcount)
@@ -548,22 +553,24 @@ class Queue:
             db.execute("UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'", (waits_for, job_id))
 
     @again_if_repaired
-    def requeue(self, job_id: str, keeper: str, *, counted: bool = True) -> None:
+    def requeue(self, job_id: str, supervisor: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never began, which is counted, or it has retries left."""
         with self.change() as db:
             db.execute(
-                "UPDATE jobs SET state = 'queued', keeper = NULL, devices = '', started = NULL, worker = NULL,"
+                "UPDATE jobs SET state = 'queued', supervisor = NULL, devices = '', started = NULL, worker = NULL,"
                 " verdict = '', requeues = requeues + ?"
-                " WHERE job_id = ? AND keeper = ? AND state IN ('claimed', 'running')",
-                (int(counted), job_id, keeper),
+                " WHERE job_id = ? AND supervisor = ? AND state IN ('claimed', 'running')",
+                (int(counted), job_id, supervisor),
             )
 
     @again_if_repaired
-    def count_a_failed_start(self, soil: str) -> list[JobRow]:
-        """Remember with every waiting job of a soil that a keeper of theirs did not come up, and return those jobs."""
+    def count_a_failed_start(self, template_id: str) -> list[JobRow]:
+        """Count for every queued job of a template that its supervisor did not start; return these jobs."""
         with self.change() as db:
-            db.execute("UPDATE jobs SET requeues = requeues + 1 WHERE soil = ? AND state = 'queued'", (soil,))
-        return self.look("soil = ? AND state = 'queued'", (soil,))
+            db.execute(
+                "UPDATE jobs SET requeues = requeues + 1 WHERE template_id = ? AND state = 'queued'", (template_id,)
+            )
+        return self.look("template_id = ? AND state = 'queued'", (template_id,))
 
     @again_if_repaired
     def ask_to_stop(self, names: Sequence[str]) -> dict[str, JobRow]:
@@ -580,10 +587,10 @@ class Queue:
             db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
 
     @again_if_repaired
-    def forget_keeper(self, keeper: str) -> None:
-        """Drop a keeper."""
+    def forget_supervisor(self, supervisor: str) -> None:
+        """Drop a supervisor."""
         with self.change() as db:
-            db.execute("DELETE FROM keepers WHERE keeper = ?", (keeper,))
+            db.execute("DELETE FROM supervisors WHERE supervisor = ?", (supervisor,))
 
     def close(self) -> None:
         """Close the database until it is used again; in a forked child, leave it to the parent."""
@@ -653,11 +660,13 @@ def _patiently(path: Path, do: Callable[[], T], *, clock: Callable[[], float] = 
 _left_alone: list[sqlite3.Connection | None] = []
 
 
-def _register(db: sqlite3.Connection, keeper: str, soil: str, state: str) -> None:
-    """Note what a keeper does; a queue that was rebuilt does not know it yet, nor one that expects it its process."""
-    done = db.execute("UPDATE keepers SET state = ?, pid = ? WHERE keeper = ?", (state, os.getpid(), keeper))
+def _register(db: sqlite3.Connection, supervisor: str, template_id: str, state: str) -> None:
+    """Note what a supervisor does; a queue that was rebuilt does not know it yet."""
+    done = db.execute(
+        "UPDATE supervisors SET state = ?, pid = ? WHERE supervisor = ?", (state, os.getpid(), supervisor)
+    )
     if not done.rowcount:
-        db.execute(NEW_KEEPER, (keeper, soil, state, os.getpid(), time.time()))
+        db.execute(NEW_SUPERVISOR, (supervisor, template_id, state, os.getpid(), time.time()))
 
 
 def startable(db: sqlite3.Connection, limits: Limits) -> list[JobRow]:
@@ -819,8 +828,8 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
         added = "".join(f",\n    {name} {kind}" for name, kind in _ADDED.items())
         for statement in _TABLES.replace("{added}", added).split(";"):
             db.execute(statement)
-        for row, recipe in (rebuilt := rebuilt_rows(path)):
-            db.execute(NEW_SOIL, (row["soil"], recipe))
+        for row, template in (rebuilt := rebuilt_rows(path)):
+            db.execute(NEW_TEMPLATE, (row["template_id"], template))
             marks = ", ".join("?" * len(row))
             db.execute(f"INSERT OR IGNORE INTO jobs ({', '.join(row)}) VALUES ({marks})", [*row.values()])  # noqa: S608
         if rebuilt:

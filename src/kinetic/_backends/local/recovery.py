@@ -1,4 +1,4 @@
-"""Burying: whoever takes a dead keeper's lock ends its processes and says what became of its job.
+"""Burying: whoever takes a dead supervisor's lock ends its processes and says what became of its job.
 
 It is safe to die in the middle of this: the lock falls free again, and the next one does the same once more.
 """
@@ -30,10 +30,10 @@ from kinetic._wire.failpoints import step
 from kinetic._wire.task import Task
 from kinetic.errors import KineticError
 
-SUPERVISOR_VARIABLE = "KINETIC_KEEPER"  # in the environment of a keeper and of everything below it
-_STARTING_SECONDS = 1.0  # a keeper is there in 0.1 s; before that, its process need not even be there
+SUPERVISOR_VARIABLE = "KINETIC_SUPERVISOR"  # in the environment of a supervisor and of everything below it
+_STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its process need not even be there
 _SLOW_START_SECONDS = 60.0  # as long as its process is there, on a machine that is busy
-REQUEUES = 2  # a job that ends its keeper before it begins, three times, is the reason
+REQUEUES = 2  # a job that ends its supervisor before it begins, three times, is the reason
 NO_PAGE = (
     "what was needed to run the job is gone from this machine (its launch page); submit it again"  # if not removed
 )
@@ -41,55 +41,59 @@ _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one proc
 
 
 def recover_dead_supervisors(paths: Paths, queue: Queue) -> None:
-    """Look at every keeper's life, and bury those that lost it."""
-    known = queue.keepers()
-    names = {keeper.keeper for keeper in known}
-    orphans = {row.keeper for row in queue.look("state IN ('claimed', 'running')")} - names - {None}
+    """Look at every supervisor's life, and bury those that lost it."""
+    known = queue.supervisors()
+    names = {supervisor.supervisor for supervisor in known}
+    orphans = {row.supervisor for row in queue.look("state IN ('claimed', 'running')")} - names - {None}
     own = os.environ.get(SUPERVISOR_VARIABLE, "")
-    for keeper in [*known, *(SupervisorRow(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
-        if keeper.keeper == own and keeper.pid == os.getpid():
+    for supervisor in [*known, *(SupervisorRow(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
+        if supervisor.supervisor == own and supervisor.pid == os.getpid():
             continue
         with _one_at_a_time, contextlib.suppress(OSError):  # of one that cannot be looked at now; another look follows
-            _look_at(paths, queue, keeper)
+            _look_at(paths, queue, supervisor)
 
 
-def _look_at(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
-    lock = paths.lock(keeper.keeper)
-    starting = keeper.state == "starting"
+def _look_at(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
+    lock = paths.lock(supervisor.supervisor)
+    starting = supervisor.state == "starting"
     if not lock.exists():
-        age = time.time() - keeper.since
+        age = time.time() - supervisor.since
         is_young = 0 <= age < _STARTING_SECONDS  # below 0 the clock went back, and only its process tells
-        if starting and (is_young or (age < _SLOW_START_SECONDS and _marked(keeper.keeper))):
+        if starting and (is_young or (age < _SLOW_START_SECONDS and _marked(supervisor.supervisor))):
             return
         held = liveness.take_lock(lock)  # two observers must not settle the same job at once
     else:
         held = liveness.take_abandoned_lock(lock)
     if held is None:
-        _continue_if_stopped(paths, queue, keeper)
+        _continue_if_stopped(paths, queue, supervisor)
         return
     try:
         step("observer:locked")
-        kill_marked(keeper.keeper)
+        kill_marked(supervisor.supervisor)
         step("observer:ended-processes")
-        _settle_all(paths, queue, keeper)
+        _settle_all(paths, queue, supervisor)
     finally:
         held.release(remove=True)
 
 
-def _continue_if_stopped(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
+def _continue_if_stopped(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
     """Let a supervisor go on that somebody stopped (SIGSTOP), its own job perhaps, where something waits for it.
 
     Who stops one that is at work may mean it. But an end of the job that nobody notices, a wish to end it and a passed
     deadline are not to wait for that.
     """
-    if not keeper.pid or processes.state(keeper.pid) != "T" or not _is_marked(keeper.pid, keeper.keeper):
+    if (
+        not supervisor.pid
+        or processes.state(supervisor.pid) != "T"
+        or not _is_marked(supervisor.pid, supervisor.supervisor)
+    ):
         return
-    rows = queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,))
-    children = runner_processes.children_of(keeper.pid)
+    rows = queue.look("supervisor = ? AND state IN ('claimed', 'running')", (supervisor.supervisor,))
+    children = runner_processes.children_of(supervisor.pid)
     waits_for_it = not children or any(processes.state(child) == "Z" for child in children)
     if waits_for_it or any(_is_awaited(paths, row) for row in rows):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(keeper.pid, signal.SIGCONT)
+            os.kill(supervisor.pid, signal.SIGCONT)
 
 
 def _is_awaited(paths: Paths, row: JobRow) -> bool:
@@ -101,29 +105,29 @@ def _is_awaited(paths: Paths, row: JobRow) -> bool:
     return limit is not None and row.started is not None and time.time() > row.started + limit
 
 
-def _settle_all(paths: Paths, queue: Queue, keeper: SupervisorRow) -> None:
-    said = verdicts.last_lines(paths.keeper_log(keeper.keeper))
-    if keeper.state == "starting":
-        give_up_on_template(paths, queue, keeper.soil, said)
-    for row in queue.look("keeper = ? AND state IN ('claimed', 'running')", (keeper.keeper,)):
+def _settle_all(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
+    said = verdicts.last_lines(paths.supervisor_log(supervisor.supervisor))
+    if supervisor.state == "starting":
+        give_up_on_template(paths, queue, supervisor.template_id, said)
+    for row in queue.look("supervisor = ? AND state IN ('claimed', 'running')", (supervisor.supervisor,)):
         if row.stop:
             queue.end(row.job_id, "ended")
         elif row.requeues < REQUEUES and paths.launch(row.job_id).exists() and not has_begun(paths, row):
             clear_attempt(paths, row)
-            queue.requeue(row.job_id, keeper.keeper)
+            queue.requeue(row.job_id, supervisor.supervisor)
         else:
             settle(paths, queue, row, said)
         drop_data(paths, row.job_id)
-    queue.forget_keeper(keeper.keeper)
-    for path in (paths.wake(keeper.keeper), paths.held(keeper.keeper)):
+    queue.forget_supervisor(supervisor.supervisor)
+    for path in (paths.wake(supervisor.supervisor), paths.held(supervisor.supervisor)):
         path.unlink(missing_ok=True)
     if not said:  # else its last words are kept for a day
-        paths.keeper_log(keeper.keeper).unlink(missing_ok=True)
+        paths.supervisor_log(supervisor.supervisor).unlink(missing_ok=True)
 
 
-def give_up_on_template(paths: Paths, queue: Queue, soil: str, said: str) -> None:
-    """Count a keeper that never came up; jobs that have seen three of those end with a reason."""
-    for row in queue.count_a_failed_start(soil):
+def give_up_on_template(paths: Paths, queue: Queue, template_id: str, said: str) -> None:
+    """Count a supervisor that never came up; jobs that have seen three of those end with a reason."""
+    for row in queue.count_a_failed_start(template_id):
         if row.requeues > REQUEUES:
             settle(paths, queue, row, said, why="the process that carries out jobs does not start")
 
@@ -143,7 +147,7 @@ def settle(paths: Paths, queue: Queue, row: JobRow, said: str = "", *, why: str 
         paths: Where.
         queue: Its queue.
         row: The job.
-        said: The last words of its keeper, if it had any.
+        said: The last words of its supervisor, if it had any.
         why: What happened, if it is known.
     """
     try:
@@ -169,7 +173,7 @@ def is_finished(paths: Paths, row: JobRow) -> bool:
 
 
 def hand_over(paths: Paths, queue: Queue, rows: Sequence[JobRow]) -> None:
-    """Ask the keepers of finished jobs that wait for credentials to leave them to this client, whose own are good."""
+    """Make supervisors that wait for credentials leave finished jobs to this client, whose own are valid."""
     for row in rows:
         if row.state != "running" or not row.verdict.startswith(attempts.FINISHED) or row.stop:
             continue
@@ -177,9 +181,11 @@ def hand_over(paths: Paths, queue: Queue, rows: Sequence[JobRow]) -> None:
             page = runtime_files.read_task(paths, row.job_id)
             if page is None:
                 continue
-            open_store(page.store_url).size(keys.result(row.job_id))  # refused: no better than the keeper's
-            pid = next((keeper.pid for keeper in queue.keepers() if keeper.keeper == row.keeper), 0)
-            if pid and liveness.is_locked(paths.lock(str(row.keeper))):
+            open_store(page.store_url).size(keys.result(row.job_id))  # refused: no better than the supervisor's
+            pid = next(
+                (supervisor.pid for supervisor in queue.supervisors() if supervisor.supervisor == row.supervisor), 0
+            )
+            if pid and liveness.is_locked(paths.lock(str(row.supervisor))):
                 os.kill(pid, signal.SIGTERM)
 
 
@@ -219,9 +225,9 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
     if queue.jobs([job_id]):
         for task in tasks:
             ship_log(store, task)
-        step("keeper:log-shipped")
+        step("supervisor:log-shipped")
     clear_scratch(tasks)
-    step("keeper:cleared")
+    step("supervisor:cleared")
     is_known = queue.end(job_id, status)
     drop_data(paths, job_id)  # now that nobody waits for it
     key = None
@@ -302,7 +308,7 @@ _ADVICE = ("why: ", "next: ", " ")  # how the lines below an error of ours begin
 
 
 def _with_last_words(what: str, said: str) -> str:
-    """Add what a keeper's own log says last, if it left any: the error itself, not the advice below it."""
+    """Add what a supervisor's own log says last, if it left any: the error itself, not the advice below it."""
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_ADVICE)]
     return f"{what}; its last words: {lines[-1]}" if lines else what
 
@@ -313,10 +319,10 @@ def _boot_time() -> float:
     return time.time() - time.clock_gettime(clock) if clock is not None else 0.0
 
 
-def kill_marked(keeper: str) -> None:
-    """Kill every process below a keeper that is gone, found by the mark in its environment, never by a number alone."""
+def kill_marked(supervisor: str) -> None:
+    """Kill every process of a dead supervisor, found by the mark in its environment, never by a number alone."""
     for _ in range(5):  # what forks while we look is found on the next round
-        found = [pid for pid in _marked(keeper) if pid != os.getpid()]
+        found = [pid for pid in _marked(supervisor) if pid != os.getpid()]
         if not found:
             return
         for pid in found:
@@ -325,8 +331,8 @@ def kill_marked(keeper: str) -> None:
         time.sleep(0.01)  # they need a moment to be gone
 
 
-def _marked(keeper: str) -> list[int]:
-    wanted = f"{SUPERVISOR_VARIABLE}={keeper}".encode()
+def _marked(supervisor: str) -> list[int]:
+    wanted = f"{SUPERVISOR_VARIABLE}={supervisor}".encode()
     if not Path("/proc/self/environ").exists():
         return _marked_by_ps(wanted)
     found = []
@@ -338,10 +344,10 @@ def _marked(keeper: str) -> list[int]:
     return found
 
 
-def _is_marked(pid: int, keeper: str) -> bool:
-    """Return whether a process is a keeper or below it, by the mark in its environment."""
+def _is_marked(pid: int, supervisor: str) -> bool:
+    """Return whether a process is a supervisor or below it, by the mark in its environment."""
     try:
-        return f"{SUPERVISOR_VARIABLE}={keeper}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{SUPERVISOR_VARIABLE}={supervisor}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
 
@@ -417,12 +423,12 @@ def sweep(
         if row is None and _age(folder, now) > DAY and not liveness.is_locked(paths.submitting(folder.name)):
             remove_job(paths, folder.name)
         elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
-            runtime_files.remove_task(paths, folder.name)  # its keeper died before it could
+            runtime_files.remove_task(paths, folder.name)  # its supervisor died before it could
             drop_data(paths, folder.name)
             for work in folder.glob("work-*"):
                 remove_folder(work)
             tidy(paths, folder.name)
-    _sweep_keepers(paths, queue, now)
+    _sweep_supervisors(paths, queue, now)
     if scratch is not None:
         _sweep_scratch(scratch, rows, now)
     _sweep_runners(paths, queue, now)
@@ -432,11 +438,11 @@ def sweep(
         file_cache.sweep(paths.data_cache, now=now)
 
 
-def _sweep_keepers(paths: Paths, queue: Queue, now: float) -> None:
-    """Remove what is left of keepers and queues that are gone."""
-    keepers = {keeper.keeper for keeper in queue.keepers()}
-    for file in _listed(paths.keepers):
-        if file.name.partition(".")[0] not in keepers and _age(file, now) > DAY:
+def _sweep_supervisors(paths: Paths, queue: Queue, now: float) -> None:
+    """Remove what is left of supervisors and queues that are gone."""
+    supervisors = {supervisor.supervisor for supervisor in queue.supervisors()}
+    for file in _listed(paths.supervisors):
+        if file.name.partition(".")[0] not in supervisors and _age(file, now) > DAY:
             file.unlink(missing_ok=True)
     for file in paths.runtime.glob(f"{paths.queue.name}.{local_queue.DAMAGED}-*"):
         if _age(file, now) > MONTH:
@@ -506,14 +512,14 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
     with queue.change() as db:
         needed = db.execute(
-            "SELECT recipe FROM soils WHERE soil IN (SELECT soil FROM jobs WHERE state != 'ended')"
-            " OR soil IN (SELECT soil FROM keepers)"
+            "SELECT template FROM templates WHERE template_id IN (SELECT template_id FROM jobs WHERE state != 'ended')"
+            " OR template_id IN (SELECT template_id FROM supervisors)"
         ).fetchall()
     from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
 
     old = [folder for folder in _listed(paths.runners) if _age(folder, now) > MONTH]
     for folder in [*old, *isolated_environment.stale(paths.environments, now)]:
-        if not any(folder.name in recipe for (recipe,) in needed):
+        if not any(folder.name in template for (template,) in needed):
             remove_folder(folder)
 
 

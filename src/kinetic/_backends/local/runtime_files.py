@@ -1,7 +1,7 @@
 """Where the host-local state lies: the queue, the locks, the pulses, the logs being written.
 
 {runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
-{runtime}/keepers/{keeper}.lock .wake .log .job
+{runtime}/supervisors/{supervisor}.lock .wake .log .job
 {runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
@@ -41,7 +41,7 @@ class Paths:
 
     @property
     def runners(self) -> Path:
-        """Folders with the code that keepers run."""
+        """Folders with the code that supervisors run."""
         return self.runtime / "runners"
 
     @property
@@ -55,9 +55,9 @@ class Paths:
         return self.runtime / "data"
 
     @property
-    def keepers(self) -> Path:
-        """Locks, wake-up pipes and logs of keepers."""
-        return self.runtime / "keepers"
+    def supervisors(self) -> Path:
+        """Locks, wake-up pipes and logs of supervisors."""
+        return self.runtime / "supervisors"
 
     @property
     def groups(self) -> Path:
@@ -78,15 +78,15 @@ class Paths:
         return self.jobs / job_id
 
     def launch(self, job_id: str) -> Path:
-        """What the keeper is told: environment, digest of the order."""
+        """What the supervisor is told: environment, digest of the order."""
         return self.jobs / job_id / "launch.json"
 
     def key(self, job_id: str) -> Path:
-        """The job's own key, read by the keeper after it forked the worker."""
+        """The job's own key, read by the supervisor after it forked the worker."""
         return self.jobs / job_id / "key"
 
     def completion_pipe(self, job_id: str) -> Path:
-        """The pipe whose writer is the keeper: a byte means running, its end means look now."""
+        """The pipe whose writer is the supervisor: a byte means running, its end means look now."""
         return self.jobs / job_id / "completion_pipe"
 
     def submitting(self, job_id: str) -> Path:
@@ -97,21 +97,21 @@ class Paths:
         """The files of one host of an attempt."""
         return AttemptFiles(str(self.job(job_id)), suffix(attempt, host))
 
-    def lock(self, keeper: str) -> Path:
-        """Held by a keeper for as long as it lives."""
-        return self.keepers / f"{keeper}.lock"
+    def lock(self, supervisor: str) -> Path:
+        """Held by a supervisor for as long as it lives."""
+        return self.supervisors / f"{supervisor}.lock"
 
-    def wake(self, keeper: str) -> Path:
-        """A byte written here wakes an idle keeper."""
-        return self.keepers / f"{keeper}.wake"
+    def wake(self, supervisor: str) -> Path:
+        """A byte written here wakes an idle supervisor."""
+        return self.supervisors / f"{supervisor}.wake"
 
-    def held(self, keeper: str) -> Path:
-        """Which job a keeper has in hand; see ``queue_repair``."""
-        return self.keepers / f"{keeper}.job"
+    def held(self, supervisor: str) -> Path:
+        """Which job a supervisor has in hand; see ``queue_repair``."""
+        return self.supervisors / f"{supervisor}.job"
 
-    def keeper_log(self, keeper: str) -> Path:
-        """What a keeper says about itself; empty unless something went wrong."""
-        return self.keepers / f"{keeper}.log"
+    def supervisor_log(self, supervisor: str) -> Path:
+        """What a supervisor says about itself; empty unless something went wrong."""
+        return self.supervisors / f"{supervisor}.log"
 
     def make(self) -> None:
         """Make the folders, for their owner only.
@@ -120,7 +120,7 @@ class Paths:
             BackendUnavailableError: They cannot be made.
         """
         try:
-            for folder in (self.runtime, self.keepers, self.jobs, self.runners):
+            for folder in (self.runtime, self.supervisors, self.jobs, self.runners):
                 folders.make(folder)
         except OSError as error:
             raise BackendUnavailableError(
@@ -183,7 +183,7 @@ def tasks_of(
 ) -> tuple[Task, ...]:
     """Return the tasks of the hosts of one attempt, the leader's first.
 
-    The same names whoever asks, so that an observer finds a dead keeper's files.
+    The same names whoever asks, so that an observer finds a dead supervisor's files.
 
     Args:
         paths: Where.

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.local import liveness, recovery
 from kinetic._backends.local.queue import (
-    KEEPERS,
-    NEW_KEEPER,
+    NEW_SUPERVISOR,
+    SUPERVISORS,
     Limits,
     Queue,
     SupervisorRow,
@@ -128,7 +128,7 @@ _TRIES = 3
 
 
 def advance(
-    paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", soil: str = "", collect: bool = False
+    paths: Paths, queue: Queue, limits: Limits, *, ready: str = "", template_id: str = "", collect: bool = False
 ) -> None:
     """Do whatever the queue needs now.
 
@@ -136,9 +136,9 @@ def advance(
         paths: Where.
         queue: What waits.
         limits: How much may run at once.
-        ready: A soil for which a keeper shall be getting ready even if nothing waits yet.
-        soil: The caller's own: only if no keeper of this one can be started, that is the caller's error.
-        collect: Wait the 10 ms until a started keeper has detached itself: for callers that must stay single-threaded.
+        ready: A template_id for which a supervisor shall be getting ready even if nothing waits yet.
+        template_id: The caller's own: only if no supervisor of this one can be started, that is the caller's error.
+        collect: Wait the 10 ms until a started supervisor has detached itself: for single-threaded callers.
 
     Inside a job nothing is started: it would be a child of the job, and end with it.
     """
@@ -147,8 +147,8 @@ def advance(
     for _ in range(_TRIES):
         recovery.recover_dead_supervisors(paths, queue)
         wake, spawn = _plan(queue, limits, ready)
-        asleep = [keeper for keeper in wake if not liveness.wake(paths.wake(keeper))]
-        _spawn_all(paths, queue, limits, spawn, soil, collect=collect)
+        asleep = [supervisor for supervisor in wake if not liveness.wake(paths.wake(supervisor))]
+        _spawn_all(paths, queue, limits, spawn, template_id, collect=collect)
         if not asleep:  # else one died just now: who else is there?
             return
 
@@ -156,17 +156,17 @@ def advance(
 def _spawn_all(
     paths: Paths, queue: Queue, limits: Limits, spawn: list[tuple[str, str]], ours: str, *, collect: bool
 ) -> None:
-    for keeper, soil in spawn:
+    for supervisor, template_id in spawn:
         try:
-            pid = _spawn(paths, queue, limits, keeper, soil)
+            pid = _spawn(paths, queue, limits, supervisor, template_id)
         except LaunchError as error:
-            if soil == ours:
+            if template_id == ours:
                 raise
             if not _is_passing(error.__cause__):
-                recovery.give_up_on_template(paths, queue, soil, str(error.why))
+                recovery.give_up_on_template(paths, queue, template_id, str(error.why))
             continue
         if collect or threads.start(partial(_collect, pid), "kinetic-spawn") is None:
-            _collect(pid)  # it forks the keeper and ends within milliseconds
+            _collect(pid)  # it forks the supervisor and ends within milliseconds
 
 
 @again_if_repaired
@@ -175,23 +175,29 @@ def _plan(queue: Queue, limits: Limits, ready: str) -> tuple[list[str], list[tup
     wake: list[str] = []
     spawn: list[tuple[str, str]] = []
     with queue.change() as db:
-        keepers = [SupervisorRow(*row) for row in db.execute(KEEPERS)]
-        at_work = {name for (name,) in db.execute("SELECT keeper FROM jobs WHERE state IN ('claimed', 'running')")}
-        wanted = Counter(row.soil for row in startable(db, limits))
-        if ready and not wanted[ready] and sum(keeper.state != "idle" for keeper in keepers) < limits.slots:
+        supervisors = [SupervisorRow(*row) for row in db.execute(SUPERVISORS)]
+        at_work = {name for (name,) in db.execute("SELECT supervisor FROM jobs WHERE state IN ('claimed', 'running')")}
+        wanted = Counter(row.template_id for row in startable(db, limits))
+        if ready and not wanted[ready] and sum(supervisor.state != "idle" for supervisor in supervisors) < limits.slots:
             wanted[ready] = 1
-        for soil, count in wanted.items():
-            idle = [keeper.keeper for keeper in keepers if keeper.soil == soil and keeper.state == "idle"]
-            coming = sum(_is_coming(keeper, at_work) for keeper in keepers if keeper.soil == soil)
+        for template_id, count in wanted.items():
+            idle = [
+                supervisor.supervisor
+                for supervisor in supervisors
+                if supervisor.template_id == template_id and supervisor.state == "idle"
+            ]
+            coming = sum(
+                _is_coming(supervisor, at_work) for supervisor in supervisors if supervisor.template_id == template_id
+            )
             wake += idle[:count]
-            spawn += [(os.urandom(6).hex(), soil) for _ in range(count - len(idle) - coming)]
-        db.executemany(NEW_KEEPER, [(*item, "starting", 0, time.time()) for item in spawn])
+            spawn += [(os.urandom(6).hex(), template_id) for _ in range(count - len(idle) - coming)]
+        db.executemany(NEW_SUPERVISOR, [(*item, "starting", 0, time.time()) for item in spawn])
     return wake, spawn
 
 
-def _is_coming(keeper: SupervisorRow, at_work: set[str]) -> bool:
-    """Say whether a keeper will look at the queue by itself in a moment: it starts, or has just ended a job."""
-    return keeper.state == "starting" or (keeper.state == "busy" and keeper.keeper not in at_work)
+def _is_coming(supervisor: SupervisorRow, at_work: set[str]) -> bool:
+    """Say whether a supervisor will look at the queue by itself in a moment: it starts, or has just ended a job."""
+    return supervisor.state == "starting" or (supervisor.state == "busy" and supervisor.supervisor not in at_work)
 
 
 def _is_passing(error: BaseException | None) -> bool:
@@ -201,19 +207,26 @@ def _is_passing(error: BaseException | None) -> bool:
 
 def _make_runner_again(paths: Paths, folder: Path) -> None:
     """Make the code that a job was submitted with again, if it is gone and is ours: it is not forced to the disk."""
-    if folder.parent == paths.runners and not (folder / "keeper.py").exists():
+    if folder.parent == paths.runners and not (folder / "supervisor.py").exists():
         from kinetic._project import runner_bundle  # rare: after a power cut
 
         runner_bundle.folder(paths.runners)
 
 
-def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -> int:
-    recipe = queue.recipe(soil)
-    _make_runner_again(paths, Path(runner_of(recipe["arguments"])))
+def _spawn(paths: Paths, queue: Queue, limits: Limits, supervisor: str, template_id: str) -> int:
+    template = queue.template(template_id)
+    _make_runner_again(paths, Path(runner_of(template["arguments"])))
     environment = {name: os.environ[name] for name in _STARTUP if name in os.environ}
-    environment |= recipe["environment"] | {recovery.SUPERVISOR_VARIABLE: keeper}
-    words = [*recipe["arguments"], keeper, soil, str(paths.runtime), str(limits.slots), ",".join(limits.gpus)]
-    log = str(paths.keeper_log(keeper))
+    environment |= template["environment"] | {recovery.SUPERVISOR_VARIABLE: supervisor}
+    words = [
+        *template["arguments"],
+        supervisor,
+        template_id,
+        str(paths.runtime),
+        str(limits.slots),
+        ",".join(limits.gpus),
+    ]
+    log = str(paths.supervisor_log(supervisor))
     try:
         return os.posix_spawn(
             words[0],
@@ -229,7 +242,7 @@ def _spawn(paths: Paths, queue: Queue, limits: Limits, keeper: str, soil: str) -
             setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM],
         )
     except OSError as error:
-        queue.forget_keeper(keeper)
+        queue.forget_supervisor(supervisor)
         raise LaunchError(
             "the process that would carry out this job could not be started",
             why=f"{words[0]}: {error}",
@@ -245,7 +258,7 @@ def _collect(pid: int) -> None:
 
 
 def runner_of(arguments: list[str]) -> str:
-    """Return the folder of the runner's code from a recipe's command line."""
+    """Return the folder of the runner's code from a template's command line."""
     return str(Path(arguments[-1]).parent)
 
 
@@ -263,7 +276,7 @@ _FLAGS = {
 
 
 def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "") -> dict[str, Any]:
-    """Say how a keeper for this client's jobs is started.
+    """Say how a supervisor for this client's jobs is started.
 
     Args:
         runner: The folder with the runner's code.
@@ -272,13 +285,13 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
     Returns:
         arguments (a command line), environment (variables that work at start-up), limits and affinity (which
-        a keeper inherits from whoever starts it, or takes on itself).
+        a supervisor inherits from whoever starts it, or takes on itself).
     """
     import resource  # POSIX only, as is everything in this room
 
     limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in _LIMITS if _has(resource, name)}
     return {
-        "arguments": [interpreter or sys.executable, *_flags(), str(runner / "keeper.py")],
+        "arguments": [interpreter or sys.executable, *_flags(), str(runner / "supervisor.py")],
         "environment": {
             name: value
             for name, value in environ.items()
@@ -290,12 +303,12 @@ def make_template(runner: Path, environ: Mapping[str, str], interpreter: str = "
 
 
 def template_digest(made: dict[str, Any]) -> str:
-    """Return the digest that stands for a recipe."""
+    """Return the digest that stands for a template."""
     return digests.of_bytes(documents.write(made))[:24]
 
 
 def apply_template(made: Mapping[str, Any]) -> None:
-    """Take on a recipe's limits and affinity, as far as this process may: whoever started it may have had others."""
+    """Take on a template's limits and affinity, as far as this process may: whoever started it may have had others."""
     import resource
 
     for limit, (soft, hard) in made.get("limits", {}).items():

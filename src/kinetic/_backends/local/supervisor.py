@@ -40,16 +40,16 @@ _IDLE_SECONDS = 60.0
 
 
 class SupervisorProcess:
-    """One keeper's process."""
+    """One supervisor's process."""
 
-    def __init__(self, name: str, soil: str, runtime: Path, limits: Limits, runner: str) -> None:
-        self.name, self.soil, self.limits, self.runner = name, soil, limits, runner
+    def __init__(self, name: str, template_id: str, runtime: Path, limits: Limits, runner: str) -> None:
+        self.name, self.template_id, self.limits, self.runner = name, template_id, limits, runner
         self.paths = Paths(runtime)
         held = liveness.take_lock(self.paths.lock(name))
         if held is None:
-            raise SystemExit(f"keeper {name} runs already")
+            raise SystemExit(f"supervisor {name} runs already")
         self.life = held
-        step("keeper:alive")
+        step("supervisor:alive")
         liveness.make_pipe(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
@@ -60,25 +60,25 @@ class SupervisorProcess:
 
     def run(self) -> None:
         """Keep jobs until there are none for a minute."""
-        scheduler.apply_template(self.queue.recipe(self.soil))
-        self.queue.register(self.name, self.soil)
-        step("keeper:registered")
+        scheduler.apply_template(self.queue.template(self.template_id))
+        self.queue.register(self.name, self.template_id)
+        step("supervisor:registered")
         while not self.ending:
-            row_ = self.queue.claim(self.name, self.soil, self.limits)
+            row_ = self.queue.claim(self.name, self.template_id, self.limits)
             if row_ is not None:
-                step("keeper:claimed")
+                step("supervisor:claimed")
                 self._keep(row_)
-                step("keeper:ended")
+                step("supervisor:ended")
                 self._help_others()
             elif not self._wait() and self._leave():
                 return
         self._leave()
 
     def _keep(self, row: JobRow) -> None:
-        """Carry out a job; whatever goes wrong here becomes its verdict, so that no job ends keeper after keeper.
+        """Carry out a job; an error becomes its verdict, so that no job ends supervisor after supervisor.
 
-        What only goes wrong with the queue ends this keeper instead: no worker of it runs then, its lock is free, and
-        whoever looks next finishes the job from what is in the store.
+        An error of the queue ends this process instead: no worker of it runs then, its lock is free, and whoever
+        looks next finishes the job from what is in the store.
         """
         try:
             task = runtime_files.read_task(self.paths, row.job_id)
@@ -96,7 +96,7 @@ class SupervisorProcess:
         self.paths.held(self.name).unlink(missing_ok=True)
 
     def _give_up(self, job_id: str, error: Exception) -> None:
-        """Say what became of a job that this keeper could not bring to its end."""
+        """Say what became of a job that this supervisor could not bring to its end."""
         now = self.queue.jobs([job_id]).get(job_id)  # it knows the attempt
         if now is None or now.state == "ended":  # it was removed; or its verdict is there, and what is left is swept
             return
@@ -106,15 +106,15 @@ class SupervisorProcess:
             recovery.clear_attempt(self.paths, now)
             recovery.drop_data(self.paths, job_id)
         elif is_away and (self.ending or recovery.is_finished(self.paths, now)):
-            self.ending = True  # whoever looks next finds the row of a keeper that is gone: a value is sealed then
+            self.ending = True  # whoever looks next finds the row of a supervisor that is gone: a value is sealed then
         else:
             recovery.settle(self.paths, self.queue, now, why=f"the job could not be carried out: {_in_words(error)}")
 
     def _help_others(self) -> None:
-        """Start keepers of another kind if those are next in line; nobody else may be looking.
+        """Start supervisors of another kind if those are next in line; nobody else may be looking.
 
-        Meanwhile this keeper adopts no orphans: a keeper that detaches itself would become its child, and be ended as
-        a left-over of its next job.
+        Meanwhile this process adopts no orphans: a supervisor that detaches itself would become its child, and be ended
+        as a left-over of its next job.
         """
         processes.adopt_orphans(self.supervisor.libc, on=False)
         with contextlib.suppress(KineticError, OSError):
@@ -132,10 +132,10 @@ class SupervisorProcess:
 
     def _leave(self) -> bool:
         """Sign off, unless a job came in the same moment."""
-        if not self.queue.leave(self.name, self.soil, at_once=self.ending):
+        if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
         self.paths.wake(self.name).unlink(missing_ok=True)
-        log = self.paths.keeper_log(self.name)
+        log = self.paths.supervisor_log(self.name)
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
                 log.unlink()
@@ -143,7 +143,7 @@ class SupervisorProcess:
         return True
 
     def _on_term(self, *_: object) -> None:
-        """Pass the end on to the worker: the machine or somebody wants this keeper gone."""
+        """Pass the end on to the worker: the machine or somebody wants this supervisor gone."""
         self.ending = True
         liveness.wake(self.paths.wake(self.name))
 
@@ -152,18 +152,18 @@ class QueueSource:
     """One row of the queue, for the supervisor; see ``Source``.
 
     Args:
-        keeper: Whose process this is.
-        row: The row, which the keeper has claimed.
+        supervisor: Whose process this is.
+        row: The row, which the supervisor has claimed.
         task: Its task.
     """
 
     store: Store
-    witness = "keeper"
-    elsewhere: Callable[[], bool] | None = None  # all hosts of a slice are processes of this keeper
+    witness = "supervisor"
+    elsewhere: Callable[[], bool] | None = None  # all hosts of a slice are processes of this supervisor
 
-    def __init__(self, keeper: SupervisorProcess, row: JobRow, task: Task) -> None:
-        self._keeper, self._row, self.task, self.wake = keeper, row, task, keeper.wake
-        self._paths, self._queue = keeper.paths, keeper.queue
+    def __init__(self, supervisor: SupervisorProcess, row: JobRow, task: Task) -> None:
+        self._supervisor, self._row, self.task, self.wake = supervisor, row, task, supervisor.wake
+        self._paths, self._queue = supervisor.paths, supervisor.queue
         self._is_cloud = scheduler.is_cloud(task.store_url)
         self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
         self._heart: liveness.CompletionWriter | None = None
@@ -171,7 +171,7 @@ class QueueSource:
     @property
     def is_retried(self) -> bool:
         """Whether a failure may be followed by another attempt; see ``Source``."""
-        return not self._keeper.ending
+        return not self._supervisor.ending
 
     def temporary_key(self) -> AbstractContextManager[bytes]:
         """Lend the job's key; see ``Source``."""
@@ -206,16 +206,16 @@ class QueueSource:
 
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours, unless another machine was given the same child of a batch."""
-        details: dict[str, object] = {"keeper": self._keeper.name, "machine_id": self.task.machine}
-        runner, python = Path(self._keeper.runner).name, distribution.python_version()
+        details: dict[str, object] = {"supervisor": self._supervisor.name, "machine_id": self.task.machine}
+        runner, python = Path(self._supervisor.runner).name, distribution.python_version()
         note = AttemptNote(self.task.job_id, 0, os.uname().nodename, time.time(), runner, python, details)
         return attempts.claim(self.store, note, key)
 
     def begin(self, note: AttemptNote) -> Sequence[Task]:
         """Write down that the job runs; see ``Source``."""
-        job_id, keeper = self.task.job_id, self._keeper
-        queue.note_held_job(self._paths, keeper.name, job_id, note.attempt, self._row.devices)
-        if not self._queue.running(job_id, keeper.name, note.attempt):
+        job_id, supervisor = self.task.job_id, self._supervisor
+        queue.note_held_job(self._paths, supervisor.name, job_id, note.attempt, self._row.devices)
+        if not self._queue.running(job_id, supervisor.name, note.attempt):
             now = self._queue.jobs([job_id]).get(job_id)
             if now is None:  # removed
                 recovery.abandon(self._paths, self.store, job_id)
@@ -223,24 +223,24 @@ class QueueSource:
                 self._queue.end(job_id, "ended")
             return ()  # else it is somebody else's: the queue was rebuilt before it could know that we had the job
         meet = _free_address() if self.task.hosts > 1 else ""
-        marks = {recovery.SUPERVISOR_VARIABLE: keeper.name, "KINETIC_ATTEMPT": str(note.attempt)}
+        marks = {recovery.SUPERVISOR_VARIABLE: supervisor.name, "KINETIC_ATTEMPT": str(note.attempt)}
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._heart = liveness.CompletionWriter(self._paths.completion_pipe(job_id))
         self._queue.close()  # until it is used next: SQLite's connections must not cross a fork
         return runtime_files.tasks_of(
-            self._paths, self.task, note.attempt, runner=keeper.runner, more=marks, coordinator=meet
+            self._paths, self.task, note.attempt, runner=supervisor.runner, more=marks, coordinator=meet
         )
 
     def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
         """Tell that the job runs; see ``Source``."""
-        self._keeper.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
+        self._supervisor.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
         if self._heart is not None:
             self._heart.running()
 
     def is_unwanted(self) -> bool:
         """Say whether the job shall end: asked to, removed, or cancelled by somebody who died before telling us."""
-        job_id, ending = self.task.job_id, self._keeper.ending
+        job_id, ending = self.task.job_id, self._supervisor.ending
         with contextlib.suppress(KineticError):  # a store or a queue that is out of reach for a while ends no job
             row = self._queue.jobs([job_id]).get(job_id)
             asked = ending or row is None or bool(row.stop) or self.store.size(keys.result(job_id)) is not None
@@ -249,13 +249,13 @@ class QueueSource:
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
         """Start a job again whose worker was killed before the function began; else the verdict holds."""
-        if self._keeper.supervisor.libc is None:
-            recovery.kill_marked(self._keeper.name)  # where orphans cannot be adopted, they are found by their mark
+        if self._supervisor.supervisor.libc is None:
+            recovery.kill_marked(self._supervisor.name)  # where orphans cannot be adopted, they are found by their mark
         again = self._row.requeues < recovery.REQUEUES
         if again and ending.was_killed and not any(task.began.exists() for task in tasks):
             self._requeue(tasks)
             return None
-        if verdict.cause == "stopped" and self._keeper.ending:
+        if verdict.cause == "stopped" and self._supervisor.ending:
             verdict = replace(verdict, error={**verdict.error, "message": _TOLD_TO_END})
         self._tasks = tasks
         return verdict, task.body
@@ -273,27 +273,27 @@ class QueueSource:
         self._requeue(self._tasks, counted=False)
 
     def _requeue(self, tasks: Sequence[Task], *, counted: bool = True) -> None:
-        """Free what an attempt held, and put its job back to its old place, where any keeper may take it."""
+        """Free what an attempt held, and put its job back to its old place, where any supervisor may take it."""
         recovery.clear_scratch(tasks)
         recovery.drop_data(self._paths, self.task.job_id)
         for task in tasks:
             task.began.unlink(missing_ok=True)
-        self._queue.requeue(self.task.job_id, self._keeper.name, counted=counted)
+        self._queue.requeue(self.task.job_id, self._supervisor.name, counted=counted)
 
     def wait(self, seconds: float) -> bool:
-        """Wait; say whether there is no use in it any more: the job was stopped or removed, or this keeper must end."""
+        """Wait; return whether to stop waiting: the job was stopped or removed, or this process must end."""
         select.select([self.wake], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
         with contextlib.suppress(BackendUnavailableError):  # a queue that is out of reach as well ends no job
             row = self._queue.jobs([self.task.job_id]).get(self.task.job_id)
-            return self._keeper.ending or row is None or bool(row.stop)
-        return self._keeper.ending
+            return self._supervisor.ending or row is None or bool(row.stop)
+        return self._supervisor.ending
 
     def waits(self, words: str) -> None:
         """Write into the queue what the verdict waits for.
 
-        After an hour, or when this keeper is told to end, whoever looks next seals it, with what credentials they have.
+        After an hour, or when this process must end, whoever looks next seals it, with their own credentials.
         """
         sys.stderr.write(f"{self.task.job_id} {words}\n")
         self._queue.note(self.task.job_id, words)
@@ -304,7 +304,7 @@ class QueueSource:
 
     def let_go(self) -> None:
         """Tell everybody who waits to look; see ``Source``."""
-        self._keeper.title.reset()
+        self._supervisor.title.reset()
         if self._heart is not None:
             self._heart.stop()
 
@@ -325,11 +325,11 @@ def _free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-_TOLD_TO_END = "the job was ended because its keeper was told to end (SIGTERM), as at a shutdown of the machine"
+_TOLD_TO_END = "the job was ended because its supervisor was told to end (SIGTERM), as at a shutdown of the machine"
 
 
 def _lend_credentials(task: Task) -> None:
-    """Let this keeper open the store of a job as the job itself could: with what its client had."""
+    """Let this supervisor open the store of a job as the job itself could: with what its client had."""
     for name in CREDENTIAL_VARIABLES if task.store_url.startswith(("gs://", "s3://")) else ():
         if name in task.environment:
             os.environ[name] = task.environment[name]
@@ -345,26 +345,26 @@ def _in_words(error: Exception) -> str:
 
 
 def _print_traceback() -> None:
-    """Write what went wrong into this keeper's own log."""
-    import traceback  # 5 ms; a keeper's start is what a first call waits for
+    """Write what went wrong into this supervisor's own log."""
+    import traceback  # 5 ms; a supervisor's start is what a first call waits for
 
     traceback.print_exc()
 
 
 def main(words: list[str]) -> None:
-    """Be a keeper: ``NAME SOIL RUNTIME SLOTS GPUS``; already detached."""
-    name, soil, runtime, slots, gpus = words
+    """Be a supervisor: ``NAME TEMPLATE RUNTIME SLOTS GPUS``; already detached."""
+    name, template_id, runtime, slots, gpus = words
     runner = str(Path(sys.argv[0]).parent)
     os.chdir("/")
     try:
         limits = Limits(int(slots), tuple(filter(None, gpus.split(","))))
-        keeper = SupervisorProcess(name, soil, Path(runtime), limits, runner)
+        supervisor = SupervisorProcess(name, template_id, Path(runtime), limits, runner)
         supervise.preload()
         gc.collect()
         gc.freeze()
         gc.disable()
-        keeper.run()
-    except Exception:  # noqa: BLE001 - the last frame: into the keeper's log; whoever looks next buries us
+        supervisor.run()
+    except Exception:  # noqa: BLE001 - the last frame: into the supervisor's log; whoever looks next buries us
         _print_traceback()
         os._exit(1)
     os._exit(0)

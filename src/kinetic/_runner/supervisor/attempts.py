@@ -172,7 +172,7 @@ def seal_outcome(
     """
     verdict, created = _create_outcome(store, verdict, key, body, spare)
     if created and mark:
-        step("keeper:unmarked")
+        step("supervisor:unmarked")
         store.put(documents.sealed_name(mark, verdict.status, key), b"")
     return created
 
@@ -198,14 +198,14 @@ def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
     page = verdict.footer(key)
     try:
         with body.open("r+b") as file:
-            file.truncate(verdict.body_length)  # a keeper that died here may have appended a page already
+            file.truncate(verdict.body_length)  # a supervisor that died here may have appended a page already
             file.seek(verdict.body_length)
             file.write(page)
     except FileNotFoundError:
         if store.size(keys.result(verdict.job_id)) is None:
             raise
         return _is_ours(store, verdict, page)  # an earlier try handed it over, and failed after that
-    step("keeper:page-appended")
+    step("supervisor:page-appended")
     return put_file(store, keys.result(verdict.job_id), body, if_absent=True) or _is_ours(store, verdict, page)
 
 

@@ -1,7 +1,7 @@
 """One attempt at a job, from its claim to its verdict: claim, fork, watch, judge, seal, or leave it to another attempt.
 
 The same for every place where jobs run. A *source* brings the task, and is told what becomes of it: the row of a queue
-(``_backends/local/keeper.py``), or the only argument of a container (``_runner/pod/source.py``).
+(``_backends/local/supervisor.py``), or the only argument of a container (``_runner/pod/source.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
 from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task
 from kinetic.errors import CredentialsError, KineticError
 
-WORKER_SCRIPT = "worker.py"  # beside keeper.py, in the folder of the runner
+WORKER_SCRIPT = "worker.py"  # beside supervisor.py, in the folder of the runner
 _THREADED = "obstore"
 
 
@@ -43,7 +43,7 @@ def needs_own_interpreter() -> bool:
 
 def exec_worker(task: Task, report: int) -> NoReturn:
     """Turn this process into a fresh interpreter that carries out the task; never returns."""
-    import tempfile  # 4 ms, which no keeper's start should cost
+    import tempfile  # 4 ms, which no supervisor's start should cost
 
     with tempfile.TemporaryFile() as file:  # without a name: the environment of the job is in it
         send_task(task, file)
@@ -105,7 +105,7 @@ class ChildSignal:
 
 @dataclass
 class WatchedWorker:
-    """One worker under watch. Its keeper is the only one who changes this.
+    """One worker under watch. Its supervisor is the only one who changes this.
 
     Attributes:
         task: What it does.
@@ -161,13 +161,13 @@ def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
     """
     ear, mouth = os.pipe()
     os.set_blocking(ear, False)
-    keeper = os.getpid()
+    supervisor = os.getpid()
     life, alive = os.pipe() if libc is None else (-1, -1)
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         _close_all_but(mouth, life)
-        _die_with(keeper, libc, life)
+        _die_with(supervisor, libc, life)
         processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
         if needs_own_interpreter() or task.own_interpreter:
             _in_a_fresh_interpreter(task, mouth)
@@ -197,7 +197,7 @@ def _processes(worker: int) -> list[int]:
 
 
 def _in_a_fresh_interpreter(task: Task, mouth: int) -> None:
-    """Become a worker that shares nothing with this keeper; what fails here must not climb into the keeper's frames."""
+    """Become a worker that shares nothing with this supervisor; an error here must not reach its frames."""
     try:
         exec_worker(task, mouth)
     except BaseException:  # noqa: BLE001 - this is a forked child
@@ -206,7 +206,7 @@ def _in_a_fresh_interpreter(task: Task, mouth: int) -> None:
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor above the standard ones: nothing that user code writes may reach what is its keeper's."""
+    """Close every descriptor above the standard ones: user code must not write into its supervisor's."""
     signal.set_wakeup_fd(-1)
     try:
         there = [int(name) for name in os.listdir("/dev/fd")]
@@ -218,15 +218,15 @@ def _close_all_but(*kept: int) -> None:
                 os.close(descriptor)
 
 
-def _die_with(keeper: int, libc: Any, life: int) -> None:
-    """Arrange that this worker ends when its keeper does."""
+def _die_with(supervisor: int, libc: Any, life: int) -> None:
+    """Arrange that this worker ends when its supervisor does."""
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         import threading
 
         threading.Thread(target=_end_at_eof, args=(life,), name="kinetic-life", daemon=True).start()
-    if os.getppid() != keeper:
+    if os.getppid() != supervisor:
         os._exit(70)
 
 
@@ -278,7 +278,7 @@ def watch_workers(
 
 
 class _Inputs:
-    """Everything that a keeper waits for: the end of a child, the words of its workers, a wish from outside."""
+    """Everything that a supervisor waits for: the end of a child, the words of its workers, a wish from outside."""
 
     def __init__(self, hosts: Sequence[WatchedWorker], bell: ChildSignal, wake: int) -> None:
         self._bell, self._wake, self._asked = bell, wake, time.monotonic()
@@ -597,18 +597,18 @@ class Supervisor:
         if note is None:
             source.skip(why or TAKEN)
             return
-        step("keeper:attempt-noted")
+        step("supervisor:attempt-noted")
         tasks = source.begin(note)
         if not tasks:
             return
-        step("keeper:marked-running")
+        step("supervisor:marked-running")
         reserve = attempts.DiskReserve(source.store)
         try:
             sealed = self._see_through(source, note, tasks, reserve)
         finally:
             source.let_go()
             reserve.release()
-        step("keeper:told")
+        step("supervisor:told")
         if sealed is not None:
             verdict, created = sealed
             source.finish(tasks, verdict, created=created)
@@ -618,12 +618,12 @@ class Supervisor:
     ) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
         hosts = [start_worker(task, self._entry, self.libc) for task in tasks]
-        step("keeper:forked")
+        step("supervisor:forked")
         source.forked(hosts)
         endings = watch_workers(
             hosts, self._bell, wake=source.wake, stop=source.is_unwanted, elsewhere=source.elsewhere
         )
-        step("keeper:worker-ended")
+        step("supervisor:worker-ended")
         at = verdicts.decisive_host(tasks, endings)
         task, ending = tasks[at], endings[at]
         memory = processes.memory_bytes()
@@ -643,13 +643,13 @@ class Supervisor:
             store_patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
             source.try_again(reason)
             return None
-        step("keeper:judged")
+        step("supervisor:judged")
         created = store_patiently(
             source,
             lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
             seconds=source.patience_seconds(verdict),
         )
-        step("keeper:sealed")
+        step("supervisor:sealed")
         return verdict, created
 
 

@@ -261,12 +261,12 @@ class Ending:
         status: As ``os.waitpid`` gives it, or None when the process was not ours to wait for.
         phase: The phase it was in.
         word: Its final word, or None.
-        deadline: True when the keeper ended it because of the deadline.
-        stopped: True when the keeper ended it because somebody asked for it.
+        deadline: True when the supervisor ended it because of the deadline.
+        stopped: True when the supervisor ended it because somebody asked for it.
         peak_bytes: Its peak resident memory.
         memory_kill: True when the kernel counted an out-of-memory kill in this control group meanwhile.
         failed_at: Monotonic time at which this host of a slice was seen to have failed, or None.
-        for_a_peer: True when the keeper ended it because another host of its slice had failed.
+        for_a_peer: True when the supervisor ended it because another host of its slice had failed.
         held_bytes: What its processes held when they were ended because that was more than asked for; else 0.
     """
 
@@ -333,7 +333,7 @@ def final_report(task: Task, ending: Ending) -> dict[str, Any] | None:
     if word is None:
         return None
     promised = word.get("body_length", 0)
-    # It may be longer: a keeper may have died between writing its page behind the body and handing both over.
+    # It may be longer: a supervisor may have died between writing its page behind the body and handing both over.
     if promised and (not task.body.exists() or task.body.stat().st_size < promised):
         return None
     return word

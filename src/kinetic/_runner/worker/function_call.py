@@ -104,7 +104,7 @@ def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
 
 def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
     try:
-        import traceback  # 5 ms; a keeper's start is what a first call waits for
+        import traceback  # 5 ms; a supervisor's start is what a first call waits for
 
         return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException as broken:  # noqa: BLE001 - user code: the class, its text, or a module that it patched
@@ -170,7 +170,7 @@ def dump_value(value: object, file: IO[bytes]) -> None:
 @functools.cache
 def pickler_class() -> type[pickle.Pickler]:
     """Return what pickles; asked for before user code runs, which may replace what it is made of."""
-    import cloudpickle  # loaded in the keeper already: workers are its forks
+    import cloudpickle  # loaded in the supervisor already: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:

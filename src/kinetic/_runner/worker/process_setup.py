@@ -1,4 +1,4 @@
-"""Making a forked keeper look like the interpreter that the user's code expects."""
+"""Making a forked supervisor look like the interpreter that the user's code expects."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def become_main(script: str, workspace: Path) -> types.ModuleType:
 
 def name_the_script_classes() -> None:
     """Make classes of the script findable in ``__main__``, so that pools and pickles of the user's code find them."""
-    from cloudpickle import cloudpickle as inner  # loaded in the keeper already
+    from cloudpickle import cloudpickle as inner  # loaded in the supervisor already
 
     main = sys.modules["__main__"]
     for kind in list(getattr(inner, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).values()):

@@ -296,7 +296,7 @@ def _name_files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -
 
 
 def _run_exit_handlers() -> None:
-    """Do what an interpreter does at its end, without waiting for anybody: the keeper ends what is left over."""
+    """Do what an interpreter does at its end, without waiting for anybody: the supervisor ends what is left over."""
     _warn_of_threads()
     _end_children()
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them and live on

@@ -1,4 +1,4 @@
-"""The pulse of a job, and the pipe that wakes a keeper."""
+"""The pulse of a job, and the pipe that wakes a supervisor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_end_is_told_at_once(pipe):
     waiting.close()
 
 
-def test_the_death_of_the_keeper_is_told_at_once(pipe):
+def test_the_death_of_the_supervisor_is_told_at_once(pipe):
     waiting = liveness.CompletionReader(pipe)
     hears, speaks = os.pipe()
     pid = os.fork()

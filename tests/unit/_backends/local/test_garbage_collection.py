@@ -35,7 +35,7 @@ def _aged(path, seconds):
 
 def _job(paths, queue, name, *, ended):
     (paths.job(name) / "work-0-0").mkdir(parents=True)
-    queue.add([(name, "", 0)], "soil", "{}")
+    queue.add([(name, "", 0)], "template_id", "{}")
     if ended is not None:
         queue.end(name, "failed")
         with queue.change() as db:
@@ -116,7 +116,7 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
         _aged_folder = paths.runners / name
         _aged_folder.mkdir()
         _aged(_aged_folder, 31 * DAY)
-    queue.add([("waiting", "", 0)], "soil", f'{{"arguments": ["{paths.runners}/needed/keeper.py"]}}')
+    queue.add([("waiting", "", 0)], "template_id", f'{{"arguments": ["{paths.runners}/needed/supervisor.py"]}}')
 
     recovery.sweep(paths, queue, scratch)
 

@@ -17,7 +17,7 @@ from kinetic._wire import keys
 from kinetic.job_status import JobStatus
 
 DAY, MONTH = 24 * 3600.0, 30 * 24 * 3600.0
-SOIL = ("soil", '{"arguments":["/bin/false"],"environment":{}}')
+TEMPLATE = ("template_id", '{"arguments":["/bin/false"],"environment":{}}')
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def backend(tmp_path):
 
 
 def add(backend, *names, group="grp-00000001"):
-    backend.queue.add([(name, group, 0) for name in names], *SOIL)
+    backend.queue.add([(name, group, 0) for name in names], *TEMPLATE)
     for name in names:
         backend.paths.job(name).mkdir()
         liveness.make_pipe(backend.paths.completion_pipe(name))
@@ -39,8 +39,8 @@ def statuses(backend, group="grp-00000001"):
     return {name: seen.status for name, seen in backend.observe_group(group).items()}
 
 
-def claim(backend, keeper="k"):
-    return backend.queue.claim(keeper, "soil", backend.limits).job_id
+def claim(backend, supervisor="k"):
+    return backend.queue.claim(supervisor, "template_id", backend.limits).job_id
 
 
 def test_living_jobs_of_one_batch_are_seen_and_no_others(backend):
@@ -58,7 +58,7 @@ def test_living_jobs_of_one_batch_are_seen_and_no_others(backend):
 
 @pytest.mark.parametrize("count", [10, 1000])
 def test_looking_and_watching_ask_the_queue_as_often_for_a_thousand_as_for_ten(backend, count):
-    backend.queue.add([(f"job-{number}", "grp-00000001", 0) for number in range(count)], *SOIL)
+    backend.queue.add([(f"job-{number}", "grp-00000001", 0) for number in range(count)], *TEMPLATE)
     asked = []
     read = backend.queue._read
     backend.queue._read = lambda question, values=(): asked.append(question) or read(question, values)
@@ -155,7 +155,7 @@ def test_pulses_are_let_go_with_the_thread_that_watched(backend):
 
 def test_queued_jobs_are_stopped_many_at_once_and_are_gone(backend):
     names = [f"job-{number}" for number in range(1200)]
-    backend.queue.add([(name, "grp-00000001", 0) for name in names], *SOIL)
+    backend.queue.add([(name, "grp-00000001", 0) for name in names], *TEMPLATE)
 
     assert backend.stop(names, wait=0)
     assert backend.observe_group("grp-00000001") == {}

@@ -17,7 +17,7 @@ from kinetic._backends.local.queue import Limits, Queue
 from kinetic._runner import processes
 from kinetic.errors import BackendUnavailableError
 
-RECIPE = '{"arguments":["python"],"environment":{}}'
+TEMPLATE = '{"arguments":["python"],"environment":{}}'
 ONE = Limits(1, ())
 
 
@@ -27,16 +27,16 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield made
 
 
-def add(queue: Queue, *names: str, soil: str = "earth", gpus: int = 0) -> None:
-    queue.add([(name, "", gpus) for name in names], soil, RECIPE)
+def add(queue: Queue, *names: str, template_id: str = "earth", gpus: int = 0) -> None:
+    queue.add([(name, "", gpus) for name in names], template_id, TEMPLATE)
 
 
 def state(queue: Queue, name: str) -> str:
     return queue.jobs([name])[name].state
 
 
-def claimed(queue: Queue, keeper: str, limits: Limits, soil: str = "earth") -> str | None:
-    row = queue.claim(keeper, soil, limits)
+def claimed(queue: Queue, supervisor: str, limits: Limits, template_id: str = "earth") -> str | None:
+    row = queue.claim(supervisor, template_id, limits)
     return row.job_id if row is not None else None
 
 
@@ -63,9 +63,9 @@ def test_a_job_is_added_once(queue):
     assert [row.state for row in queue.look()] == ["claimed"]
 
 
-def test_a_keeper_claims_jobs_of_its_own_soil_and_overtakes_nobody(queue):
-    add(queue, "sandy", soil="sand")
-    add(queue, "earthy", soil="earth")
+def test_a_supervisor_claims_jobs_of_its_own_template_and_overtakes_nobody(queue):
+    add(queue, "sandy", template_id="sand")
+    add(queue, "earthy", template_id="earth")
 
     assert claimed(queue, "k", ONE, "earth") is None
     assert claimed(queue, "s", ONE, "sand") == "sandy"
@@ -99,11 +99,11 @@ def test_a_requeued_job_has_its_old_place_and_remembers_it(queue):
     queue.requeue("a", "k")
 
     row = queue.jobs(["a"])["a"]
-    assert (row.state, row.keeper, row.requeues, row.started) == ("queued", None, 1, None)
+    assert (row.state, row.supervisor, row.requeues, row.started) == ("queued", None, 1, None)
     assert claimed(queue, "k2", ONE) == "a"
 
 
-def test_only_what_a_keeper_holds_is_requeued(queue):
+def test_only_what_a_supervisor_holds_is_requeued(queue):
     add(queue, "a")
     queue.claim("k", "earth", ONE)
 
@@ -140,9 +140,9 @@ def test_stopping_a_job_that_waits_takes_it_out(queue):
     assert claimed(queue, "k", ONE) == "b"
 
 
-def test_a_failed_start_is_remembered_with_every_waiting_job_of_that_soil(queue):
+def test_a_failed_start_is_remembered_with_every_waiting_job_of_that_template_id(queue):
     add(queue, "a", "b")
-    add(queue, "other", soil="sand")
+    add(queue, "other", template_id="sand")
     queue.claim("k", "earth", ONE)
 
     found = queue.count_a_failed_start("earth")
@@ -356,7 +356,7 @@ def test_the_queue_of_an_older_kinetic_gets_the_columns_that_it_lacks_and_keeps_
         db.execute("ALTER TABLE jobs DROP COLUMN allowed")
 
     with closing(Queue(tmp_path / "queue.db")) as queue:
-        queue.add([("new", "", 0)], "earth", RECIPE, Limits(7, ()))
+        queue.add([("new", "", 0)], "earth", TEMPLATE, Limits(7, ()))
 
         assert [(row.job_id, row.slots) for row in queue.look()] == [("old", 0), ("new", 7)]
         assert claimed(queue, "k", Limits(1, ())) == "old"
@@ -365,7 +365,7 @@ def test_the_queue_of_an_older_kinetic_gets_the_columns_that_it_lacks_and_keeps_
 
 def test_a_gpu_job_that_waits_holds_back_the_devices_it_may_use_and_no_others(queue):
     for name, gpus, devices in [("a", 1, "0"), ("b", 1, "0"), ("c", 1, "01"), ("d", 2, "12"), ("e", 1, "3")]:
-        queue.add([(name, "", gpus)], "earth", RECIPE, Limits(1, tuple(devices)))
+        queue.add([(name, "", gpus)], "earth", TEMPLATE, Limits(1, tuple(devices)))
 
     started = [queue.claim(f"k{number}", "earth", ONE) for number in range(4)]
 

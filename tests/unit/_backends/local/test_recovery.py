@@ -1,4 +1,4 @@
-"""Burying: what becomes of the jobs and processes of a keeper that is gone."""
+"""Burying: what becomes of the jobs and processes of a supervisor that is gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOB = "cpu-train-20261120-143000-1a2b3c4"
 
 
 class Grave:
-    """A home in which a keeper has just died."""
+    """A home in which a supervisor has just died."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = Paths(folder / "run")
@@ -48,16 +48,16 @@ class Grave:
         self.store.put(keys.record(job), b"{}")
         self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}')
 
-    def die(self, state: str = "running", *, began: bool = True, keeper: str = "dead") -> None:
-        """Leave everything as a keeper does that was killed while its job was in this state."""
+    def die(self, state: str = "running", *, began: bool = True, supervisor: str = "dead") -> None:
+        """Leave everything as a supervisor does that was killed while its job was in this state."""
         with self.queue.change() as db:
-            db.execute("INSERT INTO keepers VALUES (?, 'earth', 'busy', 1, ?)", (keeper, time.time()))
-        self.queue.claim(keeper, "earth", Limits(9, ()))
-        self.paths.lock(keeper).touch()
-        self.paths.wake(keeper).touch()
-        self.paths.keeper_log(keeper).touch()
+            db.execute("INSERT INTO supervisors VALUES (?, 'earth', 'busy', 1, ?)", (supervisor, time.time()))
+        self.queue.claim(supervisor, "earth", Limits(9, ()))
+        self.paths.lock(supervisor).touch()
+        self.paths.wake(supervisor).touch()
+        self.paths.supervisor_log(supervisor).touch()
         if state == "running":
-            self.queue.running(JOB, keeper, 0)
+            self.queue.running(JOB, supervisor, 0)
             self.work.log.write_text("epoch 1\nepoch 2\n")
             if began:
                 self.work.began.touch()
@@ -93,7 +93,7 @@ class Grave:
 
     @property
     def left(self) -> list[str]:
-        return sorted(path.name for path in self.paths.keepers.iterdir())
+        return sorted(path.name for path in self.paths.supervisors.iterdir())
 
     @property
     def scratch(self) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_job_whose_function_had_not_begun_waits_again_and_leaves_no_scratch(gr
     assert grave.scratch == []
 
 
-def test_a_job_that_ended_its_keeper_three_times_before_it_began_is_lost(grave):
+def test_a_job_that_ended_its_supervisor_three_times_before_it_began_is_lost(grave):
     for _ in range(3):
         grave.die("claimed")
         grave.bury()
@@ -170,7 +170,7 @@ def test_a_value_that_was_complete_is_delivered(grave):
     assert grave.scratch == []
 
 
-def test_a_value_behind_which_the_keeper_had_begun_to_write_is_delivered(grave):
+def test_a_value_behind_which_the_supervisor_had_begun_to_write_is_delivered(grave):
     grave.die()
     grave.complete()
     with grave.work.body.open("ab") as file:
@@ -214,11 +214,11 @@ def test_a_verdict_that_is_there_stays_and_the_rest_is_finished(grave):
     told = {path: path.read_bytes() for path in (grave.paths.launch(JOB), grave.paths.key(JOB), grave.work.began)}
     recovery.settle(grave.paths, grave.queue, grave.queue.jobs([JOB])[JOB])
     grave.paths.job(JOB).mkdir(exist_ok=True)
-    for path, content in told.items():  # as if the keeper had died between sealing and ending
+    for path, content in told.items():  # as if the supervisor had died between sealing and ending
         path.write_bytes(content)
     before = grave.store.get(keys.result(JOB))
     with grave.queue.change() as db:
-        db.execute("UPDATE jobs SET state = 'running', keeper = 'dead'")
+        db.execute("UPDATE jobs SET state = 'running', supervisor = 'dead'")
     grave.complete()
 
     grave.bury()
@@ -237,7 +237,7 @@ def test_what_was_captured_for_a_job_is_gone_with_its_verdict(grave):
     assert not grave.paths.key(JOB).exists()
 
 
-def test_a_keeper_that_lives_is_left_alone(grave):
+def test_a_supervisor_that_lives_is_left_alone(grave):
     grave.die()
     hears, speaks = os.pipe()
     pid = os.fork()
@@ -286,11 +286,11 @@ def test_two_that_bury_at_once_settle_a_job_once(grave):
     assert (grave.scratch, grave.left) == ([], [])
 
 
-def test_a_keeper_whose_row_and_lock_have_vanished_is_buried_all_the_same(grave):
+def test_a_supervisor_whose_row_and_lock_have_vanished_is_buried_all_the_same(grave):
     grave.die()
     grave.paths.lock("dead").unlink()
     with grave.queue.change() as db:
-        db.execute("DELETE FROM keepers")
+        db.execute("DELETE FROM supervisors")
 
     grave.bury()
 
@@ -298,44 +298,46 @@ def test_a_keeper_whose_row_and_lock_have_vanished_is_buried_all_the_same(grave)
     assert grave.left == []
 
 
-def test_a_keeper_that_is_starting_is_given_time(grave):
+def test_a_supervisor_that_is_starting_is_given_time(grave):
     with grave.queue.change() as db:
-        db.execute("INSERT INTO keepers VALUES ('young', 'earth', 'starting', 0, ?)", (time.time(),))
+        db.execute("INSERT INTO supervisors VALUES ('young', 'earth', 'starting', 0, ?)", (time.time(),))
 
     grave.bury()
 
-    assert [keeper.keeper for keeper in grave.queue.keepers()] == ["young"]
+    assert [supervisor.supervisor for supervisor in grave.queue.supervisors()] == ["young"]
 
 
-def test_a_keeper_that_never_came_up_does_not_count_as_coming_until_a_clock_that_went_back_catches_up(grave):
+def test_a_supervisor_that_never_came_up_does_not_count_as_coming_until_a_clock_that_went_back_catches_up(grave):
     with grave.queue.change() as db:
-        db.execute("INSERT INTO keepers VALUES ('never', 'earth', 'starting', 0, ?)", (time.time() + 4e7,))
+        db.execute("INSERT INTO supervisors VALUES ('never', 'earth', 'starting', 0, ?)", (time.time() + 4e7,))
 
     grave.bury()
 
-    assert grave.queue.keepers() == []
+    assert grave.queue.supervisors() == []
 
 
 def test_a_slow_start_is_given_time_as_long_as_its_process_lives(grave):
     process = subprocess.Popen(["sleep", "60"], env={recovery.SUPERVISOR_VARIABLE: "slow"})
     with grave.queue.change() as db:
-        db.execute("INSERT INTO keepers VALUES ('slow', 'earth', 'starting', 0, ?)", (time.time() - 10,))
+        db.execute("INSERT INTO supervisors VALUES ('slow', 'earth', 'starting', 0, ?)", (time.time() - 10,))
 
     grave.bury()
-    slow = grave.queue.keepers()
+    slow = grave.queue.supervisors()
     process.kill()
     process.wait()
     grave.bury()
 
-    assert [keeper.keeper for keeper in slow] == ["slow"]
-    assert grave.queue.keepers() == []
+    assert [supervisor.supervisor for supervisor in slow] == ["slow"]
+    assert grave.queue.supervisors() == []
 
 
-def test_jobs_whose_keepers_never_come_up_end_with_the_last_words_of_one(grave):
+def test_jobs_whose_supervisors_never_come_up_end_with_the_last_words_of_one(grave):
     for number in range(3):
         with grave.queue.change() as db:
-            db.execute("INSERT INTO keepers VALUES (?, 'earth', 'starting', 0, ?)", (f"k{number}", time.time() - 99))
-        grave.paths.keeper_log(f"k{number}").write_text("Traceback …\nImportError: no module named x\n")
+            db.execute(
+                "INSERT INTO supervisors VALUES (?, 'earth', 'starting', 0, ?)", (f"k{number}", time.time() - 99)
+            )
+        grave.paths.supervisor_log(f"k{number}").write_text("Traceback …\nImportError: no module named x\n")
         assert grave.state == "queued"
         grave.bury()
 
@@ -480,12 +482,12 @@ def test_a_job_is_removed_with_the_links_that_its_volumes_made_elsewhere(tmp_pat
 
 @pytest.fixture
 def family(wait: Callable[[Callable[[], object]], None]):
-    """Start processes as a dead keeper leaves them, and give them back with what ends them."""
+    """Start processes as a dead supervisor leaves them, and give them back with what ends them."""
     program = "import os, sys, time\nif sys.argv[1] == 'away': os.setsid()\nprint('x', flush=True)\ntime.sleep(60)"
     found = []
 
-    def start(keeper: str, how: str = "near") -> subprocess.Popen[bytes]:
-        environment = {**os.environ, recovery.SUPERVISOR_VARIABLE: keeper}
+    def start(supervisor: str, how: str = "near") -> subprocess.Popen[bytes]:
+        environment = {**os.environ, recovery.SUPERVISOR_VARIABLE: supervisor}
         process = subprocess.Popen([sys.executable, "-c", program, how], env=environment, stdout=subprocess.PIPE)
         process.stdout.read(1)
         found.append(process)
@@ -509,7 +511,7 @@ def wait() -> Callable[[Callable[[], object]], None]:
 
 
 @pytest.mark.parametrize("how", ["near", "away"])
-def test_what_a_dead_keeper_left_running_is_killed_and_nobody_else(family, how):
+def test_what_a_dead_supervisor_left_running_is_killed_and_nobody_else(family, how):
     orphan, stranger = family("dead", how), family("alive", how)
 
     recovery.kill_marked("dead")
@@ -526,10 +528,10 @@ def test_processes_are_found_by_ps_where_there_is_no_proc(family):
     assert recovery._marked_by_ps(f"{recovery.SUPERVISOR_VARIABLE}=dead-too".encode()) == [orphan.pid]
 
 
-def test_the_last_words_of_a_keeper_are_its_error_and_not_our_advice_below_it():
+def test_the_last_words_of_a_supervisor_are_its_error_and_not_our_advice_below_it():
     said = (
         "Traceback (most recent call last):\n"
-        '  File "keeper.py", line 1, in run\n'
+        '  File "supervisor.py", line 1, in run\n'
         "kinetic.errors.StoreError: the store is full [store-full]\n"
         "why:   [Errno 28] No space left on device\n"
         "next:  free some space\n"

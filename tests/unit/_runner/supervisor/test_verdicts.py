@@ -105,7 +105,7 @@ def test_a_promised_body_must_be_there_in_full(task: Task, data: bytes | None) -
     assert (verdict.status, verdict.cause) == ("failed", "exit")
 
 
-def test_a_body_behind_which_a_dead_keeper_wrote_its_page_is_there_in_full(task: Task) -> None:
+def test_a_body_behind_which_a_dead_supervisor_wrote_its_page_is_there_in_full(task: Task) -> None:
     task.body.write_bytes(b"12345 and a page")
 
     assert judge(task, status=None, word={**GOOD, "body_length": 5, "body_sha256": "abc"}).status == "succeeded"

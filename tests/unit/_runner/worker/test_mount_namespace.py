@@ -227,11 +227,11 @@ time.sleep(60)
 
 
 @EVERYBODY
-def test_its_keeper_can_see_and_end_its_children(spawn, top, missing, source, nobody):
+def test_its_supervisor_can_see_and_end_its_children(spawn, top, missing, source, nobody):
     code = f"""
 import subprocess
 show(top / "source", "{missing}")
-child = subprocess.Popen(["sleep", "60"], env={{"MARK": "of-the-keeper"}})
+child = subprocess.Popen(["sleep", "60"], env={{"MARK": "of-the-supervisor"}})
 say(child.pid)
 child.wait()
 say(child.returncode)
@@ -245,7 +245,7 @@ say(child.returncode)
         time.sleep(0.001)  # a program that has just begun shows nothing yet
     os.kill(child, signal.SIGKILL)
 
-    assert b"MARK=of-the-keeper" in environ
+    assert b"MARK=of-the-supervisor" in environ
     assert json.loads(process.stdout.readline()) == -signal.SIGKILL
 
 
