@@ -1,6 +1,4 @@
-"""Talking to a human: lines on stderr, and nothing else; stdout is for what was asked for."""
-
-from __future__ import annotations
+"""Messages for people on standard error; standard output is for what was asked for."""
 
 from kinetic._output.terminal import (
     Progress,

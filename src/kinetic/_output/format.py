@@ -1,4 +1,11 @@
-"""Text for people: sizes, durations, and tables that fit the terminal."""
+"""Text for people: sizes, durations, tables, and what a terminal may be sent.
+
+What comes from a store, a job, a cluster or a file name controls no terminal. *Text about* something (names, reasons,
+tables) is escaped: controls, escape sequences, marks that reverse the direction of text, lone surrogates. *What a job
+printed* keeps its looks on a terminal: colours and other renditions, tabs, the carriage return and the backspace of
+progress bars, and erasing the rest of a line. All other sequences, such as those that set the title, write the
+clipboard, move the cursor or clear the screen, are removed. Into a file or a pipe it is written byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +17,17 @@ from typing import IO, Any, NamedTuple, TextIO
 
 from kinetic.errors import printable
 
+SCHEMA_VERSION = 1
+_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and every disk; requests keep their Mi and Gi
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
+_GAP = "  "  # between two columns
+_LEAST_WIDTH = 12  # characters: a narrower column shows nothing useful
+
 _KEPT = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")  # renditions, and erasing in the line
 _STRING = r"\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # a title, the clipboard, private messages
 _SEQUENCE = re.compile(rf"{_STRING}|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?\Z")
-_STEERS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
@@ -22,79 +35,9 @@ def plain(text: str) -> str:
     return printable(text, keep="")
 
 
-class Sanitized(str):
-    """Text that has passed the gate, or that we made ourselves: the streams of the command write it as it is."""
-
-    __slots__ = ()
-    has_passed = True
-
-
-class JobText:
-    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Return what may be shown by now."""
-        text = self._held + text
-        begun = _BEGUN.search(text)
-        self._held = text[begun.start() :] if begun else ""
-        return self._shown(text[: begun.start()] if begun else text)
-
-    def end(self) -> str:
-        """Return the rest: a sequence that was never finished, in a form that can be read."""
-        held, self._held = self._held, ""
-        return printable(held)
-
-    def _shown(self, text: str) -> str:
-        if "\x1b" in text:
-            text = _SEQUENCE.sub(lambda found: found[0] if _KEPT.fullmatch(found[0]) else "", text)
-            parts = _KEPT.split(text)
-            kept = [*_KEPT.findall(text), ""]
-            return "".join(f"{_tamed(part)}{keep}" for part, keep in zip(parts, kept, strict=True))
-        return _tamed(text)
-
-
-class Terminal:
-    """Where the bytes of a log go on a terminal: whole characters, and nothing in them that steers it.
-
-    Args:
-        stream: The terminal.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = JobText()
-
-    def write(self, data: bytes) -> int:
-        """Write a piece of a log."""
-        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
-        return len(data)
-
-
-def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
-    """Return what the bytes of a log are written to: a terminal's are tamed, all others stay what they are."""
-    return Terminal(stream) if stream.isatty() else stream.buffer
-
-
-def write_job_text(stream: TextIO, text: str) -> None:
-    """Write all of a text that a job made, e.g. its value: tamed on a terminal, else as it is."""
-    if stream.isatty():
-        filter_ = JobText()
-        text = filter_.feed(text) + filter_.end()
-    stream.write(Sanitized(text))
-
-
-def _tamed(text: str) -> str:
-    return _STEERS.sub(lambda found: printable(found[0], keep=""), text)
-
-
-_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and every disk; requests keep their Mi and Gi
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
-_GAP = "  "  # between two columns
-_LEAST = 12  # characters: a narrower column shows nothing useful
+def count_text(count: int, noun: str) -> str:
+    """Write a number of things: "1 job", "2 jobs"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def size_text(count: float) -> str:
@@ -109,14 +52,14 @@ def share_text(part: float, whole: float) -> str:
 
 
 def _in_unit(count: float, like: float) -> str:
-    for unit, count_per_unit in _SIZES:
-        if like >= count_per_unit:
-            return f"{count / count_per_unit:.1f} {unit}"
+    for unit, unit_bytes in _SIZES:
+        if like >= unit_bytes:
+            return f"{count / unit_bytes:.1f} {unit}"
     return f"{count:.0f} bytes"
 
 
 def duration_text(seconds: float) -> str:
-    """Write how long something takes, for a sentence: "5 s", "2 min 05 s", "1 h 30 min"."""
+    """Write a duration for a sentence: "5 s", "2 min 05 s", "1 h 30 min"."""
     if seconds < _MINUTE:
         return f"{int(seconds)} s"
     if seconds < _HOUR:
@@ -125,14 +68,12 @@ def duration_text(seconds: float) -> str:
 
 
 def duration_cell(seconds: float | None) -> str:
-    """Write how long something took, for a table: "5.0s", "2m 05s", "1h 30m"; "" for None."""
+    """Write a duration for a table: "5.0s", "2m 05s", "1h 30m"; "" for None."""
     if seconds is None:
         return ""
     if seconds < _MINUTE:
         return f"{max(seconds, 0.0):.1f}s"
-    if seconds < _HOUR:
-        return f"{int(seconds) // _MINUTE}m {int(seconds) % _MINUTE:02d}s"
-    return f"{int(seconds) // _HOUR}h {int(seconds) % _HOUR // _MINUTE:02d}m"
+    return duration_text(seconds).replace(" min", "m").replace(" s", "s").replace(" h", "h")
 
 
 def age_text(seconds: float) -> str:
@@ -145,8 +86,24 @@ def age_text(seconds: float) -> str:
 
 def age_in_words(seconds: float) -> str:
     """Write an age for a sentence: "5 min"."""
-    written = age_text(seconds)
-    return f"{written[:-1]} {'min' if written[-1] == 'm' else written[-1]}"
+    age = age_text(seconds)
+    return f"{age[:-1]} {'min' if age[-1] == 'm' else age[-1]}"
+
+
+def ago_text(written: str, now: float) -> str:
+    """Write how long ago an ISO time was: "5 s ago"."""
+    from datetime import datetime
+
+    try:
+        return f"{age_in_words(now - datetime.fromisoformat(written).timestamp())} ago"
+    except ValueError:
+        return written
+
+
+def status_text(page: Mapping[str, Any], now: float) -> str:
+    """Write the status of a job; of a collected one, how it ended and when it was collected."""
+    collected = page.get("collected_at")
+    return f"{page['status']} (collected {ago_text(collected, now)})" if collected else str(page["status"])
 
 
 def width(text: str) -> int:
@@ -186,16 +143,7 @@ class Column(NamedTuple):
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, columns_wide: int | None = None
 ) -> list[str]:
-    """Lay out a table.
-
-    Args:
-        columns: The columns.
-        rows: Their cells. Control characters are escaped.
-        columns_wide: The width of the terminal; None for no limit.
-
-    Returns:
-        Its lines, the headings first.
-    """
+    """Return the lines of a table, headings first, for a terminal of this width; control characters are escaped."""
     cells = [[column.name for column in columns], *([plain(cell) for cell in row] for row in rows)]
     widths = [max(map(width, each)) for each in zip(*cells, strict=True)]
     shown = list(range(len(columns)))
@@ -212,7 +160,7 @@ def _fitted(columns: Sequence[Column], widths: Sequence[int], most: int) -> tupl
         over = sum(fitted[index] for index in shown) + len(_GAP) * (len(shown) - 1) - most
         for index in shown:
             if over > 0 and columns[index].flexible:
-                cut = min(over, max(0, fitted[index] - _LEAST))
+                cut = min(over, max(0, fitted[index] - _LEAST_WIDTH))
                 fitted[index] -= cut
                 over -= cut
         spare = max(shown, key=lambda index: columns[index].spare)
@@ -231,12 +179,14 @@ def _table_line(columns: Sequence[Column], row: Sequence[str], shown: Sequence[i
     return _GAP.join(cells).rstrip()
 
 
-SCHEMA_VERSION = 1
-
-
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: no wider than the terminal, and in full where there is no terminal."""
-    print("\n".join(table_lines(columns, rows, columns_wide=_terminal_width())))
+    columns_wide = None
+    if sys.stdout.isatty():
+        import shutil
+
+        columns_wide = shutil.get_terminal_size().columns
+    print("\n".join(table_lines(columns, rows, columns_wide=columns_wide)))
 
 
 def print_document(**fields: Any) -> None:
@@ -246,33 +196,8 @@ def print_document(**fields: Any) -> None:
     print(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, allow_nan=False))
 
 
-def ago_text(written: str, now: float) -> str:
-    """Say in a sentence how long ago a time was that is written as everything durable writes it, e.g. "5 s ago"."""
-    from datetime import datetime
-
-    try:
-        seconds = now - datetime.fromisoformat(written).timestamp()
-    except ValueError:
-        return written
-    return f"{age_in_words(seconds)} ago"
-
-
-def status_text(page: Mapping[str, Any], now: float) -> str:
-    """Write the status of a job; of one that was collected, how it ended and when it was collected."""
-    collected = page.get("collected_at")
-    return f"{page['status']} (collected {ago_text(collected, now)})" if collected else str(page["status"])
-
-
-def _terminal_width() -> int | None:
-    if not sys.stdout.isatty():
-        return None
-    import shutil
-
-    return shutil.get_terminal_size().columns
-
-
 def is_json(value: object) -> bool:
-    """Say whether JSON can hold a value; it has no NaN, for one."""
+    """Return whether JSON can hold a value; it has no NaN, for one."""
     import json
 
     try:
@@ -280,3 +205,65 @@ def is_json(value: object) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
+
+
+class Sanitized(str):
+    """Text that is safe for a terminal, or that we made ourselves: the command's streams write it as it is."""
+
+    __slots__ = ()
+    is_safe = True
+
+
+class JobText:
+    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return what may be shown by now."""
+        text = self._held + text
+        begun = _BEGUN.search(text)
+        self._held = text[begun.start() :] if begun else ""
+        text = text[: begun.start()] if begun else text
+        if "\x1b" not in text:
+            return _escaped(text)
+        text = _SEQUENCE.sub(lambda found: found[0] if _KEPT.fullmatch(found[0]) else "", text)
+        kept = [*_KEPT.findall(text), ""]
+        return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(_KEPT.split(text), kept, strict=True))
+
+    def end(self) -> str:
+        """Return the rest, escaped: a sequence that was never finished."""
+        held, self._held = self._held, ""
+        return printable(held)
+
+
+def _escaped(text: str) -> str:
+    return _CONTROLS.sub(lambda found: printable(found[0], keep=""), text)
+
+
+class Terminal:
+    """Writes the bytes of a log to a terminal, as whole characters and without controls."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = JobText()
+
+    def write(self, data: bytes) -> int:
+        """Write a piece of a log."""
+        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
+        return len(data)
+
+
+def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
+    """Return what the bytes of a log are written to; only a terminal's are changed."""
+    return Terminal(stream) if stream.isatty() else stream.buffer
+
+
+def write_job_text(stream: TextIO, text: str) -> None:
+    """Write a whole text that a job made, e.g. its value; only for a terminal is it changed."""
+    if stream.isatty():
+        job_text = JobText()
+        text = job_text.feed(text) + job_text.end()
+    stream.write(Sanitized(text))

@@ -1,7 +1,9 @@
-"""The lines of a terminal that are written over again: shown while something runs, out of the way of other text.
+"""Messages on standard error, and the lines of a terminal that are rewritten while something runs.
 
-There is one terminal and many who might draw. Who draws says so (`owner`) and keeps the place until `release`: others
-that draw meanwhile are not shown, and what others release is not theirs to take away. Text of any kind goes above.
+There is one terminal, and several may draw on it. An *owner* keeps the place until `release`: what others draw in the
+meantime is not shown, and no one removes another owner's lines. Messages are written above. A phase that takes more
+than a second is shown on a terminal as a line that counts its seconds; elsewhere one line says what is waited for, or
+after some seconds that it still runs. In both, a line at its end says how long it took. No colors are used here.
 """
 
 from __future__ import annotations
@@ -17,72 +19,73 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kinetic._output import format as output_format
-from kinetic._output.format import duration_text, shortened
+from kinetic._output.format import Sanitized, duration_text, plain, shortened
 from kinetic._wire import threads
 from kinetic.errors import printable
 
+PREFIX = "kinetic: "
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
+INFO = _LEVELS["INFO"]
+_DAY_SECONDS = 24 * 3600.0
+SLOW_SECONDS = 1.0
+LONG_SECONDS = 5.0  # without a terminal: what takes longer may look as if it hung
+Clock = Callable[[], float]
+
 _CLEAR = "\r\x1b[K"
 _CLEAR_LINE, _CLEAR_BELOW = "\x1b[K", "\x1b[J"  # from the cursor on
-_USUAL_WIDTH = 80  # of a terminal that does not say how wide it is
-_USUAL_HEIGHT = 24
+_USUAL_SIZE = os.terminal_size((80, 24))  # of a terminal that does not say how large it is
 _lock = threading.RLock()
 _shown = False
-_above = 0  # how many lines of what is shown stand above the one with the cursor
-_owner: weakref.ref[object] | None = None  # who drew what is shown; one that is gone holds nothing
+_above = 0  # how many of the shown lines are above the one with the cursor
+_owner: weakref.ref[object] | None = None  # who drew what is shown; one that is gone owns nothing
 _again: list[str] = []  # the lines that an owner drew, to be drawn again below what others write
+_said: set[str] = set()
 
 
 def is_possible() -> bool:
-    """Say whether standard error is a terminal that can write over a line."""
-    stream = sys.stderr
+    """Return whether standard error is a terminal that can rewrite a line."""
     try:
-        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+        return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # closed
         return False
 
 
 def show_line(text: str, *, owner: object = None) -> None:
-    """Show a text in the place of what is shown; never more than one line of the terminal.
-
-    Args:
-        text: The line.
-        owner: Who draws; None for anybody, whose lines give way to all others.
-    """
+    """Show one line, cut to the terminal's width, in place of what is shown; anyone may replace one without owner."""
     global _shown, _owner
     with _lock:
         if _is_taken(owner):
             return
         if _above:
             clear()
-        _write(f"{_CLEAR}{output_format.plain(text)[: _width() - 1]}")
+        _write(f"{_CLEAR}{plain(text)[: _size().columns - 1]}")
         _shown, _owner = True, _ref(owner)
         _again.clear()
 
 
 def show_lines(lines: Sequence[str], *, owner: object = None) -> None:
-    """Show several lines in the place of what is shown, as many as the terminal has room for, each cut to its width.
+    """Show as many lines as the terminal has room for, in the place of what is shown.
 
-    All of it is one write, and no line is empty in between: that is what keeps it from flickering. Where they have an
-    owner they stay below what others write, until the owner takes them away.
+    All of it is one write, and no line is empty in between: that prevents flicker. With an owner they stay below what
+    others write, until the owner releases them.
     """
     global _owner  # noqa: PLW0603 - there is one terminal
     with _lock:
         if _is_taken(owner):
             return
-        width = _width() - 1
-        fitting = [shortened(output_format.plain(line), width) for line in lines[: max(_height() - 1, 1)]]
+        size = _size()
+        fitting = [shortened(plain(line), size.columns - 1) for line in lines[: max(size.lines - 1, 1)]]
         _draw(_to_the_top(), fitting)
         _owner = _ref(owner)
         _again[:] = fitting if owner is not None else []
 
 
 def write_line(text: str) -> None:
-    """Write a line of text above what is shown: in one write, so that no picture is missing in between."""
+    """Write a line above what is shown, in one write: so that nothing flickers."""
     with _lock:
         if not _again or _owner is None or _owner() is None or not is_possible():
             clear()
-            sys.stderr.write(output_format.Sanitized(f"{text}\n"))
+            sys.stderr.write(Sanitized(f"{text}\n"))
             sys.stderr.flush()
             return
         before = f"{_to_the_top()}{_CLEAR_BELOW}" if _shown else ""
@@ -90,7 +93,7 @@ def write_line(text: str) -> None:
 
 
 def clear() -> None:
-    """Take away what is shown, whoever drew it, to make room; who writes to the terminal by itself calls this first."""
+    """Remove what is shown, whoever drew it; call it before writing to the terminal directly."""
     global _shown, _above
     with _lock:
         if _shown:
@@ -99,7 +102,7 @@ def clear() -> None:
 
 
 def release(owner: object) -> None:
-    """Take away what this owner drew; what others drew stays."""
+    """Remove what this owner drew; what others drew stays."""
     global _owner  # noqa: PLW0603 - as above
     with _lock:
         if _owner is not None and _owner() is owner:
@@ -108,21 +111,15 @@ def release(owner: object) -> None:
             _again.clear()
 
 
-def end_line() -> None:
-    """End the line that others left open."""
-    with _lock:
+def leave_line() -> None:
+    """Begin a new line on a terminal, after the ``^C`` of the person who pressed it."""
+    if is_possible():
+        clear()
         _write("\n")
 
 
-def leave_line() -> None:
-    """Begin a new line on a terminal, where the ``^C`` of who pressed it stands on the present one."""
-    if is_possible():
-        clear()
-        end_line()
-
-
 def _is_taken(owner: object) -> bool:
-    """Say whether what is shown belongs to somebody else, who still lives."""
+    """Return whether what is shown belongs to another owner that still exists."""
     return _shown and _owner is not None and _owner() not in (None, owner)
 
 
@@ -140,88 +137,61 @@ def _to_the_top() -> str:
     return f"\r\x1b[{_above}A" if _above else "\r"
 
 
-def _width() -> int:
-    return _size().columns or _USUAL_WIDTH
-
-
-def _height() -> int:
-    return _size().lines or _USUAL_HEIGHT
-
-
 def _size() -> os.terminal_size:
     try:
-        return os.get_terminal_size(sys.stderr.fileno())
+        found = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError, AttributeError):  # AttributeError: there is no standard error at all
-        return os.terminal_size((_USUAL_WIDTH, _USUAL_HEIGHT))
+        return _USUAL_SIZE
+    return os.terminal_size((found.columns or _USUAL_SIZE.columns, found.lines or _USUAL_SIZE.lines))
 
 
 def _write(text: str) -> None:
-    try:
-        sys.stderr.write(output_format.Sanitized(text))
+    # A closed terminal, or none, must not harm the job.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(Sanitized(text))
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # a closed terminal, or none, must not harm the job
-        return
-
-
-PREFIX = "kinetic: "
-_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
-INFO = _LEVELS["INFO"]
-_said: set[str] = set()
-_DAY_SECONDS = 24 * 3600.0
 
 
 def report(text: str) -> None:
-    """Tell something that is good to know."""
+    """Write something that is good to know."""
     _write_message(text, INFO)
 
 
 def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
-    """Tell something that may need attention, and in lines of their own why, and what to do."""
-    parts = (("why:   ", why), ("next:  ", next))
-    _write_message(
-        f"warning: {text}", _LEVELS["WARNING"], *(label + _below(said, len(label)) for label, said in parts if said)
-    )
+    """Write something that may need attention, and on lines of their own why, and what to do."""
+    parts = [label + _below(part, len(label)) for label, part in (("why:   ", why), ("next:  ", next)) if part]
+    _write_message(f"warning: {text}", _LEVELS["WARNING"], *parts)
 
 
 def report_error(text: str) -> None:
-    """Tell in one line that something is not what it must be; who wants no warnings is told, too."""
+    """Write in one line that something is wrong, even if the log level leaves warnings out."""
     _write_message(text, _LEVELS["ERROR"])
 
 
 def report_once(text: str, *, about: str = "") -> None:
-    """Tell something, but only the first time in this process.
-
-    Args:
-        text: What is said.
-        about: What counts as the same thing; the text itself by default.
-    """
+    """Report something the first time in this process; the same `about`, by default the text, counts as the same."""
     if (about or text) not in _said:
         _said.add(about or text)
         report(text)
 
 
 def warn_once(text: str) -> None:
-    """Tell something that may need attention, but only the first time in this process."""
+    """Warn the first time in this process."""
     if text not in _said:
         _said.add(text)
         warn(text)
 
 
 def is_notice_due(notice: str, folder: Path, *, now: float | None = None) -> bool:
-    """Return whether a notice is to be given: once a day, as an empty file with its digest for a name remembers.
+    """Return whether a notice should be given: once a day, remembered by an empty file named by its digest.
 
-    Args:
-        notice: What is to be said.
-        folder: Where it is remembered; where that cannot be written, the notice is due each time.
-        now: Seconds since the epoch; tests bring their own.
+    Where the folder cannot be written, the notice is due each time.
     """
     now = time.time() if now is None else now
     mark = folder / f"{zlib.crc32(notice.encode()):08x}"
-    try:
+    with contextlib.suppress(OSError):  # not given yet
         if 0 <= now - mark.stat().st_mtime < _DAY_SECONDS:
             return False
-    except OSError:
-        pass  # not yet
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         mark.touch(mode=0o600)
@@ -230,38 +200,25 @@ def is_notice_due(notice: str, folder: Path, *, now: float | None = None) -> boo
 
 
 def is_wanted(level: int) -> bool:
-    """Say whether the user wants to be told what has this weight."""
+    """Return whether KINETIC_LOG_LEVEL lets messages of this level through."""
     return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
 
 
 def _below(text: str, indent: int) -> str:
-    """Pass the gate: a name with a line break in it begins no line that could be taken for one of ours."""
+    """Indent all lines after the first, so that no name with a line break in it can begin a line like ours."""
     first, *others = printable(text).split("\n")
     return "\n".join([first, *(line if line[:1] in {"", " "} else f"{' ' * indent}{line}" for line in others)])
 
 
 def _write_message(text: str, level: int, *parts: str) -> None:
-    stream = sys.stderr
-    if stream is None or not is_wanted(level):
+    if sys.stderr is None or not is_wanted(level):
         return
-    try:
+    with contextlib.suppress(OSError, ValueError):  # a closed terminal must not harm the job
         write_line("\n".join([f"{PREFIX}{_below(text, len(PREFIX))}", *parts]))
-    except (OSError, ValueError):  # a closed terminal must not harm the job
-        return
-
-
-SLOW_SECONDS = 1.0
-LONG_SECONDS = 5.0  # without a terminal: what takes longer may look as if it hung
-_MINUTE, _HOUR = 60, 3600
-Clock = Callable[[], float]
 
 
 class Progress:
-    """The phases of one piece of work, one after the other.
-
-    Args:
-        clock: Gives seconds; tests bring their own.
-    """
+    """The phases of one piece of work, one after the other."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -269,26 +226,25 @@ class Progress:
         self._phase = ""
         self._detail = ""
         self._since = 0.0
-        self._told = ""  # what a log file has been told, or the terminal shows
+        self._written = ""  # to a log file, or shown on the terminal
         self._mid_line = False
 
     def enter(self, phase: str, detail: str = "", *, since: float | None = None) -> None:
-        """Say what goes on now; the phase before it, if it is another one, has ended.
+        """Begin a phase, or update its detail; another phase before it has ended.
 
         Args:
             phase: E.g. "waiting for a slot".
-            detail: More about it, e.g. how many are before us.
+            detail: More about it, e.g. how many jobs are before this one.
             since: When it began, by the clock; now by default.
         """
         if phase != self._phase:
             self.end()
-            self._phase, self._told = phase, ""
+            self._phase, self._written = phase, ""
             self._since = self._clock() if since is None else since
-        self._detail = detail
-        self.show()
+        self.update(detail)
 
-    def tell(self, detail: str) -> None:
-        """Say how far the phase is."""
+    def update(self, detail: str) -> None:
+        """Set how far the phase is, and show it."""
         self._detail = detail
         self.show()
 
@@ -300,90 +256,71 @@ class Progress:
         about = f": {self._detail}" if self._detail else ""
         if self._is_live and not self._mid_line:
             text = f"{PREFIX}{self._phase}, {duration_text(seconds)}{about}"
-            if text != self._told:
-                self._told = text
+            if text != self._written:
+                self._written = text
                 show_line(text, owner=self)
-        elif not self._is_live and about and not self._told:
-            self._told = about
+        elif not self._is_live and about and not self._written:
+            self._written = about
             report(f"{self._phase}{about}")
 
     def show_still(self, detail: str = "") -> None:
-        """Say once that the phase goes on, where no line counts its seconds.
-
-        Args:
-            detail: How far it is.
-        """
-        if self._phase and not self._is_live and not self._told:
+        """Report once that the phase still runs, where no line counts its seconds."""
+        if self._phase and not self._is_live and not self._written:
             about = f": {detail}" if detail else ""
-            self._told = f"still {self._phase} after {duration_text(self._clock() - self._since)}{about}"
-            report(self._told)
+            self._written = f"still {self._phase} after {duration_text(self._clock() - self._since)}{about}"
+            report(self._written)
 
     def wrote(self, text: str) -> None:
-        """Take note of text that others wrote to the terminal: the line is shown again only where a line begins."""
+        """Record text that others wrote to the terminal: the line is shown again only where a line begins."""
         if text:
             self._mid_line = not text.endswith("\n")
-            self._told = "" if self._is_live else self._told
+            self._written = "" if self._is_live else self._written
 
     def end(self) -> None:
-        """Say how long the phase took, if it was long."""
+        """Report how long the phase took, if it was long."""
         self.clear()
         seconds = self._clock() - self._since
         if self._phase and seconds >= SLOW_SECONDS:
             if self._mid_line and self._is_live:
-                end_line()
+                _write("\n")
             report(f"{self._phase} took {duration_text(seconds)}")
         self._phase, self._mid_line = "", False
 
     def clear(self) -> None:
-        """Take the line away that this drew, and none of somebody else's."""
+        """Remove the line that this drew, and no other."""
         release(self)
 
 
 @contextmanager
 def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
-    """Name what happens inside, if it takes long.
+    """Show what runs inside, if it takes long.
 
     Args:
         name: E.g. "packing".
-        summary: Say at the end how long it took; False where the caller says it in better words.
-        detail: Says how far it is, each second on a terminal, once elsewhere; asked by another thread.
+        summary: Report at the end how long it took; False where the caller reports it.
+        detail: Returns how far it is, each second on a terminal, once elsewhere; called by another thread.
     """
     progress = Progress()
     progress.enter(name)
-    stop = _keep_showing(progress, detail) if is_wanted(INFO) else _nothing
+    over, thread = threading.Event(), None
+
+    def tick() -> None:
+        while not over.wait(SLOW_SECONDS):
+            progress.show() if detail is None else progress.update(detail())
+
+    def report_still() -> None:
+        if not over.wait(LONG_SECONDS):
+            progress.show_still("" if detail is None else detail())
+
+    if is_wanted(INFO):
+        thread = threads.start(tick if is_possible() else report_still, "kinetic-progress")
     try:
         yield
     finally:
-        stop()
+        over.set()
+        if thread is not None:
+            thread.join()
         if summary:
             progress.end()
         else:
             progress.clear()
-
-
-def _keep_showing(progress: Progress, detail: Callable[[], str] | None) -> Callable[[], None]:
-    """Show a phase from a thread while the caller works; return what stops it."""
-    import threading
-
-    over = threading.Event()
-
-    def tick() -> None:
-        while not over.wait(SLOW_SECONDS):
-            progress.show() if detail is None else progress.tell(detail())
-
-    def tell_once() -> None:
-        if not over.wait(LONG_SECONDS):
-            progress.show_still("" if detail is None else detail())
-
-    thread = threads.start(tick if is_possible() else tell_once, "kinetic-progress")
-
-    def stop() -> None:
-        over.set()
-        if thread is not None:
-            thread.join()
-
-    return stop
-
-
-def _nothing() -> None:
-    return

@@ -1,9 +1,9 @@
-"""What is seen of an error: the user's frames and not ours, on every way by which a traceback is shown.
+"""What is shown of an error: the user's frames and not ours, wherever a traceback is shown.
 
-Two things do it. A *door* (a public function) takes our own frames off an exception that leaves it; so debuggers,
-notebooks, pytest and ``logging`` show what the user wrote, and the exception itself stays as it was. And where nobody
-has installed a hook of their own, an uncaught error of a script is printed in one piece: a mistake in its three parts,
-a failed job with one traceback that leads from the script into the job. KINETIC_DEBUG=1 switches both off.
+Public functions remove our own frames from an exception that leaves them; so debuggers, notebooks, pytest and
+``logging`` show what the user wrote, and the exception stays as it was. And unless a program has its own hook, an
+uncaught error of a script is printed in one piece: a usage error in its three parts, a failed job with one traceback
+that leads from the script into the job. KINETIC_DEBUG=1 switches both off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from kinetic._output import terminal
@@ -25,7 +25,7 @@ LOG = "The job's log: "  # how the last line of that note begins
 _HEADER = "Traceback (most recent call last):"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_JUST_SECONDS = 2.0  # what a job's log wrote so lately stands right above
+_JUST_SECONDS = 2.0  # what a job's log wrote so recently is right above
 _TAIL = 8192  # characters
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,7 +35,7 @@ _seen_at = float("-inf")
 
 
 def hides_frames(function: Function) -> Function:
-    """Make a function one that our own frames do not leave: what it raises begins where the user called it."""
+    """Let what a public function raises begin where the user called it."""
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
@@ -56,7 +56,7 @@ def hides_frames(function: Function) -> Function:
 
 
 def hides_frames_of_methods(kind: Class) -> Class:
-    """Make every public method of a class a door."""
+    """Let every public method of a class hide our frames."""
     for name, value in list(vars(kind).items()):
         if inspect.isfunction(value) and not name.startswith("_"):
             setattr(kind, name, hides_frames(value))
@@ -64,7 +64,7 @@ def hides_frames_of_methods(kind: Class) -> Class:
 
 
 def interrupt(words: str) -> KeyboardInterrupt:
-    """Return Ctrl-C for a caller who may catch it; whoever pressed it has been told everything, so nothing is shown.
+    """Return Ctrl-C for a caller who may catch it; the user was told everything, so nothing more is shown.
 
     It has no class of its own: Python tells a shell that Ctrl-C ended the program (130) only if it was exactly this.
     """
@@ -76,13 +76,13 @@ def interrupt(words: str) -> KeyboardInterrupt:
 
 
 def note_log_output(text: str) -> None:
-    """Take note of what a job's log has just written to standard output."""
+    """Record what a job's log has just written to standard output."""
     global _seen_last, _seen_at
     _seen_last, _seen_at = (_seen_last + text)[-_TAIL:], time.monotonic()
 
 
 def install() -> None:
-    """Print uncaught errors of ours in one piece, unless somebody has a hook of their own."""
+    """Print uncaught errors of ours in one piece, unless the program has its own hook."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = show
 
@@ -107,7 +107,7 @@ def show(kind: type[BaseException], error: BaseException, at: TracebackType | No
 
 
 class _Leaving:
-    """Take our frames off what leaves; a class, because a generator's frames would be more of them."""
+    """Remove our frames from what leaves; a class, because a generator would add frames of its own."""
 
     def __enter__(self) -> None:
         return None
@@ -116,28 +116,23 @@ class _Leaving:
         if error is None or is_debug() or isinstance(error, GeneratorExit | StopIteration):
             return
         install()
-        if _is_told(error):
-            _shorten(error, {id(error)})
-        else:  # a mistake of ours, or of code that we call, e.g. of the user's iterator of inputs
-            theirs = _without_ours(error.__traceback__)
-            error.__traceback__ = theirs or error.__traceback__
-
-
-def _is_told(error: BaseException) -> bool:
-    """Return whether an error says by itself what happened, so that no frame of ours could add to it."""
-    return isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None
+        if isinstance(error, KineticError | BatchError | KeyboardInterrupt) or _remote_of(error) is not None:
+            _shorten(error, {id(error)})  # it says by itself what happened
+        else:  # a bug of ours, or of code that we call, e.g. of the user's iterator of inputs
+            error.__traceback__ = _without_ours(error.__traceback__) or error.__traceback__
 
 
 def _shorten(error: BaseException, seen: set[int]) -> None:
     error.__traceback__ = _without_ours(error.__traceback__)
     for other in (error.__cause__, error.__context__):
-        if other is not None and id(other) not in seen and _begins_here(other.__traceback__):
+        at = other.__traceback__ if other is not None else None
+        if other is not None and at is not None and id(other) not in seen and _is_ours(at):
             seen.add(id(other))
             _shorten(other, seen)
 
 
-def _begins_here(at: TracebackType | None) -> bool:
-    return at is not None and _is_ours(at.tb_frame)
+def _is_ours(at: TracebackType) -> bool:
+    return at.tb_frame.f_code.co_filename.startswith(_OURS)
 
 
 def _without_ours(at: TracebackType | None) -> TracebackType | None:
@@ -146,7 +141,8 @@ def _without_ours(at: TracebackType | None) -> TracebackType | None:
     is_theirs = False
     while at is not None:
         name = at.tb_frame.f_code.co_filename
-        is_theirs = not _is_ours(at.tb_frame) and (is_theirs or not _is_library(name))
+        is_library = name.startswith((_LIBRARY, "<frozen ")) or f"{os.sep}site-packages{os.sep}" in name
+        is_theirs = not _is_ours(at) and (is_theirs or not is_library)
         if is_theirs:
             kept.append(at)
         at = at.tb_next
@@ -154,14 +150,6 @@ def _without_ours(at: TracebackType | None) -> TracebackType | None:
     for each in reversed(kept):
         shorter = TracebackType(shorter, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return shorter
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OURS)
-
-
-def _is_library(name: str) -> bool:
-    return name.startswith((_LIBRARY, "<frozen ")) or f"{os.sep}site-packages{os.sep}" in name
 
 
 def _remote_of(error: BaseException) -> str | None:
@@ -173,27 +161,27 @@ def _remote_of(error: BaseException) -> str | None:
 
 
 def _text_of(error: BaseException, at: TracebackType | None) -> str | None:
-    """Return what is printed of an error that ends a program; None where Python does that."""
+    """Return what is printed of an error that ends a program; None where Python prints it."""
     if isinstance(error, KeyboardInterrupt):
         return "" if "_render_traceback_" in error.__dict__ else None
     remote = _remote_of(error)
     if remote is not None:
-        return _of_a_job(error, at, remote)
+        return _text_of_job(error, at, remote)
     if isinstance(error, BatchError | JobError):
         return _frames(at) + _last_lines(error)
     return _last_lines(error) if isinstance(error, KineticError) else None
 
 
-def _of_a_job(error: BaseException, at: TracebackType | None, remote: str) -> str:
+def _text_of_job(error: BaseException, at: TracebackType | None, remote: str) -> str:
     """Return one traceback that leads from the script into the job, and the line about its log.
 
-    Where the job's own traceback is what its log has just written to the same place, it is not shown again.
+    Where the job's log has just written the job's traceback to the same place, it is not shown again.
     """
     job, _, log = remote.rstrip("\n").rpartition(f"\n{LOG}")
     last = f"kinetic: {LOG[0].lower()}{LOG[1:]}{log}\n"
-    if _stands_there(job):
+    if _was_just_shown(job):
         return last
-    if isinstance(error, KineticError):  # e.g. an exception whose class is not here; its words say more than the job's
+    if isinstance(error, KineticError):  # e.g. an exception whose class is not here; its message says more
         return f"{job.rstrip()}\n{_last_lines(error)}"
     head, found, tail = job.rpartition(f"{_HEADER}\n")
     before = f"{head}{_frames(at)}{tail}" if found and not head[-1:].strip() else job
@@ -201,19 +189,16 @@ def _of_a_job(error: BaseException, at: TracebackType | None, remote: str) -> st
     return "\n".join([before.rstrip("\n"), *notes, last])
 
 
-def _stands_there(job: str) -> bool:
-    if time.monotonic() - _seen_at > _JUST_SECONDS or not _go_to_one_place():
-        return False
+def _was_just_shown(job: str) -> bool:
+    """Return whether the log has written this traceback, and standard output and error are read together."""
     lines = job.rstrip().splitlines()
-    return bool(lines) and _HEADER in _seen_last and lines[-1] in _seen_last
-
-
-def _go_to_one_place() -> bool:
-    """Return whether standard output and error are read together: on one terminal, in one file, through one pipe."""
-    try:
-        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
-    except (AttributeError, ValueError, OSError):  # none, or closed, or no file
+    if time.monotonic() - _seen_at > _JUST_SECONDS or not lines:
         return False
+    try:  # one terminal, one file or one pipe
+        is_one = os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (AttributeError, ValueError, OSError):  # none, or closed, or not a file
+        return False
+    return is_one and _HEADER in _seen_last and lines[-1] in _seen_last
 
 
 def _frames(at: TracebackType | None) -> str:
