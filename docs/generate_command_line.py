@@ -47,7 +47,7 @@ def page() -> str:
 def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, LazyGroup):
-        for name in command.later:
+        for name in command.lazy_commands:
             below = command.get_command(click.Context(command, info_name=path[-1]), name)
             if below is not None:
                 yield from _commands(below, (*path, name))
@@ -63,7 +63,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     if isinstance(command, LazyGroup):
         lines += ["| Command | |", "|---|---|"]
         lines += [
-            f"| [`{name}`](#{'-'.join((*path, name))}) | {_cell(later.help)} |" for name, later in command.later.items()
+            f"| [`{name}`](#{'-'.join((*path, name))}) | {_cell(later.help)} |" for name, later in command.lazy_commands.items()
         ]
         lines.append("")
     options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]

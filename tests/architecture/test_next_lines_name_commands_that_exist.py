@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "kinetic"
 BLANK = "\x00"  # stands for whatever an f-string fills in
 # "kinetic" is a word of a sentence here, and a command everywhere else.
 PROSE = re.compile(r"\b(?:of|let|for|after|than|by|upgrade|force-reinstall|install)\s+kinetic\b")
-GROUPS = re.compile(rf"\bkinetic (?:{'|'.join(cli.later)})\b")
+GROUPS = re.compile(rf"\bkinetic (?:{'|'.join(cli.lazy_commands)})\b")
 PARTS = re.compile(r"\s{3,}|[,;]|\. ")  # what ends a command inside a line: a gap, or the sentence around it
 
 

@@ -7,6 +7,7 @@ asks for it, and then only what was written, after it was.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,48 +16,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic._cli import batch as cli_batch
-from kinetic._cli import batch as command_batch
+from kinetic._cli import batch as batch_command
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._output import format as output_format
+from kinetic._output.format import count_text
+from kinetic.errors import JobCancelledError, JobError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
     from kinetic._cli.batch import Batch
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
-    from kinetic.errors import KineticError
 
-_NAMED = 5  # failures in the last words
+_NAMED = 5  # failures in the error
 _LONGEST = 200  # characters of one
 
 
 @dataclass(frozen=True)
 class InputResult:
-    """What became of one input.
-
-    Attributes:
-        index: The input.
-        handle: The job that counts, or None when none was submitted.
-        seen: How it ended, or None.
-        failure: Why there is no value, or None when there is one.
-        value: The value.
-    """
+    """The value of one input, or why there is none; without a job when it was not submitted."""
 
     index: int
-    handle: JobHandle | None
-    seen: Snapshot | None
-    failure: KineticError | None
+    handle: JobHandle | None = None
+    seen: Snapshot | None = None
+    failure: KineticError | None = None
     value: Any = None
 
 
 @click.command
-@cli_batch.batch_argument
-@click.option(
-    "--timeout",
-    type=shared_options.Duration(bare=True),
-    metavar="TIME",
-    help="Stop waiting after this time, such as 90 (seconds), 10m or 2h; exit code 124.",
-)
+@batch_command.batch_argument
+@shared_options.timeout_option("Stop waiting")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -77,7 +65,7 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
     Example: kinetic batch results @last --save losses.pkl
     """
     job_results.check_save_path(save, force=force)
-    command_batch.wait_for(batch, timeout)
+    batch_command.wait_for(batch, timeout)
     collected: list[InputResult] = []
     pages: list[dict[str, Any]] = []
     for found in _input_results(batch):
@@ -88,71 +76,62 @@ def results(batch: Batch, timeout: float | None, save: Path | None, force: bool,
         collected.append(found if save is not None else replace(found, value=None))
     if save is not None:
         size = _save(save, [found.value for found in collected])
-        click.echo(f"saved {len(collected)} results to {save}, a pickle of {size} bytes", err=True)
+        click.echo(f"saved {count_text(len(collected), 'result')} to {save}, a pickle of {size} bytes", err=True)
     if as_json:
         saved = {} if save is None else {"saved_to": str(save)}
         output_format.print_document(group_id=batch.group.group_id, **saved, results=pages)
     sys.stdout.flush()
     if cleanup:
         _remove(batch, collected)
-    cli_batch.report_unsubmitted(batch, cli_batch.batch_state(batch))
+    batch_command.report_unsubmitted(batch, batch_command.batch_state(batch))
     failed = [found for found in collected if found.failure is not None]
     if failed:
         raise _failure(batch, failed)
 
 
 def _input_results(batch: Batch) -> Iterator[InputResult]:
-    """Yield what became of each input; one value at a time is in memory."""
+    """Yield the result of each input; one value at a time is in memory."""
     from kinetic._jobs import locate
     from kinetic._jobs.status import observe_many
-    from kinetic.errors import KineticError
 
     locate.group_key(batch.group)  # nothing of a store is used unverified
     jobs = batch.handle.jobs
     looks = iter(observe_many([job for job in jobs if job is not None]))
     for index, job in enumerate(jobs):
         if job is None:
-            yield InputResult(index, None, None, _never_submitted(batch, index))
+            error: Exception | None = batch.handle.submission_failures.get(index)
+            if error is None:
+                error = JobCancelledError("it was not submitted", next=f"kinetic batch status {batch.group.group_id}")
+            failure = error if isinstance(error, KineticError) else KineticError(str(error))
+            yield InputResult(index, failure=failure)
             continue
         seen = next(looks)
         try:
             if seen.outcome is not None and seen.outcome.succeeded:
-                yield InputResult(index, job, seen, None, job_results.load_value(job, seen.outcome))
+                yield InputResult(index, job, seen, value=job_results.load_value(job, seen.outcome))
             else:
                 yield InputResult(index, job, seen, _no_value(batch, index, job, seen))
-        except KineticError as error:  # damaged, or of a class that is not here; the others are shown
-            yield InputResult(index, job, seen, error)
+        except KineticError as failure:  # damaged, or of a class that is not here; the others are shown
+            yield InputResult(index, job, seen, failure)
 
 
 def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
-    """Say why a job gives no value: it failed, was cancelled, or its value was fetched before."""
-    from kinetic._batches import state as batch_state
-    from kinetic._batches.state import REMOVED
+    """Return why a job gives no value: it failed, was cancelled, or was collected or removed before."""
+    from kinetic._batches import state
     from kinetic._jobs import history
-    from kinetic.errors import ResultMissingError
 
-    tracker = batch.handle._get_tracker()  # noqa: SLF001 - the terminal's side of the same thing
-    state = batch_state.state_of(tracker, index)
-    if seen.outcome is None and state in {batch_state.SUCCEEDED, REMOVED}:
-        if history.is_collected(seen.past):
-            logs = f"kinetic jobs logs {job.job_id}"
-            return ResultMissingError("its result was already collected; its log is kept", next=logs)
-        did = "was already collected" if state == batch_state.SUCCEEDED else "was already removed"
-        return ResultMissingError(f"it {did}", next="kinetic jobs list --all")
-    return error_output.job_error(job, seen)
-
-
-def _never_submitted(batch: Batch, index: int) -> KineticError:
-    from kinetic.errors import JobCancelledError, KineticError
-
-    error = batch.handle.submission_failures.get(index)
-    if error is None:
-        return JobCancelledError("it was not submitted", next=f"kinetic batch status {batch.group.group_id}")
-    return error if isinstance(error, KineticError) else KineticError(str(error))
+    now = state.state_of(batch.handle._get_tracker(), index)
+    if seen.outcome is not None or now not in {state.SUCCEEDED, state.REMOVED}:
+        return error_output.job_error(job, seen)
+    if history.is_collected(seen.past):
+        logs = f"kinetic jobs logs {job.job_id}"
+        return ResultMissingError("its result was already collected; its log is kept", next=logs)
+    verb = "collected" if now == state.SUCCEEDED else "removed"
+    return ResultMissingError(f"it was already {verb}", next="kinetic jobs list --all")
 
 
 def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[str, Any]:
-    head: dict[str, Any] = {"index": found.index, "input": cli_batch.input_text(batch, found.index)}
+    head: dict[str, Any] = {"index": found.index, "input": batch_command.input_text(batch, found.index)}
     if found.handle is None or found.seen is None:
         told = found.failure.what if found.failure is not None else ""
         return {**head, "job_id": None, "status": None, "error": {"told": told}}
@@ -163,15 +142,8 @@ def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[
 
 
 def _save(path: Path, values: list[Any]) -> int:
-    """Write the values into a file, whole or not at all, and return its size.
-
-    Raises:
-        KineticError: They cannot be pickled, or there is no room.
-    """
-    import os
+    """Write the values into a file, whole or not at all, and return its size."""
     import pickle
-
-    from kinetic.errors import KineticError
 
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -195,28 +167,25 @@ def _save(path: Path, values: list[Any]) -> int:
 
 
 def _remove(batch: Batch, collected: list[InputResult]) -> None:
-    """Remove the jobs whose values have been written; problems are told, and harm nothing."""
+    """Remove the jobs whose values have been written; a failure is a warning, since nothing is lost."""
     from kinetic._batches import removal
-    from kinetic.errors import KineticError
 
     handles = [found.handle for found in collected if found.handle is not None and found.failure is None]
     try:
-        removal.after_collection(handles, batch.handle._get_tracker())  # noqa: SLF001 - the terminal's side of the same thing
+        removal.after_collection(handles, batch.handle._get_tracker())
     except (KineticError, OSError) as error:
         click.echo(f"warning: not all of it could be removed: {error}", err=True)
 
 
 def _failure(batch: Batch, failed: list[InputResult]) -> KineticError:
-    """Return what is told in the end: how many there are, and the first of them."""
-    from kinetic.errors import JobError, ResultMissingError
-
+    """Return an error with the number of failed inputs, and the first of them."""
     lines = []
     for found in failed[:_NAMED]:
-        told = output_format.plain(found.failure.what if found.failure is not None else "")[:_LONGEST]
-        lines.append(f"[{found.index}] input {cli_batch.input_text(batch, found.index)}: {told}")
-    more = len(failed) - len(lines)
+        what = output_format.plain(found.failure.what if found.failure is not None else "")[:_LONGEST]
+        lines.append(f"[{found.index}] input {batch_command.input_text(batch, found.index)}: {what}")
+    if len(failed) > _NAMED:
+        lines.append(f"and {len(failed) - _NAMED} more")
     group_id, total = batch.group.group_id, batch.group.total_expected
-    what = f"{len(failed)} of {total} inputs of {group_id} have no result"
-    why = "\n".join([*lines, *([f"and {more} more"] if more else [])])
     kind = ResultMissingError if all(isinstance(found.failure, ResultMissingError) for found in failed) else JobError
-    return kind(what, why=why, next=f"kinetic batch status {group_id}")
+    what = f"{len(failed)} of {total} inputs of {group_id} have no result"
+    return kind(what, why="\n".join(lines), next=f"kinetic batch status {group_id}")

@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are asked for, and that name the nearest when they are misspelt."""
+"""Groups of commands that are imported on first use, and that suggest the nearest one for an unknown name."""
 
 from __future__ import annotations
 
@@ -13,111 +13,9 @@ from kinetic._cli.error_output import SuggestionError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_TYPO = 0.8  # a word this similar to a command of ours is a typo
 
-_SLIP = 0.8  # what is so much like a command of ours is a slip of the finger
-
-
-class LazyCommand(NamedTuple):
-    """A command that is imported on first use.
-
-    Attributes:
-        place: Its module and its name there, e.g. "kinetic._cli.jobs:jobs".
-        help: Its one line in the help of the group; a test holds it equal to the command's own first line.
-    """
-
-    place: str
-    help: str
-
-
-class LazyGroup(click.Group):
-    """Know commands by name and one line each; import one when it is called.
-
-    Called without a command it shows its help and ends well: whoever types ``kinetic`` alone asks what there is.
-
-    Args:
-        later: The commands, in the order in which the help shows them.
-        aliases: Other names, which the help does not show.
-        options: As for ``click.Group``.
-    """
-
-    def __init__(
-        self, *, later: Mapping[str, LazyCommand], aliases: Mapping[str, str] | None = None, **options: Any
-    ) -> None:
-        settings = {"help_option_names": ["-h", "--help"]}  # every command below inherits them
-        super().__init__(context_settings=settings, invoke_without_command=True, no_args_is_help=False, **options)
-        self.later = dict(later)
-        self._aliases = dict(aliases or {})
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Name the commands."""
-        return list(self.later)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """Import a command, by its name or another one of its names."""
-        known = self.later.get(self._aliases.get(cmd_name, cmd_name))
-        if known is None:
-            return None
-        module, _, attribute = known.place.partition(":")
-        found: click.Command = getattr(import_module(module), attribute)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """Write the commands into the help; none of them is imported for that."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in self.later.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer the commands, none of which is imported for that, and the options of the group itself."""
-        from click.shell_completion import CompletionItem  # loaded already, where this is asked
-
-        known = self.later.items()
-        offered = [CompletionItem(name, help=later.help) for name, later in known if name.startswith(incomplete)]
-        return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called; a name that there is not is answered with the nearest."""
-        name = args[0]
-        command = self.get_command(ctx, name)
-        if command is not None:
-            return self._aliases.get(name, name), command, args[1:]
-        if ctx.resilient_parsing or name.startswith("-"):  # completing a half-typed line, or a misplaced option
-            return super().resolve_command(ctx, args)
-        raise self._no_such(ctx, name, args[1:])
-
-    def _no_such(self, ctx: click.Context, name: str, words: list[str]) -> SuggestionError:
-        from difflib import get_close_matches  # 2 ms; only on the way to an error
-
-        known = [*self.later, *self._aliases]
-        meant = suggest(ctx.command_path, name.lower(), words)
-        if meant is not None and not get_close_matches(name.lower(), known, 1, _SLIP):
-            return SuggestionError(
-                f"there is no command {name!r}; did you mean {meant.command!r}?",
-                ctx,
-                why=f"commands of {ctx.command_path}: {', '.join(self.later)}",
-                next=meant.line,
-            )
-
-        near = get_close_matches(name.lower(), known, 1)
-        best = self._aliases.get(near[0], near[0]) if near else ""
-        return SuggestionError(
-            f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
-            ctx,
-            why=f"commands of {ctx.command_path}: {', '.join(self.later)}",
-            next=f"{ctx.command_path} {best or '-h'}",
-        )
-
-
-def show_help_alone(ctx: click.Context) -> None:
-    """Show the help of a group that was called without a command."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
-
-_COMMANDS = "kinetic._cli"
-
-# The order is that of the help.
+# The order is that of the help; the last column is the first line of the command's own help, which a test verifies.
 _TREE = """
     run            | run:run                   | Run a function of a file as a job.
     jobs           | jobs:jobs                 | List, inspect, collect and cancel jobs.
@@ -142,6 +40,8 @@ _TREE = """
     batch cleanup  | batch:cleanup             | Remove a batch: its jobs, their results and logs, and itself.
     batch resume   | batch:resume              | Submit the missing inputs of a batch whose driver has ended.
     outputs        | job_files:outputs         | List and copy the output files of jobs.
+    outputs ls     | job_files:ls              | List the output files of a job.
+    outputs get    | job_files:get             | Copy the output files of a job into a local folder.
     package        | job_files:package         | Show which files would be sent with a job.
     accelerators   | accelerators:accelerators | Show what a job can run on.
     config         | settings:config           | Show every setting, its value and its source.
@@ -160,24 +60,8 @@ _TREE = """
     completion     | main:completion           | Print a script for shell completion.
 """
 
-
-def commands_of(*group: str) -> dict[str, LazyCommand]:
-    """Return the commands of a group, by name.
-
-    Args:
-        group: Its own name, word by word; none for ``kinetic`` itself.
-    """
-    found: dict[str, LazyCommand] = {}
-    for line in _TREE.strip().splitlines():
-        path, place, help_ = map(str.strip, line.split("|"))
-        *above, name = path.split()
-        if above == [*group]:
-            found[name] = LazyCommand(f"{_COMMANDS}.{place}", help_)
-    return found
-
-
-# Words of other tools (and ours without their group), and the command of ours. The job is what was typed behind the
-# word, else @last; what takes neither a job nor a file takes nothing over.
+# Words of other tools (and ours without their group), and our command. The job is what was typed after the word, else
+# @last; a command that takes neither a job nor a file takes no arguments over.
 _ANYWHERE = """
     logs log tail attach follow       | jobs logs @last
     status stat state                 | jobs status @last
@@ -209,38 +93,122 @@ _OF_A_BATCH = """
 _TABLES = {"kinetic": _ANYWHERE, "kinetic jobs": _ANYWHERE, "kinetic batch": _OF_A_BATCH}
 
 
-class Suggestion(NamedTuple):
-    """What was probably meant.
+class LazyCommand(NamedTuple):
+    """A command that is imported on first use: "module:name" and its one line in the help of the group."""
 
-    Attributes:
-        command: Ours, without ``kinetic``.
-        line: A command line that can be pasted.
+    place: str
+    help: str
+
+
+def commands_of(*group: str) -> dict[str, LazyCommand]:
+    """Return the commands of a group, by name; without a group those of ``kinetic`` itself."""
+    found: dict[str, LazyCommand] = {}
+    for line in _TREE.strip().splitlines():
+        path, place, help_ = map(str.strip, line.split("|"))
+        *above, name = path.split()
+        if above == [*group]:
+            found[name] = LazyCommand(f"kinetic._cli.{place}", help_)
+    return found
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called; without a command it shows its help and succeeds.
+
+    Args:
+        path: Its name in the table above; empty for ``kinetic`` itself.
+        aliases: Other names of commands, which the help does not show.
+        options: As for ``click.Group``.
     """
 
-    command: str
-    line: str
+    def __init__(self, *, path: Sequence[str], aliases: Mapping[str, str] | None = None, **options: Any) -> None:
+        settings = {"help_option_names": ["-h", "--help"]}  # every command below inherits them
+        super().__init__(context_settings=settings, invoke_without_command=True, no_args_is_help=False, **options)
+        self.lazy_commands = commands_of(*path)
+        self._aliases = dict(aliases or {})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, or show the help of the group."""
+        found = super().invoke(ctx)
+        if ctx.invoked_subcommand is None:
+            click.echo(ctx.get_help())
+        return found
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of the commands."""
+        return list(self.lazy_commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import a command, by its name or an alias."""
+        known = self.lazy_commands.get(self._aliases.get(cmd_name, cmd_name))
+        if known is None:
+            return None
+        module, _, attribute = known.place.partition(":")
+        found: click.Command = getattr(import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """Write the commands into the help, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.lazy_commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the commands, without importing any, and the options of the group itself."""
+        from click.shell_completion import CompletionItem  # loaded already, where this is asked
+
+        known = self.lazy_commands.items()
+        offered = [CompletionItem(name, help=command.help) for name, command in known if name.startswith(incomplete)]
+        return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called, or suggest one for an unknown name."""
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None:
+            return self._aliases.get(name, name), command, args[1:]
+        if ctx.resilient_parsing or name.startswith("-"):  # completing a half-typed line, or a misplaced option
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # 2 ms; only on the way to an error
+
+        known = [*self.lazy_commands, *self._aliases]
+        meant = suggest(ctx.command_path, name.lower(), args[1:])
+        if meant is not None and not get_close_matches(name.lower(), known, 1, _TYPO):
+            best, line = meant
+        else:
+            near = get_close_matches(name.lower(), known, 1)
+            best = self._aliases.get(near[0], near[0]) if near else ""
+            line = f"{ctx.command_path} {best or '-h'}"
+        raise SuggestionError(
+            f"there is no command {name!r}" + (f"; did you mean {best!r}?" if best else ""),
+            ctx,
+            why=f"commands of {ctx.command_path}: {', '.join(self.lazy_commands)}",
+            next=line,
+        )
 
 
-def suggest(group: str, word: str, words: Sequence[str]) -> Suggestion | None:
-    """Return our command for a word of another tool, or None where it is nobody's word.
+def suggest(group: str, word: str, words: Sequence[str]) -> tuple[str, str] | None:
+    """Return our command for a word of another tool and a command line that can be pasted, or None.
 
     Args:
         group: As it was typed: "kinetic", "kinetic jobs" or "kinetic batch".
-        word: What stands there in place of a command, in lower case.
-        words: What was typed behind it.
+        word: What was typed in place of a command, in lower case.
+        words: What was typed after it.
     """
     for theirs, ours in rows(_TABLES.get(group, "")):
         if word in theirs:
             command = " ".join(part for part in ours if not _is_example(part))
-            typed = _quoted(words) if _is_example(ours[-1]) else ""
-            return Suggestion(
-                command, f"kinetic {command} {typed or ours[-1]}" if _is_example(ours[-1]) else f"kinetic {command}"
-            )
+            if not _is_example(ours[-1]):
+                return command, f"kinetic {command}"
+            from shlex import join  # 2 ms; only on the way to an error
+
+            typed = join(words) if all(each.isprintable() for each in words) else ""
+            return command, f"kinetic {command} {typed or ours[-1]}"
     return None
 
 
 def rows(table: str) -> list[tuple[list[str], list[str]]]:
-    """Return the lines of a table: words of theirs, and the words of our command."""
+    """Return the lines of a table: words of other tools, and the words of our command."""
     return [
         (theirs.split(), ours.split())
         for theirs, ours in (line.split("|") for line in table.strip().splitlines() if line)
@@ -249,10 +217,3 @@ def rows(table: str) -> list[tuple[list[str], list[str]]]:
 
 def _is_example(part: str) -> bool:
     return part.startswith(("@", "FILE"))
-
-
-def _quoted(words: Sequence[str]) -> str:
-    """Return the words as a shell would take them; "" where one of them has no business on a screen."""
-    from shlex import join  # 2 ms; only on the way to an error
-
-    return join(words) if all(word.isprintable() for word in words) else ""

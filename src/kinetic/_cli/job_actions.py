@@ -1,24 +1,31 @@
-"""``kinetic jobs cancel`` and ``kinetic jobs cleanup``: ending jobs, and removing what is left of them."""
+"""Commands that act on jobs: cancel and clean up; attach a debugger, open a shell, print stacks."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from kinetic import _output as output
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
-from kinetic._output.format import Column, age_text, size_text
+from kinetic._output.format import Column, age_text, count_text, size_text
+from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kinetic._backends.protocol import Stacks
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.status import Snapshot
+
+COLUMNS = (
+    Column("JOB ID"),
+    Column("FUNCTION", spare=2),
+    Column("STATUS"),
+    Column("ENDED", spare=1),
+    Column("SIZE", right=True),
+)
 
 
 @click.command
@@ -37,6 +44,27 @@ def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: flo
         click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
     else:
         click.echo(remove.why_not_cancelled(handle), err=True)
+
+
+class CleanupRequest(NamedTuple):
+    """What to remove of a job: its resources (processes, queue row; or Kubernetes objects), and its stored files."""
+
+    resource: bool
+    artifacts: bool
+    timeout: float  # seconds to wait until processes have ended
+
+    def check(self, command: str) -> None:
+        """Refuse to remove nothing; `command` is what would remove something."""
+        if not (self.resource or self.artifacts):
+            raise OptionError(
+                "there is nothing to remove", why="--no-k8s and --no-gcs together remove nothing", next=command
+            )
+
+    def remove(self, handle: JobHandle, seen: Snapshot) -> None:
+        """Remove a job."""
+        from kinetic._jobs import remove
+
+        remove.remove(handle, seen, resource=self.resource, artifacts=self.artifacts, wait=self.timeout)
 
 
 @click.command
@@ -68,7 +96,7 @@ def cleanup(
     k8s: bool,
     gcs: bool,
     cleanup_timeout: float,
-    cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is told, not polled
+    cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is reported, not polled
     as_json: bool,
     **place: str | None,
 ) -> None:
@@ -79,125 +107,104 @@ def cleanup(
 
     Example: kinetic jobs cleanup --all --older-than 7d
     """
-    wishes = CleanupRequest(k8s, gcs, cleanup_timeout)
+    request = CleanupRequest(k8s, gcs, cleanup_timeout)
     if everything and job_id is None:
-        cleanup_all(wishes, older_than=older_than, dry_run=dry_run, yes=yes, as_json=as_json, place=place)
+        _cleanup_all(request, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if job_id is None:
         raise click.UsageError("pass a job id, or --all for all jobs that have ended")
     if everything or older_than is not None or dry_run:
         raise click.UsageError("--all, --older-than and --dry-run cannot be used with a job id")
-    _cleanup_one(shared_options.find_job(job_id, **place), wishes, as_json=as_json)
+    _cleanup_one(shared_options.find_job(job_id, **place), request, as_json=as_json)
 
 
-class CleanupRequest(NamedTuple):
-    """What is to be removed of a job.
-
-    Attributes:
-        resource: The queue's row, the processes, the working folder.
-        artifacts: Result, log and record.
-        timeout: Seconds to wait until processes are gone.
-    """
-
-    resource: bool
-    artifacts: bool
-    timeout: float
-
-    def check(self, command: str) -> None:
-        """Refuse to remove nothing.
-
-        Raises:
-            OptionError: Neither of the two is wanted.
-        """
-        from kinetic.errors import OptionError
-
-        if not (self.resource or self.artifacts):
-            raise OptionError(
-                "there is nothing to remove",
-                why="--no-k8s and --no-gcs together remove nothing",
-                next=command,
-            )
-
-
-def _cleanup_one(handle: JobHandle, wishes: CleanupRequest, *, as_json: bool) -> None:
-    from kinetic._jobs import remove
+def _cleanup_one(handle: JobHandle, request: CleanupRequest, *, as_json: bool) -> None:
     from kinetic._jobs.status import observe_many
 
-    wishes.check(f"kinetic jobs cleanup {handle.job_id}")
-    (seen,) = observe_many([handle])  # a damaged result is no obstacle: removing needs no reading
-    remove.remove(handle, seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
+    request.check(f"kinetic jobs cleanup {handle.job_id}")
+    (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
+    request.remove(handle, seen)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
-    both = wishes.resource and wishes.artifacts
-    kept = "" if both else "its stored files are kept; " if wishes.resource else "its resource is kept; "
+    both = request.resource and request.artifacts
+    kept = "" if both else "its stored files are kept; " if request.resource else "its resource is kept; "
     click.echo(f"{handle.job_id} is removed; {ended}{kept}its history: kinetic jobs list --all", err=True)
     if as_json:
         output_format.print_document(removed=[handle.job_id])
 
 
-COLUMNS = (
-    Column("JOB ID"),
-    Column("FUNCTION", spare=2),
-    Column("STATUS"),
-    Column("ENDED", spare=1),
-    Column("SIZE", right=True),
-)
-
-
 class EndedJob(NamedTuple):
-    """A job that has ended, and what removing it frees."""
+    """A job that has ended, and how much removing it frees."""
 
     handle: JobHandle
     seen: Snapshot
     when: float
     size_bytes: int
 
+    @property
+    def status(self) -> str:
+        """As `jobs list --all` shows it: a cancelled job is NOT_FOUND elsewhere."""
+        outcome = self.seen.outcome
+        return "CANCELLED" if outcome is not None and outcome.status == "cancelled" else self.seen.status.value
 
-def cleanup_all(
-    wishes: CleanupRequest,
-    *,
+
+def _cleanup_all(
+    request: CleanupRequest,
     older_than: float | None,
+    place: Mapping[str, str | None],
+    *,
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    place: Mapping[str, str | None],
 ) -> None:
-    """Remove every job that has ended.
+    """Remove every job that has ended, or those that ended more than some seconds ago."""
+    from kinetic._wire import keys
 
-    Args:
-        wishes: What of each.
-        older_than: Seconds: only those that ended longer ago.
-        dry_run: Show them, and remove nothing.
-        yes: Do not ask.
-        as_json: Print a document instead of a table.
-        place: Where to look.
-
-    Raises:
-        OptionError: There is no terminal to ask in, and no --yes.
-    """
-    command = "kinetic jobs cleanup --all" + (
-        f" --older-than {shared_options.duration_argument(older_than)}" if older_than else ""
-    )
-    wishes.check(command)
+    command = "kinetic jobs cleanup --all"
+    command += f" --older-than {shared_options.duration_argument(older_than)}" if older_than else ""
+    request.check(command)
     with output.phase("looking at the jobs", summary=False):
         found = _ended_jobs(place, older_than)
+    jobs, size, now = count_text(len(found), "job"), size_text(sum(job.size_bytes for job in found)), time.time()
     if found and not as_json:
-        output_format.print_table(COLUMNS, [_cells(job) for job in found])
+        ages = [f"{age_text(now - job.when)} ago" for job in found]
+        rows = [
+            [job.handle.job_id, job.handle.func_name, job.status, age, size_text(job.size_bytes)]
+            for job, age in zip(found, ages, strict=True)
+        ]
+        output_format.print_table(COLUMNS, rows)
         sys.stdout.flush()
+    removed: list[EndedJob] = []
     if not found or dry_run:
-        click.echo(_sentence(found, "would be removed", "nothing to remove: "), err=True)
-        removed: list[EndedJob] = []
+        click.echo(f"{'' if found else 'nothing to remove: '}{jobs} would be removed, {size}", err=True)
     else:
-        if not yes and not _is_confirmed(found, f"{command} --yes"):
+        waiting = sum(job.seen.outcome is not None and job.seen.outcome.succeeded for job in found)
+        results = f", with {count_text(waiting, 'uncollected result')}" if waiting else ""
+        question, refused = f"Remove {jobs}{results}?", f"nothing was removed: {jobs} would be removed"
+        if not yes and not shared_options.confirm(question, refused=refused, command=f"{command} --yes"):
             click.echo("nothing was removed", err=True)
             return
-        removed = [job for job in found if _remove(job, wishes)]
-        click.echo(f"{_sentence(removed, 'removed')}; their history: kinetic jobs list --all", err=True)
+        removed = [job for job in found if _is_removed(job, request)]
+        size = size_text(sum(job.size_bytes for job in removed))
+        click.echo(
+            f"{count_text(len(removed), 'job')} removed, {size}; their history: kinetic jobs list --all", err=True
+        )
     if as_json:
-        output_format.print_document(jobs=[_page(job, removed=job in removed) for job in found])
+        pages = [
+            {
+                "job_id": job.handle.job_id,
+                "function": job.handle.func_name,
+                "status": job.status,
+                "ended_at": keys.format_utc(job.when),
+                "size_bytes": job.size_bytes,
+                "removed": job in removed,
+            }
+            for job in found
+        ]
+        output_format.print_document(jobs=pages)
 
 
 def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> list[EndedJob]:
-    """Find the jobs that have ended or were cancelled, newest first, and long enough ago."""
+    """Find the jobs that have ended or were cancelled long enough ago, newest first."""
     from kinetic._jobs import find, locate
     from kinetic._jobs.status import observe_many
     from kinetic._wire import keys
@@ -205,10 +212,9 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     handles = find.list_stored_jobs(**place)
     now, found = time.time(), []
     for handle, seen in zip(handles, observe_many(handles), strict=True):
-        outcome = seen.outcome
         if not seen.status.is_final:
             continue
-        when = (outcome.ended if outcome else None) or (seen.observation.ended if seen.observation else None)
+        when = (seen.outcome.ended if seen.outcome else None) or (seen.observation.ended if seen.observation else None)
         when = when or keys.parse_utc(handle.created_at) or now  # unknown: certainly not too old
         if older_than is None or now - when > older_than:
             size = sum(entry.size for entry in locate.store_of(handle).entries(f"{handle.job_id}/"))
@@ -216,71 +222,14 @@ def _ended_jobs(place: Mapping[str, str | None], older_than: float | None) -> li
     return found
 
 
-def _is_confirmed(found: Sequence[EndedJob], command: str) -> bool:
-    """Ask a person; where there is none, nothing is removed.
-
-    Raises:
-        OptionError: There is no terminal.
-    """
-    if not shared_options.is_interactive():
-        from kinetic.errors import OptionError
-
-        raise OptionError(
-            f"nothing was removed: {_count(found)} would be removed",
-            why="not a terminal: pass --yes to confirm",
-            next=command,
-        )
-    waiting = sum(job.seen.outcome is not None and job.seen.outcome.succeeded for job in found)
-    results = (
-        f", with {'1 uncollected result' if waiting == 1 else f'{waiting} uncollected results'}" if waiting else ""
-    )
-    return shared_options.confirm(f"Remove {_count(found)}{results}?")
-
-
-def _remove(job: EndedJob, wishes: CleanupRequest) -> bool:
+def _is_removed(job: EndedJob, request: CleanupRequest) -> bool:
     """Remove one job; one that cannot be removed does not keep the others."""
-    from kinetic._jobs import remove
-    from kinetic.errors import KineticError
-
     try:
-        remove.remove(job.handle, job.seen, resource=wishes.resource, artifacts=wishes.artifacts, wait=wishes.timeout)
+        request.remove(job.handle, job.seen)
     except KineticError as error:
         click.echo(f"warning: {job.handle.job_id} could not be removed: {output_format.plain(error.what)}", err=True)
         return False
     return True
-
-
-def _sentence(jobs: Sequence[EndedJob], verb: str, start: str = "") -> str:
-    return f"{start if not jobs else ''}{_count(jobs)} {verb}, {size_text(sum(job.size_bytes for job in jobs))}"
-
-
-def _count(jobs: Sequence[EndedJob]) -> str:
-    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-
-
-def _cells(job: EndedJob) -> list[str]:
-    ended = f"{age_text(time.time() - job.when)} ago"
-    return [job.handle.job_id, job.handle.func_name, _status(job), ended, size_text(job.size_bytes)]
-
-
-def _status(job: EndedJob) -> str:
-    """Return what a list with ``--all`` says as well: nobody else is shown that a cancelled job is NOT_FOUND."""
-    outcome = job.seen.outcome
-    cancelled = outcome is not None and outcome.status == "cancelled"
-    return "CANCELLED" if cancelled else job.seen.status.value
-
-
-def _page(job: EndedJob, *, removed: bool) -> dict[str, Any]:
-    from kinetic._wire import keys
-
-    return {
-        "job_id": job.handle.job_id,
-        "function": job.handle.func_name,
-        "status": _status(job),
-        "ended_at": keys.format_utc(job.when),
-        "size_bytes": job.size_bytes,
-        "removed": removed,
-    }
 
 
 @click.command
@@ -349,11 +298,20 @@ def stacks(ctx: click.Context, /, handle: JobHandle, host: str, as_json: bool) -
     """
     from kinetic._inspect import debugger
 
-    found = debugger.stacks(handle, host=_host(handle, host))
+    if host != "all" and not host.isdecimal():
+        raise OptionError(
+            f"{host!r} is not a valid host",
+            why="a host is a number, from 0, or all",
+            next=f"kinetic jobs stacks {handle.job_id} --host all",
+        )
+    found = debugger.stacks(handle, host=None if host == "all" else int(host))
     if as_json:
         output_format.print_document(job_id=handle.job_id, hosts=[each._asdict() for each in found])
     else:
-        _print_stacks(found)
+        for each in filter(lambda each: each.text, found):
+            head = f"host {each.host}\n\n" if len(found) > 1 else ""
+            sys.stdout.write(head + (each.text if each is found[-1] else f"{each.text.rstrip()}\n\n"))
+        sys.stdout.flush()
     for each in found:
         if each.why:
             error_output.print_parts(
@@ -363,31 +321,3 @@ def stacks(ctx: click.Context, /, handle: JobHandle, host: str, as_json: bool) -
                 next=f"kinetic jobs explain {handle.job_id}",
             )
     ctx.exit(error_output.ERROR if any(each.why for each in found) else 0)
-
-
-def _host(handle: JobHandle, wanted: str) -> int | None:
-    """Return which host is meant; None for all.
-
-    Raises:
-        OptionError: It is no number.
-    """
-    if wanted == "all":
-        return None
-    if wanted.isdecimal():
-        return int(wanted)
-    from kinetic.errors import OptionError
-
-    raise OptionError(
-        f"{wanted!r} is not a valid host",
-        why="a host is a number, from 0, or all",
-        next=f"kinetic jobs stacks {handle.job_id} --host all",
-    )
-
-
-def _print_stacks(found: list[Stacks]) -> None:
-    for each in found:
-        if each.text and len(found) > 1:
-            sys.stdout.write(f"host {each.host}\n\n")
-        if each.text:
-            sys.stdout.write(each.text if each is found[-1] else f"{each.text.rstrip()}\n\n")
-    sys.stdout.flush()

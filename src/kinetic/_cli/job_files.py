@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinetic._cli import shared_options
-from kinetic._cli.command_tree import LazyCommand, LazyGroup, show_help_alone
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, size_text
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kinetic._project.archive import ListedPath, Listing
 
 
-_HERE = "kinetic._cli.job_files"
 _NAMED = 5  # paths named in a line
 OUTPUT_COLUMNS = (
     Column("SIZE", right=True),
@@ -34,21 +33,16 @@ OUTPUT_COLUMNS = (
 
 @click.group(
     cls=LazyGroup,
-    later={
-        "ls": LazyCommand(f"{_HERE}:ls", "List the output files of a job."),
-        "get": LazyCommand(f"{_HERE}:get", "Copy the output files of a job into a local folder."),
-    },
+    path=["outputs"],
     aliases={"list": "ls"},
     epilog="JOB_ID is the id of a job, a unique beginning of it, or @last or - for the newest job, "
     "collected and removed jobs included: their files are kept. PATH is a file or folder of the job's output.",
 )
-@click.pass_context
-def outputs(ctx: click.Context) -> None:
+def outputs() -> None:
     """List and copy the output files of jobs.
 
     Example: kinetic outputs get @last model.keras
     """
-    show_help_alone(ctx)
 
 
 def _of_a_job(function: shared_options.Command) -> shared_options.Command:

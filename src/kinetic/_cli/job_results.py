@@ -1,4 +1,4 @@
-"""``kinetic jobs result``: wait for a job, then print its value or save it.
+"""``kinetic jobs result`` and ``kinetic jobs logs``: what a job returned and what it printed.
 
 What is printed is not a copy: a value may not be printable, a terminal forgets. So nothing is removed unless
 ``--cleanup`` asks for it, and then only after the value has been written.
@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
 from kinetic._output.format import Terminal
+from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kinetic._backends.protocol import LiveLog
     from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.logs import Follower
     from kinetic._jobs.status import Snapshot
     from kinetic._wire.outcomes import Outcome
-    from kinetic.errors import KineticError
+
+_MOST_LINE_BYTES = 1 << 20  # a longer line is written in pieces, each as a line: it need not fit into memory
+_BLOCK_BYTES = 1 << 20
 
 
 def load_value(handle: JobHandle, outcome: Outcome) -> Any:
-    """Open the value; where its modules are missing, say how they can be had."""
+    """Open the value; where its modules are missing, advise how to load it."""
     from kinetic._jobs import locate, results
     from kinetic.errors import ResultUnreadableError
 
@@ -44,7 +45,7 @@ def load_value(handle: JobHandle, outcome: Outcome) -> Any:
 
 
 def job_page(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCEEDED") -> dict[str, Any]:
-    """Return which job it was, and when."""
+    """Return for JSON which job it was, and when it ran."""
     from kinetic._wire import keys
 
     return {
@@ -57,62 +58,24 @@ def job_page(handle: JobHandle, outcome: Outcome | None, *, status: str = "SUCCE
 
 
 def value_page(value: Any) -> dict[str, Any]:
-    """Return the value if JSON can hold it, else what Python writes for it; and its type in any case."""
+    """Return for JSON the type of a value, and the value itself or, if JSON cannot hold it, its repr."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return {"type": kind, "value": value} if output_format.is_json(value) else {"type": kind, "repr": value_repr(value)}
+    return {"type": kind} | ({"value": value} if output_format.is_json(value) else {"repr": value_repr(value)})
 
 
 def value_repr(value: object) -> str:
-    """Return what Python writes for a value; that may itself fail."""
+    """Return the repr of a value; the user's own may fail."""
     try:
         return repr(value)
     except Exception as error:  # noqa: BLE001 - the value's class is the user's
         return f"<{type(value).__qualname__} whose repr fails: {type(error).__name__}>"
 
 
-def failure_page(handle: JobHandle, seen: Snapshot, told: KineticError) -> dict[str, Any]:
-    """Return what is known of a job that left no value."""
+def failure_page(handle: JobHandle, seen: Snapshot, failure: KineticError) -> dict[str, Any]:
+    """Return for JSON what is known of a job that left no value."""
     error = dict(seen.outcome.error) if seen.outcome is not None else {}
     error = error if output_format.is_json(error) else {"message": str(error.get("message", ""))}
-    return {**job_page(handle, seen.outcome, status=seen.status.value), "error": {**error, "told": told.what}}
-
-
-_MOST_BYTES = 1 << 20
-
-
-class PrefixedLog:
-    """Writes one host's bytes as lines with a prefix; half a line waits for its other half."""
-
-    def __init__(self, out: IO[bytes] | Terminal, host: int) -> None:
-        self._out = out
-        self._prefix = f"[host {host}] ".encode()
-        self._half = bytearray()
-
-    def write(self, data: bytes) -> int:
-        """Write what is a whole line by now."""
-        *lines, half = data.split(b"\n")
-        for line in lines:
-            self._out.write(b"".join((self._prefix, self._half, line, b"\n")))
-            self._half.clear()
-        self._half += half
-        if len(self._half) >= _MOST_BYTES:
-            self._out.write(b"".join((self._prefix, self._half, b"\n")))
-            self._half.clear()
-        return len(data)
-
-    def finish(self) -> None:
-        """Write the last line, if no break followed it."""
-        if self._half:
-            self.write(b"\n")
-
-
-class ResultRequest(NamedTuple):
-    """What the user asked for."""
-
-    save: Path | None
-    as_json: bool
-    cleanup: bool
-    cleanup_timeout: float
+    return {**job_page(handle, seen.outcome, status=seen.status.value), "error": {**error, "told": failure.what}}
 
 
 @click.command
@@ -139,7 +102,7 @@ def result(
     force: bool,
     cleanup: bool,
     cleanup_timeout: float,
-    cleanup_poll_interval: float,  # noqa: ARG001 - documented; deletion is told here, not polled
+    cleanup_poll_interval: float,  # noqa: ARG001 - documented; the end is reported, not polled
     as_json: bool,
 ) -> None:
     """Wait for a job and print its value, or save it.
@@ -149,32 +112,29 @@ def result(
 
     Example: kinetic jobs result @last --save result.pkl
     """
-    from kinetic._jobs import locate, wait
+    from kinetic._jobs import locate, remove, wait
 
     check_save_path(save, force=force)
-    wishes = ResultRequest(save, as_json, cleanup, cleanup_timeout)
     with error_output.job_keeps_running(handle):
         seen = wait.wait(handle, timeout=timeout)
+    code = 0
     if seen.outcome is not None:
         locate.key_to_read(handle)  # nothing of a store is used unverified
     if seen.outcome is not None and seen.outcome.succeeded:
-        _deliver(handle, seen.outcome, wishes)
-        code = 0
+        _deliver(handle, seen.outcome, save, as_json=as_json)
     else:
-        code = _report_failure(handle, seen, wishes)
+        failure = error_output.job_error(handle, seen)
+        if as_json:
+            output_format.print_document(**failure_page(handle, seen, failure))
+            sys.stdout.flush()
+        code = error_output.report(failure)
     if cleanup and seen.outcome is not None:
-        _remove(handle, seen, wishes)
+        remove.after_collection(handle, seen, wait=cleanup_timeout)
     ctx.exit(code)
 
 
 def check_save_path(save: Path | None, *, force: bool) -> None:
-    """Refuse a file that cannot be written, or that would be replaced, before anybody waits.
-
-    Raises:
-        OptionError: There is no such folder, or the file exists and nobody said to replace it.
-    """
-    from kinetic.errors import OptionError
-
+    """Refuse, before waiting, a file that cannot be written or would be replaced without --force."""
     if save is None:
         return
     if not save.parent.is_dir():
@@ -190,24 +150,24 @@ def check_save_path(save: Path | None, *, force: bool) -> None:
         )
 
 
-def _deliver(handle: JobHandle, outcome: Outcome, wishes: ResultRequest) -> None:
+def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json: bool) -> None:
     """Save the value, or open and print it; it has left this process when this returns."""
-    if wishes.save is not None:
-        size = _save(handle, outcome, wishes.save)
-        if wishes.as_json:
-            output_format.print_document(**job_page(handle, outcome), saved_to=str(wishes.save), size_bytes=size)
-        click.echo(f"saved the result to {wishes.save}, a pickle of {size} bytes", err=True)
-    elif wishes.as_json:
-        output_format.print_document(**job_page(handle, outcome), **value_page(load_value(handle, outcome)))
+    if save is not None:
+        size = _save(handle, outcome, save)
+        if as_json:
+            output_format.print_document(**job_page(handle, outcome), saved_to=str(save), size_bytes=size)
+        click.echo(f"saved the result to {save}, a pickle of {size} bytes", err=True)
     else:
         value = load_value(handle, outcome)
-        output_format.write_job_text(sys.stdout, f"{value if isinstance(value, str) else value_repr(value)}\n")
+        if as_json:
+            output_format.print_document(**job_page(handle, outcome), **value_page(value))
+        else:
+            output_format.write_job_text(sys.stdout, f"{value if isinstance(value, str) else value_repr(value)}\n")
     sys.stdout.flush()
 
 
 def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
     from kinetic._jobs import locate, results
-    from kinetic.errors import KineticError
 
     try:
         return results.save(locate.store_of(handle), outcome, path)
@@ -222,33 +182,40 @@ def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
         ) from error
 
 
-def _report_failure(handle: JobHandle, seen: Snapshot, wishes: ResultRequest) -> int:
-    """Tell how the job failed, and return the exit code; what could be removed now has been shown."""
-    failure = error_output.job_error(handle, seen)
-    if wishes.as_json:
-        output_format.print_document(**failure_page(handle, seen, failure))
-        sys.stdout.flush()
-    return error_output.report(failure)
+class PrefixedLog:
+    """Writes one host's bytes as lines with a prefix; half a line waits for its other half."""
+
+    def __init__(self, out: IO[bytes] | Terminal, host: int) -> None:
+        self._out = out
+        self._prefix = f"[host {host}] ".encode()
+        self._half = bytearray()
+
+    def write(self, data: bytes) -> int:
+        """Write the lines that are complete by now."""
+        *lines, half = data.split(b"\n")
+        for line in lines:
+            self._end_line(line)
+        self._half += half
+        if len(self._half) >= _MOST_LINE_BYTES:
+            self._end_line(b"")
+        return len(data)
+
+    def _end_line(self, rest: bytes) -> None:
+        self._out.write(b"".join((self._prefix, self._half, rest, b"\n")))
+        self._half.clear()
+
+    def finish(self) -> None:
+        """Write the last line, if it has no line break."""
+        if self._half:
+            self._end_line(b"")
 
 
-def _remove(handle: JobHandle, seen: Snapshot, wishes: ResultRequest) -> None:
-    from kinetic._jobs import remove
-
-    remove.after_collection(handle, seen, wait=wishes.cleanup_timeout)
-
-
-Out = IO[bytes] | output_format.Terminal | PrefixedLog
-_BLOCK_BYTES = 1 << 20
+Out = IO[bytes] | Terminal | PrefixedLog
 
 
 @click.command
 @shared_options.job_argument
-@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed.")
-@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N lines.")
-@click.option(
-    "--attempt", type=click.IntRange(min=0), metavar="N", help="Show attempt N, from 0.  [default: the newest]"
-)
-@click.option("--host", default="0", metavar="N|all", help="Show host N of a slice, or all hosts.  [default: 0]")
+@shared_options.log_options
 def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None, host: str) -> None:
     """Print the log of a job.
 
@@ -256,54 +223,43 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
 
     Example: kinetic jobs logs @last --follow
     """
+    from kinetic._jobs import logs as job_logs
+    from kinetic._jobs.status import past_of
+
     _check(handle, follow=follow, tail=tail, attempt=attempt)
     hosts = _hosts(handle, host)
     outs: dict[int, Out] = {number: output_format.for_bytes(sys.stdout) for number in hosts}
     if host == "all":
         outs = {number: PrefixedLog(output_format.for_bytes(sys.stdout), number) for number in hosts}
-    if follow and not _is_history(handle):
+    if follow and past_of(handle) is None:  # there is nothing to follow of a collected job, only a log to print
         with error_output.job_keeps_running(handle):
             seen = _follow(handle, outs, attempt=attempt)
         if seen.status.is_final and (seen.outcome is None or not seen.outcome.succeeded):
             raise error_output.job_error(handle, seen, log_is_shown=True)
         return
     for number, out in outs.items():
-        _print(handle, out, attempt=attempt, host=number, tail=tail)
+        log = job_logs.log_of(handle, attempt=attempt, host=number)
+        if log is None:
+            _report_no_log(handle, number)
+        elif tail is not None:
+            out.write(job_logs.tail_bytes(log, tail))
+        else:  # up to its present end, in pieces: it may be larger than the memory
+            position, size = 0, log.size()
+            while position < size and (data := log.read(position, min(_BLOCK_BYTES, size - position))):
+                out.write(data)
+                position += len(data)
+        _finish([out])
 
 
-def _is_history(handle: JobHandle) -> bool:
-    """Return whether a job was collected: there is nothing to follow, only a log to print."""
-    from kinetic._jobs.status import past_of
-
-    return past_of(handle) is not None
-
-
-def _print(handle: JobHandle, out: Out, *, attempt: int | None, host: int, tail: int | None) -> None:
-    log = _open(handle, attempt=attempt, host=host)
-    if log is None:
-        _report_no_log(handle, host)
-    elif tail is None:
-        _copy(log, out)
-    else:
-        from kinetic._jobs import logs as logs_
-
-        out.write(logs_.tail_bytes(log, tail))
-    _finish(out)
-
-
-def _finish(out: Out) -> None:
-    if isinstance(out, PrefixedLog):
-        out.finish()
+def _finish(outs: Iterable[Out]) -> None:
+    for out in outs:
+        if isinstance(out, PrefixedLog):
+            out.finish()
 
 
 def _hosts(handle: JobHandle, wanted: str) -> list[int]:
-    """Return the hosts whose logs are wanted.
-
-    Raises:
-        OptionError: The slice has no such host.
-    """
+    """Return the hosts whose logs are wanted."""
     from kinetic._jobs import locate
-    from kinetic.errors import OptionError
 
     count = locate.hosts_of(handle)
     if wanted == "all":
@@ -318,15 +274,10 @@ def _hosts(handle: JobHandle, wanted: str) -> list[int]:
 
 
 def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | None) -> None:
-    """Refuse what cannot be meant.
-
-    Raises:
-        OptionError: Both --follow and --tail, or an attempt that there was not.
-    """
+    """Refuse --follow with --tail, and an attempt that does not exist."""
     from kinetic._jobs import locate
-    from kinetic._jobs import logs as logs_
+    from kinetic._jobs import logs as job_logs
     from kinetic._jobs.status import past_of
-    from kinetic.errors import OptionError
 
     if follow and tail is not None:
         raise OptionError(
@@ -334,27 +285,26 @@ def _check(handle: JobHandle, *, follow: bool, tail: int | None, attempt: int | 
             why="--follow prints the whole log and new lines, --tail only its end",
             next=f"kinetic jobs logs {handle.job_id} --follow",
         )
-    if attempt is not None:
-        past = past_of(handle)
-        latest = (
-            logs_.latest_attempt_in_history(past)
-            if past is not None
-            else logs_.latest_attempt(locate.backend_of(handle), locate.store_of(handle), handle.job_id)
+    if attempt is None:
+        return
+    if (past := past_of(handle)) is not None:
+        latest = job_logs.latest_attempt_in_history(past)
+    else:
+        latest = job_logs.latest_attempt(locate.backend_of(handle), locate.store_of(handle), handle.job_id)
+    if attempt > latest:
+        raise OptionError(
+            f"{handle.job_id} has no attempt {attempt}",
+            why=f"attempts are counted from 0, and the newest is {latest}",
+            next=f"kinetic jobs logs {handle.job_id} --attempt {latest}",
         )
-        if attempt > latest:
-            raise OptionError(
-                f"{handle.job_id} has no attempt {attempt}",
-                why=f"attempts are counted from 0, and the newest is {latest}",
-                next=f"kinetic jobs logs {handle.job_id} --attempt {latest}",
-            )
 
 
 def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> Snapshot:
-    """Print a log as it grows, until the job ends or a later attempt begins than the one that was asked for."""
+    """Print a log as it grows, until the job ends or an attempt begins that is later than the requested one."""
     from kinetic._jobs import locate, wait
     from kinetic._jobs.status import observe
 
-    backend, newest, told = locate.backend_of(handle), wait.Attempt(handle), ""
+    backend, newest, reported = locate.backend_of(handle), wait.Attempt(handle), ""
 
     def wanted() -> int:
         return newest() if attempt is None else attempt
@@ -367,11 +317,13 @@ def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> 
             is_over = seen.status.is_final or newest() > wanted()
             _print_news(followers, last=is_over)
             if is_over:
-                for out in outs.values():
-                    _finish(out)
+                _finish(outs.values())
                 sys.stdout.flush()
                 return seen
-            told = _report_reason(seen, told)
+            reason = seen.observation.reason if seen.observation is not None else ""
+            if reason and reason != reported:
+                click.echo(f"{seen.status.value}: {output_format.plain(reason)}", err=True)
+            reported = reason
             looked = backend.clock.monotonic()
             while not wait.has_news(backend, handle, pause=backend.log_poll_seconds, looked=looked):
                 _print_news(followers)
@@ -381,39 +333,17 @@ def _follow(handle: JobHandle, outs: dict[int, Out], *, attempt: int | None) -> 
         backend.stop_watching(handle.job_id)
 
 
-def _print_news(followers: Sequence[tuple[Follower, Out]], *, last: bool = False) -> None:
+def _print_news(followers: Iterable[tuple[Follower, Out]], *, last: bool = False) -> None:
     for follower, out in followers:
         for data in follower.new_bytes(last=last):
             out.write(data)
     sys.stdout.flush()
 
 
-def _report_reason(seen: Snapshot, told: str) -> str:
-    reason = seen.observation.reason if seen.observation is not None else ""
-    if reason and reason != told:
-        click.echo(f"{seen.status.value}: {output_format.plain(reason)}", err=True)
-    return reason
-
-
-def _open(handle: JobHandle, *, attempt: int | None, host: int) -> LiveLog | None:
-    from kinetic._jobs import logs as logs_
-
-    return logs_.log_of(handle, attempt=attempt, host=host)
-
-
-def _copy(log: LiveLog, out: Out) -> None:
-    """Copy a log up to its present end, in pieces: it may be larger than the memory."""
-    position, size = 0, log.size()
-    while position < size and (data := log.read(position, min(_BLOCK_BYTES, size - position))):
-        out.write(data)
-        position += len(data)
-
-
 def _report_no_log(handle: JobHandle, host: int) -> None:
     from kinetic._jobs import status
-    from kinetic._jobs.status import observe
 
-    page = status.job_to_json(handle, observe(handle))
+    page = status.job_to_json(handle, status.observe(handle))
     of_host = f" of host {host}" if host else ""
     state = ", ".join(filter(None, (output_format.status_text(page, time.time()), output_format.plain(page["reason"]))))
     click.echo(f"There is no log{of_host}: the job is {state}", err=True)

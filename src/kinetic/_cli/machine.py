@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kinetic._cli import command_tree, shared_options
-from kinetic._cli.command_tree import LazyGroup, show_help_alone
+from kinetic._cli import shared_options
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, size_text
 
@@ -125,11 +125,10 @@ def _warn(overdue: list[Waiting]) -> None:
 
 @click.group(
     cls=LazyGroup,
-    later=command_tree.commands_of("key"),
+    path=["key"],
     aliases={"ls": "list"},
 )
-@click.pass_context
-def key(ctx: click.Context) -> None:
+def key() -> None:
     """Export and import the keys that seal results.
 
     Every result has a seal that can be made only with the key, so that write access to a store is not enough to make
@@ -138,7 +137,6 @@ def key(ctx: click.Context) -> None:
 
     Example: kinetic key export | ssh laptop kinetic key import
     """
-    show_help_alone(ctx)
 
 
 @click.command("list")

@@ -1,4 +1,7 @@
-"""``kinetic config``: every setting, its value, and who set it. Never a secret: no key, no password in an address."""
+"""``kinetic config`` and ``kinetic profile``: every setting with its source, and settings saved under a name.
+
+No secret is printed: no key, no password in an address.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,46 @@ import click
 
 from kinetic import _config as settings
 from kinetic._backends import registry
-from kinetic._cli import command_tree, shared_options
-from kinetic._cli.command_tree import LazyGroup, show_help_alone
+from kinetic._cli import shared_options
+from kinetic._cli.command_tree import LazyGroup
 from kinetic._config import cluster, options, profiles
 from kinetic._config.options import BY_NAME
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
-from kinetic.errors import KineticError, OptionError, SettingsError
+from kinetic.errors import KineticError, OptionError, ProjectRootError, SettingsError
 
 if TYPE_CHECKING:
     from kinetic._config.profiles import Profiles
 
 
+_SETTING_COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
+_DEFAULT = "default"
+_PLACE = ("backend", "project", "zone", "cluster", "namespace", "store", "context", "home")
+
+_SET_BY_CONTEXT = {
+    "zone": "the context's own",
+    "cluster": "the context's own",
+    "namespace": "the context's own, or default",
+}
+_VARIABLE = "KINETIC_PROFILE"
+_PROFILE_COLUMNS = (
+    Column(" "),
+    Column("NAME"),
+    Column("BACKEND", spare=3),
+    Column("PROJECT", flexible=True),
+    Column("ZONE", spare=2),
+    Column("CLUSTER", flexible=True, spare=1),
+    Column("NAMESPACE", spare=4),
+    Column("OPTIONS", flexible=True, spare=5),
+)
+_QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", "cluster": "Name of the cluster"}
+_DEFAULTS = registry.CLUSTER.defaults
+_SUGGESTED = {"project": "", "zone": _DEFAULTS["zone"], "cluster": _DEFAULTS["cluster"]}
+
+
 def value_text(value: object) -> str:
-    """Write a value as somebody would type it; "" for none."""
+    """Write a value as it can be typed; "" for none."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -50,31 +78,18 @@ def without_secrets(address: str) -> str:
     return f"{scheme}://{hidden}{'?***' if question else ''}"
 
 
-_SETTING_COLUMNS = (Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True, spare=1))
-_DEFAULT = "default"
-_PLACE = ("backend", "project", "zone", "cluster", "namespace", "store", "context", "home")
-
-_SET_BY_CONTEXT = {
-    "zone": "the context's own",
-    "cluster": "the context's own",
-    "namespace": "the context's own, or default",
-}
-
-
 class Row(NamedTuple):
-    """One setting.
+    """One setting; `source` is a variable, "profile NAME", "[tool.kinetic] in FILE" or "default"."""
 
-    Attributes:
-        name: In lower case, as a variable without KINETIC_.
-        value: What holds; None for none.
-        source: The name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default".
-        otherwise: What holds where the value is None, in words.
-    """
-
-    name: str
+    name: str  # in lower case, as the variable without KINETIC_
     value: Any
     source: str
-    otherwise: str = "none"
+    otherwise: str = "none"  # what to show where the value is None
+
+    @property
+    def shown(self) -> Any:
+        """The value without secrets."""
+        return without_secrets(self.value) if isinstance(self.value, str) else self.value
 
 
 @click.command
@@ -87,25 +102,26 @@ def config(what: str | None, as_json: bool) -> None:  # noqa: ARG001 - "config" 
 
     Example: kinetic config
     """
-    look = _SettingsReader()
-    rows = look.rows()
-    strange = options.unknown_variables(os.environ)
+    reader = _SettingsReader()
+    rows = reader.rows()
+    unknown = options.unknown_variables(os.environ)
     if as_json:
-        found = [{**row._asdict(), "value": _visible_value(row)} for row in rows]
-        problems = [problem.what for problem in look.problems]
-        output_format.print_document(settings=found, notes=look.notes, unknown_variables=strange, problems=problems)
+        found = [{**row._asdict(), "value": row.shown} for row in rows]
+        problems = [problem.what for problem in reader.problems]
+        output_format.print_document(settings=found, notes=reader.notes, unknown_variables=unknown, problems=problems)
     else:
-        output_format.print_table(_SETTING_COLUMNS, [[row.name, _cell(row), row.source] for row in rows])
-        for note in look.notes:
+        cells = [[row.name, value_text(row.shown) or row.otherwise, row.source] for row in rows]
+        output_format.print_table(_SETTING_COLUMNS, cells)
+        for note in reader.notes:
             click.echo(output_format.plain(note), err=True)
-        if strange:
-            click.echo(f"warning: {options.describe_unknown_variables(strange)}", err=True)
-    if look.problems:
-        raise look.problems[0]
+        if unknown:
+            click.echo(f"warning: {options.describe_unknown_variables(unknown)}", err=True)
+    if reader.problems:
+        raise reader.problems[0]
 
 
 class _SettingsReader:
-    """Read all settings, and go on where one cannot be read: whoever asks has a reason to."""
+    """Reads all settings, and continues where one cannot be read."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -113,10 +129,10 @@ class _SettingsReader:
         self._profile: Any = None
 
     def rows(self) -> list[Row]:
-        """Return what holds, in the order in which it is told."""
-        parts = (self._of_profile, self._of_place, self._of_clusters, self._of_machine, self._of_jobs)
-        told = [row for part in parts for row in self._tried(part)]
-        return [*told, *_other_rows({row.name for row in told} | BY_NAME.keys())]
+        """Return all settings, in the order in which they are shown."""
+        parts = (self._profile_rows, self._target_rows, self._cluster_rows, self._machine_rows, self._job_rows)
+        found = [row for part in parts for row in self._tried(part)]
+        return [*found, *_other_rows({row.name for row in found} | BY_NAME.keys())]
 
     def _tried(self, part: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         try:
@@ -125,23 +141,18 @@ class _SettingsReader:
             self._note_problem(error)
 
     def _note_problem(self, error: KineticError) -> None:
-        if str(error) not in map(str, self.problems):  # a broken file of profiles is met twice
+        if str(error) not in map(str, self.problems):  # a broken profiles file is read twice
             self.problems.append(error)
 
-    def _of_profile(self) -> Iterator[Row]:
-        from kinetic._config import profiles
-
-        file = profiles.profiles_file(os.environ)
-        yield Row("profiles_file", str(file), _variable("KINETIC_PROFILES_FILE"))
+    def _profile_rows(self) -> Iterator[Row]:
+        yield Row("profiles_file", str(profiles.profiles_file(os.environ)), _variable("KINETIC_PROFILES_FILE"))
         choice = profiles.choose(os.environ)
         self._profile = choice.profile
-        source = "current profile" if choice.source == "current" else choice.source
         self.notes += choice.notes
+        source = "current profile" if choice.source == "current" else choice.source
         yield Row("profile", choice.profile.name if choice.profile else None, source)
 
-    def _of_place(self) -> Iterator[Row]:
-        from kinetic import _config as settings
-
+    def _target_rows(self) -> Iterator[Row]:
         target = settings.resolve()
         for name in _PLACE:
             found: settings.Setting = getattr(target, name)
@@ -149,23 +160,18 @@ class _SettingsReader:
             otherwise = _SET_BY_CONTEXT.get(name, "none")
             yield Row("kube_context" if name == "context" else name, value, found.source, otherwise)
 
-    def _of_clusters(self) -> Iterator[Row]:
-        from kinetic._config import cluster
-
+    def _cluster_rows(self) -> Iterator[Row]:
         yield Row("owner", cluster.owner(os.environ), _variable("KINETIC_OWNER"))
         for field in cluster.FIELDS:
-            yield from self._tried(partial(self._of_cluster, field))
+            yield from self._tried(partial(self._cluster_row, field))
 
-    def _of_cluster(self, field: str) -> Iterator[Row]:
-        from kinetic._config import VARIABLES, cluster
-
+    def _cluster_row(self, field: str) -> Iterator[Row]:
         found = cluster.look_up(field, self._profile, os.environ)
-        otherwise = {variable.name: variable.default for variable in VARIABLES}[f"KINETIC_{field.upper()}"]
+        otherwise = {variable.name: variable.default for variable in settings.VARIABLES}[f"KINETIC_{field.upper()}"]
         value = [*found.value] if isinstance(found.value, tuple) else found.value
         yield Row(field, value, found.source, otherwise)
 
-    def _of_machine(self) -> Iterator[Row]:
-        from kinetic import _config as settings
+    def _machine_rows(self) -> Iterator[Row]:
         from kinetic._backends.local import scheduler
         from kinetic._images import isolated_environment
 
@@ -177,19 +183,19 @@ class _SettingsReader:
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
         yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
 
-    def _of_jobs(self) -> Iterator[Row]:
+    def _job_rows(self) -> Iterator[Row]:
         from kinetic._jobs import options as job_options
 
         root = self._project()
         written = options.read_project_options(root) if root is not None else None
         for name in job_options.NAMES:
-            yield from self._tried(partial(self._of_option, name, root))
+            yield from self._tried(partial(self._option_row, name, root))
         if written is not None:
             for name, value in written.values.items():
                 if name not in job_options.NAMES:
                     yield Row(name, value, f"[tool.kinetic] in {written.file}")
 
-    def _of_option(self, name: str, root: Path | None) -> Iterator[Row]:
+    def _option_row(self, name: str, root: Path | None) -> Iterator[Row]:
         from kinetic._jobs import options as job_options
 
         found = job_options.look_up(root, self._profile, os.environ, only=[name])
@@ -199,7 +205,6 @@ class _SettingsReader:
     def _project(self) -> Path | None:
         """Return the root of the project of the current folder, or None where there is none, such as at home."""
         from kinetic._project import root
-        from kinetic.errors import ProjectRootError
 
         try:
             return root.plan_for_file("script.py").root
@@ -210,19 +215,17 @@ class _SettingsReader:
 
 
 def _is_set_by_context(name: str, target: settings.Target) -> bool:
-    """Say whether a default means nothing, since a kubeconfig context leads to the cluster."""
+    """Return whether a default is unused, since a kubeconfig context selects the cluster."""
     if not target.context.value or name not in {"zone", "cluster"} or getattr(target, name).source != _DEFAULT:
         return False
-    return name == "zone" or target.store.source != _DEFAULT  # the name of a bucket is made of the cluster's
+    return name == "zone" or target.store.source != _DEFAULT  # the bucket is named after the cluster
 
 
-def _other_rows(told: set[str]) -> Iterator[Row]:
-    """Yield what only the environment can set: its value there, else what holds without it, in words."""
-    from kinetic._config import VARIABLES
-
-    for variable in VARIABLES:
+def _other_rows(shown: set[str]) -> Iterator[Row]:
+    """Yield the settings that only the environment has."""
+    for variable in settings.VARIABLES:
         name = variable.name.removeprefix("KINETIC_").lower()
-        if name in told or not variable.name.startswith("KINETIC_") or variable.topic == "inside a job":
+        if name in shown or not variable.name.startswith("KINETIC_") or variable.topic == "inside a job":
             continue
         value = os.environ.get(variable.name)
         yield Row(name, value or None, variable.name if value else _DEFAULT, variable.default)
@@ -232,41 +235,18 @@ def _variable(name: str) -> str:
     return name if os.environ.get(name) else _DEFAULT
 
 
-def _visible_value(row: Row) -> Any:
-    return without_secrets(row.value) if isinstance(row.value, str) else row.value
-
-
-def _cell(row: Row) -> str:
-    return value_text(_visible_value(row)) or row.otherwise
-
-
-_VARIABLE = "KINETIC_PROFILE"
-_PROFILE_COLUMNS = (
-    Column(" "),
-    Column("NAME"),
-    Column("BACKEND", spare=3),
-    Column("PROJECT", flexible=True),
-    Column("ZONE", spare=2),
-    Column("CLUSTER", flexible=True, spare=1),
-    Column("NAMESPACE", spare=4),
-    Column("OPTIONS", flexible=True, spare=5),
-)
-
-
 @click.group(
     cls=LazyGroup,
-    later=command_tree.commands_of("profile"),
+    path=["profile"],
     aliases={"ls": "list", "remove": "rm"},
     epilog=f"The active profile is the one of --profile, else of {_VARIABLE}, else the current one. It provides "
     "values that neither an argument nor an environment variable sets. The profile 'local' is built in: this machine.",
 )
-@click.pass_context
-def profile(ctx: click.Context) -> None:
+def profile() -> None:
     """Save and select profiles: where jobs run, and their options.
 
     Example: kinetic profile create team --project acme --zone us-west4-a --cluster main
     """
-    show_help_alone(ctx)
 
 
 @click.command("list")
@@ -279,14 +259,23 @@ def list_(as_json: bool) -> None:
     Example: kinetic profile list
     """
     saved = profiles.load(os.environ)
-    wanted, holds = os.environ.get(_VARIABLE, ""), _active_name(saved)
+    wanted, active = os.environ.get(_VARIABLE, ""), _active_name(saved)
+    every = [found for name in saved.names if (found := saved.get(name))]
     if as_json:
-        pages = [_page(found, saved, holds) for found in _all(saved)]
-        output_format.print_document(
-            file=str(saved.file), current=saved.current or None, in_force=holds or None, profiles=pages
-        )
+        pages = [_page(found, saved, active) for found in every]
+        current = saved.current or None
+        output_format.print_document(file=str(saved.file), current=current, in_force=active or None, profiles=pages)
     else:
-        output_format.print_table(_PROFILE_COLUMNS, [_cells(found, holds) for found in _all(saved)])
+        rows = [
+            [
+                "*" if found.name == active else "",
+                found.name,
+                *(found.backend, found.project, found.zone, found.cluster, found.namespace),
+                " ".join(f"{name}={value_text(value)}" for name, value in found.options.items()),
+            ]
+            for found in every
+        ]
+        output_format.print_table(_PROFILE_COLUMNS, rows)
     if wanted and not saved.get(wanted):
         click.echo(f"{_VARIABLE}={wanted} is not one of them: correct it or unset it", err=True)
     elif wanted and wanted != saved.current and saved.current:
@@ -308,7 +297,7 @@ def use(name: str, as_json: bool) -> None:
     found = profiles.use(os.environ, name)
     _print_profile(found, as_json=as_json)
     click.echo(f"{name} is now the current profile", err=True)
-    warn_if_overridden(name)
+    _report_override(name)
 
 
 @click.command
@@ -322,7 +311,7 @@ def unset() -> None:
     before = profiles.unset(os.environ)
     told = f"there is no current profile now; it was {before}" if before else "there was no current profile"
     click.echo(told, err=True)
-    warn_if_overridden()
+    _report_override()
 
 
 @click.command
@@ -361,44 +350,35 @@ def remove(name: str, yes: bool) -> None:
     saved = profiles.load(os.environ)
     if saved.get(name) is None:
         raise profiles.unknown_profile_error(name, saved, way="kinetic profile list")
-    if not yes and name != LOCAL.name:
-        if not shared_options.is_interactive():
-            raise OptionError(
-                f"the profile {name!r} was not removed",
-                why="not a terminal: pass --yes to confirm",
-                next=f"kinetic profile rm {name} --yes",
-            )
-        if not shared_options.confirm(f"Remove the profile {name}?"):
-            click.echo("not removed", err=True)
-            return
+    refused, command = f"the profile {name!r} was not removed", f"kinetic profile rm {name} --yes"
+    ask = not yes and name != LOCAL.name
+    if ask and not shared_options.confirm(f"Remove the profile {name}?", refused=refused, command=command):
+        click.echo("not removed", err=True)
+        return
     was_current = profiles.remove(os.environ, name)
     told = "; there is no current profile now" if was_current else ""
     click.echo(f"removed the profile {name}{told}", err=True)
-    warn_if_overridden()
+    _report_override()
 
 
-def warn_if_overridden(name: str = "") -> None:
-    """Say so if the environment names another profile: that one holds, whatever is the current one."""
+def _report_override(name: str = "") -> None:
+    """Report that the environment names another profile, which takes precedence over the current one."""
     wanted = os.environ.get(_VARIABLE, "")
     if wanted not in {"", name}:
         click.echo(f"{_VARIABLE}={wanted} is still set: unset {_VARIABLE}", err=True)
 
 
-def _all(saved: Profiles) -> list[Profile]:
-    return [found for name in saved.names if (found := saved.get(name))]
-
-
 def _active_name(saved: Profiles) -> str:
-    """Name the profile that holds, "" for none; one that is asked for and does not exist holds nothing."""
+    """Return the name of the active profile, "" for none or one that does not exist."""
     found = saved.get(os.environ.get(_VARIABLE) or saved.current)
     return found.name if found else ""
 
 
-def _page(found: Profile, saved: Profiles, holds: str) -> dict[str, Any]:
+def _page(found: Profile, saved: Profiles, active: str) -> dict[str, Any]:
     return {
         "name": found.name,
         "is_current": found.name == saved.current,
-        "is_in_force": found.name == holds,
+        "is_in_force": found.name == active,
         "is_built_in": found is LOCAL,
         **{field: getattr(found, field) or None for field in FIELDS if field != "store"},
         "store": without_secrets(found.store) or None,
@@ -406,18 +386,7 @@ def _page(found: Profile, saved: Profiles, holds: str) -> dict[str, Any]:
     }
 
 
-def _cells(found: Profile, holds: str) -> list[str]:
-    star = "*" if found.name == holds else ""
-    place = [found.backend, found.project, found.zone, found.cluster, found.namespace]
-    return [star, found.name, *place, _written(found)]
-
-
-def _written(found: Profile) -> str:
-    return " ".join(f"{name}={value_text(value)}" for name, value in found.options.items())
-
-
 def _print_profile(found: Profile, *, as_json: bool) -> None:
-    """Print what a profile says."""
     if as_json:
         saved = profiles.load(os.environ)
         output_format.print_document(profile=_page(found, saved, _active_name(saved)))
@@ -427,11 +396,6 @@ def _print_profile(found: Profile, *, as_json: bool) -> None:
     rows = [[name, value] for name, value in fields.items() if value]
     rows += [[f"option {name}", value_text(value)] for name, value in found.options.items()]
     output_format.print_table([Column("SETTING"), Column("VALUE", flexible=True)], rows)
-
-
-_QUESTIONS = {"project": "Google Cloud project", "zone": "Zone of the cluster", "cluster": "Name of the cluster"}
-_DEFAULTS = registry.CLUSTER.defaults
-_SUGGESTED = {"project": "", "zone": _DEFAULTS["zone"], "cluster": _DEFAULTS["cluster"]}
 
 
 @click.command(epilog=f"Job options: {', '.join(BY_NAME)}; as in --option resources=cpu=4,memory=16Gi.")
@@ -471,11 +435,11 @@ def create(
     job_options = _job_options(written)
     given = {field: value or "" for field, value in fields.items()} | {"pull_secrets": ",".join(pull_secret)}
     _check_cluster_fields(given)
+    missing = []
     if not registry.is_here(given["backend"]) and not given["context"]:
-        given = {field: value or _from_environment(field) for field, value in given.items()}
+        for field in (*REQUIRED, "namespace"):
+            given[field] = given[field] or os.environ.get(f"KINETIC_{field.upper()}", "")
         missing = [field for field in REQUIRED if not given[field]]
-    else:
-        missing = []
     name, given = _complete(name, given, missing)
     new = Profile(profiles.check_name(name), **given, options=job_options)
     _check(new)
@@ -483,13 +447,17 @@ def create(
     click.echo(f"saved the profile {name} in {profiles.profiles_file(os.environ)}", err=True)
     if is_current:
         click.echo("it is now the current profile; to undo: kinetic profile unset", err=True)
-        warn_if_overridden(name)
+        _report_override(name)
     else:
         click.echo(f"to make it the current profile: kinetic profile use {name}", err=True)
 
 
 def _job_options(written: tuple[str, ...]) -> dict[str, object]:
-    """Read what ``--option`` says."""
+    """Read the values of ``--option``."""
+    if not written:
+        return {}
+    from kinetic._jobs import options  # only where there is an option
+
     found: dict[str, object] = {}
     for text in written:
         key, separator, value = text.partition("=")
@@ -499,14 +467,12 @@ def _job_options(written: tuple[str, ...]) -> dict[str, object]:
                 why="it takes the name of a job option and its value",
                 next="write --option accelerator=gpu-l4, for example",
             )
-        from kinetic._jobs import options  # only where there is an option
-
         found[key.strip()] = options.of_text(key.strip(), value.strip())
     return found
 
 
 def _check_cluster_fields(given: dict[str, str]) -> None:
-    """Refuse what no cluster would take, by the names of the flags."""
+    """Refuse values that no cluster accepts, by the names of the flags."""
     for field in cluster.FIELDS:
         if given[field]:
             flag = f"--{field.removesuffix('s') if field == 'pull_secrets' else field}".replace("_", "-")
@@ -514,13 +480,8 @@ def _check_cluster_fields(given: dict[str, str]) -> None:
             cluster.checked_value(field, given[field], f"{flag} {given[field]!r}", way)
 
 
-def _from_environment(field: str) -> str:
-    """Return what the environment says of the four fields that name a cluster."""
-    return os.environ.get(f"KINETIC_{field.upper()}", "") if field in {*REQUIRED, "namespace"} else ""
-
-
 def _complete(name: str | None, given: dict[str, str], missing: list[str]) -> tuple[str, dict[str, str]]:
-    """Ask for what is missing, or refuse where nobody can be asked."""
+    """Ask for what is missing."""
     if (missing or not name) and not shared_options.is_interactive():
         raise _incomplete(name, given, missing)
     name = name or shared_options.ask("Name of the profile")
@@ -541,7 +502,7 @@ def _incomplete(name: str | None, given: dict[str, str], missing: list[str]) -> 
 
 
 def _check(new: Profile) -> None:
-    """Refuse a profile that could not say where jobs run: its values are tried as arguments, with no other source."""
+    """Refuse a profile that does not say where jobs run: resolve its values as arguments, without other sources."""
     if new.context and not (new.store or new.project):
         raise OptionError(
             "--store is missing",

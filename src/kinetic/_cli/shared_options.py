@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,58 +17,38 @@ from kinetic._config.options import BY_NAME, JOB_OPTIONS
 from kinetic._wire.fields import UNITS, seconds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from kinetic._jobs.handle import JobHandle
 
-
-_NEWEST = "@last"
+Command = Callable[..., Any]
+NEWEST = frozenset({"@last", "-"})
 _PLAIN_WORD = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)  # what names of jobs and profiles are made of
 
 
-def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
-    """Offer the ids of jobs whose record is in the local store, newest first."""
-    return _beginning(incomplete, _quietly(_job_ids))
+def _completer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the answer to the Tab key: names that are one plain word, since a shell does not quote them."""
 
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
+        with contextlib.suppress(Exception):  # the command itself reports what is wrong, not the Tab key
+            return [word for word in names() if word.startswith(incomplete) and _PLAIN_WORD.fullmatch(word)]
+        return []
 
-def complete_batches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
-    """Offer the ids of batches whose manifest is in the local store, newest first."""
-    return _beginning(incomplete, _quietly(_group_ids))
-
-
-def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's signature
-    """Offer the names of profiles."""
-    return _beginning(incomplete, _quietly(_profile_names))
-
-
-def complete_accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
-    """Offer names of accelerators: each GPU with its counts, each TPU with its usual sizes."""
-    return _beginning(incomplete, _quietly(_accelerators))
-
-
-def _beginning(incomplete: str, found: Iterable[str]) -> list[str]:
-    """Return what begins so and is one plain word: a shell puts what is offered into the command line as it is."""
-    return [word for word in found if word.startswith(incomplete) and _PLAIN_WORD.fullmatch(word)]
-
-
-def _quietly(names: Callable[[], Iterable[str]]) -> list[str]:
-    with contextlib.suppress(Exception):  # whatever is wrong is told by the command itself, not by the Tab key
-        return list(names())
-    return []
+    return complete
 
 
 def _job_ids() -> Iterator[str]:
+    """Yield the ids of jobs whose record is in the local store, newest first."""
     from kinetic._jobs import locate
     from kinetic._wire import keys
 
-    store = locate.local_store()
-    found = [name for name in store.folders("") if name not in keys.RESERVED]
+    found = [name for name in locate.local_store().folders("") if name not in keys.RESERVED]
     if found:
-        yield _NEWEST
-    yield from sorted(found, key=_when, reverse=True)
+        yield "@last"
+    # An id says when it was made: …-20261120-134402-1f0c9ab.
+    yield from sorted(found, key=lambda job_id: job_id.split("-")[-3:-1], reverse=True)
 
 
 def _group_ids() -> Iterator[str]:
+    """Yield the ids of batches whose manifest is in the local store, newest first."""
     from kinetic._jobs import locate
     from kinetic._wire import keys
 
@@ -76,22 +56,18 @@ def _group_ids() -> Iterator[str]:
     manifests = [(store.entry(keys.group_manifest(name)), name) for name in store.folders(keys.GROUPS)]
     found = sorted(((entry.modified, name) for entry, name in manifests if entry is not None), reverse=True)
     if found:
-        yield _NEWEST
+        yield "@last"
     yield from (name for _, name in found)
 
 
-def _when(job_id: str) -> str:
-    """Return the part of an id that says when it was made: …-20261120-134402-1f0c9ab."""
-    return "-".join(job_id.split("-")[-3:-1])
-
-
 def _profile_names() -> list[str]:
-    from kinetic._config import profiles as saved
+    from kinetic._config import profiles
 
-    return saved.load(os.environ).names
+    return profiles.load(os.environ).names
 
 
-def _accelerators() -> Iterator[str]:
+def _accelerator_names() -> Iterator[str]:
+    """Yield each GPU with its counts, and each TPU with its usual sizes."""
     from kinetic import _hardware as hardware
 
     yield "cpu"
@@ -101,12 +77,47 @@ def _accelerators() -> Iterator[str]:
         yield from (tpu.canonical(topology) for _, topology in tpu.usual_sizes())
 
 
-NEWEST = frozenset({"@last", "-"})
-Command = Callable[..., Any]
+complete_jobs = _completer(_job_ids)
+complete_batches = _completer(_group_ids)
+complete_profiles = _completer(_profile_names)
+complete_accelerators = _completer(_accelerator_names)
+
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[float]
+else:
+    _Type = click.ParamType  # not generic before click 8.3
+
+
+class Duration(_Type):
+    """A duration in seconds; without a unit only where `bare` allows it, since a bare number could mean anything."""
+
+    name = "duration"
+
+    def __init__(self, *, bare: bool = False) -> None:
+        self._bare = bare
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        found = seconds_of(str(value))
+        if found is None or not (found[1] or self._bare):
+            units = f"use {'seconds, or ' if self._bare else ''}a number and s, m, h, d or w, such as 7d"
+            self.fail(f"{value!r} is not a valid duration: {units}", param, ctx)
+        return found[0]
+
+
+def duration_argument(seconds: float) -> str:
+    """Write a duration as it can be typed again, in the largest unit that keeps it whole."""
+    for unit in "dhm":
+        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
+            return f"{seconds / UNITS[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
 
 
 def place_options(function: Command) -> Command:
-    """Add the options that say in which place to look."""
+    """Add --project, --zone and --cluster."""
     for name, what in (("cluster", "GKE cluster"), ("zone", "Google Cloud zone"), ("project", "Google Cloud project")):
         help_ = f"{what}.  [default: KINETIC_{name.upper()}, or the profile]"
         function = click.option(f"--{name}", metavar="NAME", help=help_)(function)
@@ -114,7 +125,7 @@ def place_options(function: Command) -> Command:
 
 
 def job_options(function: Command) -> Command:
-    """Add a flag for each option that a job can be given; see ``_settings/job_options.py``."""
+    """Add a flag for each option of a job in ``_config/options.py``."""
     for option in reversed(JOB_OPTIONS):
         if not option.is_argument:
             continue
@@ -122,11 +133,11 @@ def job_options(function: Command) -> Command:
         help_ = f"{option.effect[0].upper()}{option.effect[1:]}."
         if option.kinds == (bool,):
             function = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=help_)(function)
+        elif option.name == "accelerator":
+            complete = complete_accelerators
+            function = click.option("-a", flag, metavar=option.metavar, help=help_, shell_complete=complete)(function)
         else:
-            short = ("-a",) if option.name == "accelerator" else ()
-            complete = complete_accelerators if option.name == "accelerator" else None
-            words: dict[str, Any] = {"metavar": option.metavar, "help": help_, "shell_complete": complete}
-            function = click.option(*short, flag, **words)(function)
+            function = click.option(flag, metavar=option.metavar, help=help_)(function)
     return function
 
 
@@ -139,6 +150,44 @@ def read_job_options(given: dict[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
         if value is not None
     }
+
+
+def json_option(function: Command) -> Command:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
+
+
+def timeout_option(effect: str) -> Callable[[Command], Command]:
+    """Add --timeout; say in its help what happens after that time."""
+    help_ = f"{effect} after this time, such as 90 (seconds), 10m or 2h; exit code 124."
+    return click.option("--timeout", type=Duration(bare=True), metavar="TIME", help=help_)
+
+
+def log_options(function: Command) -> Command:
+    """Add the options that select a part of a log."""
+    number = click.IntRange(min=0)
+    for option in (
+        click.option(
+            "--host", default="0", metavar="N|all", help="Show host N of a slice, or all hosts.  [default: 0]"
+        ),
+        click.option("--attempt", type=number, metavar="N", help="Show attempt N, from 0.  [default: the newest]"),
+        click.option("-n", "--tail", type=number, metavar="N", help="Show only the last N lines."),
+        click.option(
+            "-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit code 125 if it failed."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def cleanup_options(function: Command) -> Command:
+    """Add --cleanup-timeout and --cleanup-poll-interval."""
+    words: dict[str, Any] = {"show_default": True, "metavar": "SECONDS"}
+    poll, timeout = click.FloatRange(min=0, min_open=True), click.FloatRange(min=0)
+    no_effect = "Accepted for compatibility; has no effect on this machine."
+    wait = "How long to wait until the job's processes have ended."
+    function = click.option("--cleanup-poll-interval", type=poll, default=2, help=no_effect, **words)(function)
+    return click.option("--cleanup-timeout", type=timeout, default=180, help=wait, **words)(function)
 
 
 def job_argument(function: Command) -> Command:
@@ -155,49 +204,20 @@ def job_argument(function: Command) -> Command:
     return found
 
 
-def json_option(function: Command) -> Command:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(function)
-
-
-def cleanup_options(function: Command) -> Command:
-    """Add the two options about waiting for a removal."""
-    function = click.option(
-        "--cleanup-poll-interval",
-        type=click.FloatRange(min=0, min_open=True),
-        default=2,
-        show_default=True,
-        metavar="SECONDS",
-        help="Accepted for compatibility; has no effect on this machine.",
-    )(function)
-    return click.option(
-        "--cleanup-timeout",
-        type=click.FloatRange(min=0),
-        default=180,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait until the job's processes have ended.",
-    )(function)
-
-
 def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
-    """Return the job that a user means: by its id, the beginning of it, or "@last" or "-" for the newest.
+    """Return the job with this id or a unique beginning of it, or the newest job for "@last" or "-".
 
-    The newest may be one that was cancelled: whoever says "@last" after ``kinetic jobs cancel @last`` means that one.
-
-    Raises:
-        JobNotFoundError: There is none.
-        OptionError: It cannot be an id, or several jobs begin so.
+    The newest job may be a cancelled one: after ``kinetic jobs cancel @last``, "@last" is still that job.
     """
-    from kinetic._jobs import find as job_find
+    from kinetic._jobs import find
 
     if job_id not in NEWEST:
-        return job_find.attach(job_id, project=project, cluster=cluster)
-    newest = job_find.newest_job(project=project, zone=zone, cluster=cluster)
+        return find.attach(job_id, project=project, cluster=cluster)
+    newest = find.newest_job(project=project, zone=zone, cluster=cluster)
     if newest is None:
         from kinetic.errors import JobNotFoundError
 
-        removed = job_find.has_history(project=project, zone=zone, cluster=cluster)
+        removed = find.has_history(project=project, zone=zone, cluster=cluster)
         raise JobNotFoundError(
             f"there are no {'jobs except removed ones' if removed else 'jobs'}, so @last is not available",
             why="all jobs were removed" if removed else "no job was submitted",
@@ -206,69 +226,45 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     return newest
 
 
+@contextlib.contextmanager
+def warn_if_unlisted(name: str) -> Iterator[None]:
+    """Let a job or batch that cannot be read cost one warning, and hide no other."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - as above
+        from kinetic._output import format as output_format
+        from kinetic.errors import KineticError
+
+        what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
+        click.echo(f"warning: {name} is not listed: {output_format.plain(what)}", err=True)
+
+
 def is_interactive() -> bool:
-    """Say whether a person sits there: both what is typed and what is asked are on a terminal."""
+    """Return whether a person can be asked: standard input and standard error are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(question: str, suggested: str = "") -> str:
-    """Ask for a word, on standard error; the suggested one is taken for an empty answer.
-
-    Raises:
-        KeyboardInterrupt: There will be no answer.
-    """
+    """Ask for a word on standard error; an empty answer takes the suggested one."""
     try:
         return str(click.prompt(question, default=suggested or None, err=True))
     except click.Abort:
         raise KeyboardInterrupt from None
 
 
-def confirm(question: str) -> bool:
-    """Ask whether something is meant, on standard error.
+def confirm(question: str, *, refused: str, command: str) -> bool:
+    """Ask a yes-or-no question on standard error.
 
-    Raises:
-        KeyboardInterrupt: There will be no answer.
+    Args:
+        question: What to ask.
+        refused: What the error says where there is no terminal to ask in.
+        command: The command with --yes.
     """
+    if not is_interactive():
+        from kinetic.errors import OptionError
+
+        raise OptionError(refused, why="not a terminal: pass --yes to confirm", next=command)
     try:
         return click.confirm(question, err=True)
     except click.Abort:
         raise KeyboardInterrupt from None
-
-
-if TYPE_CHECKING:
-    _Type = click.ParamType[float]
-else:
-    _Type = click.ParamType  # not generic before click 8.3
-
-
-class Duration(_Type):
-    """A span of time, in seconds.
-
-    Args:
-        bare: A number without a unit means seconds; otherwise it is refused, since it could mean anything.
-    """
-
-    name = "duration"
-
-    def __init__(self, *, bare: bool = False) -> None:
-        self._bare = bare
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        if isinstance(value, int | float):
-            return float(value)
-        found = seconds_of(str(value))
-        if found is None or not (found[1] or self._bare):
-            seconds = "seconds, or " if self._bare else ""
-            self.fail(
-                f"{value!r} is not a valid duration: use {seconds}a number and s, m, h, d or w, such as 7d", param, ctx
-            )
-        return found[0]
-
-
-def duration_argument(seconds: float) -> str:
-    """Write a span as it can be typed again, in the largest unit that keeps it whole."""
-    for unit in ("w", "d", "h", "m"):
-        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0 and unit != "w":
-            return f"{seconds / UNITS[unit]:.0f}{unit}"
-    return f"{seconds:g}s"

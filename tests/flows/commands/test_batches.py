@@ -135,7 +135,7 @@ def test_a_batch_whose_driver_was_killed_says_so_and_is_resumed(submit, kinetic,
     watched = kinetic("batch", "status", group_id, "--watch", "--timeout", "30s")
     collected = kinetic("batch", "results", group_id, "--timeout", "30s")
 
-    assert "nobody" in listed.out
+    assert "none" in listed.out
     for told in (listed, left, watched, collected):
         assert f"kinetic batch resume {group_id}" in told.err
     assert (watched.code, collected.code) == (125, 125)

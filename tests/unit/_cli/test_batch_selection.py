@@ -54,7 +54,7 @@ def test_inputs_that_were_never_submitted_wait_for_somebody_who_does(kinetic, ma
 
     listed, shown, results = (kinetic("batch", *words) for words in (["list"], ["status", group_id], ["results", "-"]))
 
-    assert "1 succeeded, 2 not submitted  nobody" in listed.stdout
+    assert "1 succeeded, 2 not submitted  none" in listed.stdout
     assert "2 inputs are not submitted, and no process drives this batch" in shown.stderr
     assert results.stdout == "[0] 0\n"
     assert results.exit_code == 125

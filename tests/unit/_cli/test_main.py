@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[3] / "src"
 def tree(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, LazyGroup):
-        for name in command.later:
+        for name in command.lazy_commands:
             below = command.get_command(click.Context(command), name)
             assert below is not None
             yield from tree(below, (*path, name))
@@ -76,7 +76,7 @@ def test_the_line_in_the_help_of_a_group_is_the_first_line_of_the_command(path) 
     group = TREE[path]
 
     assert isinstance(group, LazyGroup)
-    for name, later in group.later.items():
+    for name, later in group.lazy_commands.items():
         assert (TREE[*path, name].help or "").splitlines()[0] == later.help
 
 
