@@ -417,7 +417,7 @@ def test_a_plain_call_says_that_its_volumes_are_not_shown(project, home, tmp_pat
     done = project.run("script.py")
 
     assert done.stdout == "looked looked\n"
-    assert done.stderr.count(f"its volumes are not shown: there is no {tmp_path}/at") == 1
+    assert done.stderr.count(f"its volumes are not mounted: there is no {tmp_path}/at") == 1
 
 
 def test_data_that_a_job_makes_and_returns_is_data_and_its_path_is_looked_for_when_it_is_used(project, home):

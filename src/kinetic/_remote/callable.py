@@ -1,4 +1,8 @@
-"""The decorated function: call it to run it there, or take one of the other ways."""
+"""``kinetic.run`` and the decorated function: call it to run it there, or use one of its methods.
+
+``collections.map(lambda x: train.run_async(x, epochs=3), inputs)`` calls the lambda once for each input, and submits
+nothing: each ``run_async`` is *recorded* instead. The calls then become the inputs of one batch.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    NamedTuple,
     NoReturn,
     ParamSpec,
     Protocol,
+    TypeAlias,
     TypeVar,
     overload,
 )
@@ -39,150 +43,26 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._jobs.handle import JobHandle
 
-
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+Call: TypeAlias = "tuple[RemoteCallable[..., Any], tuple[Any, ...], dict[str, Any]]"
+_COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
+_METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
+_LONGEST_NAME = 40  # characters
 _SUBMITTING = frozenset({"run_async", "submit"})
 _calls: ContextVar[list[Call] | None] = ContextVar("kinetic_recorded_calls", default=None)
-
-
-class Remote(Protocol):
-    """What submits: a RemoteCallable, as far as recording knows it."""
-
-    def is_alike(self, other: Any) -> bool: ...
-
-
-class Call(NamedTuple):
-    """A job that would have been submitted."""
-
-    remote: Remote
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-class _NotYet:
-    """Stands for the handle of a job that its batch is going to submit."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise CallableError(
-            f"{name} was asked of a job that is not submitted yet",
-            why="collections.map submits the jobs of all inputs together, after it has called the function for each",
-            next="let the function return what run_async returns, and use the batch: batch.jobs, batch.results()",
-        )
-
-
-def record_call(remote: Remote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Write a call down and return what stands for its handle; None where nothing is recorded."""
-    calls = _calls.get()
-    if calls is None:
-        return None
-    calls.append(Call(remote, args, kwargs))
-    return _NotYet()
-
-
-def refuse_blocking_call(name: str) -> None:
-    """Refuse a blocking call while calls are recorded: it would run one input after the other.
-
-    Raises:
-        CallableError: Calls are being recorded.
-    """
-    if _calls.get() is not None:
-        raise CallableError(
-            f"{name} was called and not submitted",
-            why="collections.map takes a function that submits one job for each input",
-            next=f"write {name}.run_async(…) in it",
-        )
-
-
-def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
-    """Call a function for each input, and return whose batch that is, and the arguments of each job.
-
-    Args:
-        function: Submits one job when it is called.
-        inputs: What it is called with.
-        mode: How an input becomes its arguments; see ``run_async_map``.
-
-    Raises:
-        CallableError: It submits nothing, or more than one job; whatever the function itself raises is let through.
-        OptionError: The jobs are of several functions, or have different options.
-    """
-    from kinetic._batches import submission
-
-    if not _may_submit(function):
-        raise _undecorated(function)
-    found: list[Arguments] = []
-    first: Remote | None = None
-    for index, item in enumerate(inputs):
-        arguments = submission.arguments_of(item, mode)
-        with _recording() as calls:
-            function(*arguments.args, **arguments.kwargs)
-        if len(calls) != 1:
-            raise CallableError(
-                f"input {index} submits {len(calls) or 'no'} jobs",
-                why="a batch has one job for each input",
-                next="call run_async exactly once, and return what it returns",
-            )
-        remote, args, kwargs = calls[0]
-        first = first or remote
-        if not first.is_alike(remote):
-            raise OptionError(
-                f"input {index} is for another function, or has other options, than input 0",
-                why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
-                next="make one batch for each",
-            )
-        found.append(submission.Arguments(args, kwargs))
-    if first is None:
-        submission.input_list(found)  # says that there are no inputs
-        raise AssertionError
-    return first, found
-
-
-@contextmanager
-def _recording() -> Iterator[list[Call]]:
-    calls: list[Call] = []
-    token = _calls.set(calls)
-    try:
-        yield calls
-    finally:
-        _calls.reset(token)
-
-
-def _may_submit(function: object) -> bool:
-    """Say whether a callable names what submits: one that does not would run here, for nothing."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if getattr(function, "__name__", "") in _SUBMITTING:
-        return True
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code is not None and bool(_SUBMITTING & _names(code))
-
-
-def _names(code: Any) -> set[str]:
-    nested = (_names(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
-    return {*code.co_names, *code.co_freevars}.union(*nested)
-
-
-def _undecorated(function: object) -> CallableError:
-    return CallableError(
-        f"{function!r} cannot be run as a batch",
-        why="it was not decorated with kinetic.run, and calls no run_async",
-        next="put @kinetic.run(...) above it, or pass a function that returns f.run_async(...)",
-    )
-
-
-_COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # inspect.CO_…; importing inspect costs 8 ms
-_NAME = 40
+_run_here: set[str] = set()  # names of functions that a job called, which is reported once
 
 
 def check_callable(function: object) -> None:
-    """Refuse what cannot run as a job.
-
-    Raises:
-        CallableError: With the reason and the way out.
-    """
+    """Refuse what cannot run as a job."""
     if isinstance(function, classmethod | staticmethod):
         kind = type(function).__name__
         raise CallableError(
             f"@kinetic.run cannot decorate a {kind}",
-            why=f"@{kind} stands below it, so it receives a descriptor and not a function",
+            why=f"@{kind} is below it, so it receives a descriptor and not a function",
             next=f"swap the two lines: @{kind} first, @kinetic.run(...) below it",
         )
     if not callable(function):
@@ -193,31 +73,28 @@ def check_callable(function: object) -> None:
             why="its cache lives in this process, and the job has another",
             next="put the cache above: @functools.cache first, @kinetic.run(...) below it",
         )
-    _check_kind(function)
+    flags = _flags(function)
+    for flag, kind in (
+        (_ASYNC_GENERATOR, "an asynchronous generator function"),
+        (_COROUTINE, "a coroutine function (async def)"),
+        (_GENERATOR, "a generator function (it yields)"),
+    ):
+        if flags & flag:
+            raise CallableError(
+                f"{name_of(function)} is {kind} and cannot run as a job",
+                why="a job returns one value, and this returns an object that exists only where it was made",
+                next="decorate a plain function that calls asyncio.run(...) or list(...) on it, and return the value",
+            )
 
 
 def name_of(function: object) -> str:
-    """Return a name for humans and ids: of a partial, the innermost function's; of an instance, its class's."""
+    """Return a name for people and ids: of a partial, the innermost function's; of an instance, its class's."""
     while not hasattr(function, "__name__") and hasattr(function, "func"):
         function = function.func
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         name = type(function).__name__
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")[:_NAME] or "job"
-
-
-def _check_kind(function: Any) -> None:
-    flags = _flags(function)
-    kind = {_COROUTINE: "a coroutine function (async def)", _GENERATOR: "a generator function (it yields)"}
-    found = next((words for flag, words in kind.items() if flags & flag), None)
-    if flags & _ASYNC_GENERATOR:
-        found = "an asynchronous generator function"
-    if found:
-        raise CallableError(
-            f"{name_of(function)} is {found} and cannot run as a job",
-            why="a job returns one value, and this returns an object that lives only where it was made",
-            next="decorate a plain function that calls asyncio.run(...) or list(...) on it, and return what that gives",
-        )
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")[:_LONGEST_NAME] or "job"
 
 
 def _flags(function: Any) -> int:
@@ -232,22 +109,15 @@ def _flags(function: Any) -> int:
     return int(getattr(code, "co_flags", 0))
 
 
-P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R")
-S = TypeVar("S")
-_METHODS_FORWARD = sys.version_info >= (3, 13)  # classmethod stopped chaining descriptors there
-
-
 if TYPE_CHECKING:
     Method = TypeVar("Method", bound=Callable[..., Any])
 
-    def _reaching(method: Method) -> Method: ...
+    def _keeps_class(method: Method) -> Method: ...
 
 else:
 
-    class _reaching:  # noqa: N801 - reads as a decorator
-        """Give a method the function bound to the class that it was reached through; see ``_with_lost_class``."""
+    class _keeps_class:  # noqa: N801 - reads as a decorator
+        """Give a method the function bound to the class on which it was accessed; see ``_with_lost_class``."""
 
         def __init__(self, method: Callable[..., Any]) -> None:
             self._method = tracebacks.hides_frames(method)
@@ -257,7 +127,7 @@ else:
 
 
 class RemoteCallable(Generic[P, R]):
-    """A function that runs as a job. It keeps name, documentation and signature of the plain one.
+    """A function that runs as a job. It keeps the name, documentation and signature of the plain one.
 
     ``f(...)`` blocks and returns the value; ``f.run_async(...)`` (also ``f.submit``) returns a JobHandle;
     ``f.local(...)`` runs the plain function here; ``f.with_options(...)`` is the same function with other options.
@@ -283,19 +153,22 @@ class RemoteCallable(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a job, wait, and return the value or raise the function's own exception."""
         if os.environ.get("KINETIC_JOB_ID"):
-            return self._here(args, kwargs)
+            if self._name not in _run_here:
+                _run_here.add(self._name)
+                sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
+            return self._call_here(args, kwargs)
         refuse_blocking_call(self._name)
         with standard_library.naming_what_hides():
             from kinetic._jobs import submit  # the client's rooms load with the first job
 
         return submit.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
 
-    @_reaching
+    @_keeps_class
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the plain function in this process."""
         return self._call_here(args, kwargs)
 
-    @_reaching
+    @_keeps_class
     def with_options(self, **options: Any) -> RemoteCallable[P, R]:
         """Return the same function with some options changed; takes the parameters of ``kinetic.run``.
 
@@ -304,9 +177,9 @@ class RemoteCallable(Generic[P, R]):
         """
         return RemoteCallable(self._plain, self._options.changed(**options), leading=self._leading)
 
-    @_reaching
+    @_keeps_class
     def run_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Submit a job and return its handle at once; the job does not need this process any more.
+        """Submit a job and return its handle at once; the job does not need this process anymore.
 
         Raises:
             CallableError: Inside a job: a job cannot submit another one.
@@ -321,7 +194,7 @@ class RemoteCallable(Generic[P, R]):
 
     submit = run_async
 
-    @_reaching
+    @_keeps_class
     @documented
     def run_async_map(
         self,
@@ -347,9 +220,9 @@ class RemoteCallable(Generic[P, R]):
                 batch from filling a cluster's queue.
             retries: Further attempts at an input whose job failed. Falls back to the function's own ``retries``.
             fail_fast: Launch nothing more after a failure.
-            cancel_running_on_fail: With ``fail_fast``, cancel what runs then as well.
-            name: For humans.
-            tags: For humans, strings by strings.
+            cancel_running_on_fail: With ``fail_fast``, also cancel the jobs that run then.
+            name: A name for people.
+            tags: Tags for people, strings by strings.
             project: Google Cloud project of this batch and its jobs, instead of the function's own.
             cluster: GKE cluster of this batch and its jobs, instead of the function's own.
 
@@ -362,7 +235,7 @@ class RemoteCallable(Generic[P, R]):
             from kinetic._batches import submission  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}
-        wish = submission.request_of(
+        batch_request = submission.request_of(
             self._plain,
             self._leading,
             self._name,
@@ -376,7 +249,7 @@ class RemoteCallable(Generic[P, R]):
             group_name=name,
             tags=tags,
         )
-        return submission.submit(wish)
+        return submission.submit(batch_request)
 
     @overload
     def __get__(self, instance: None, owner: type) -> RemoteCallable[P, R]: ...
@@ -391,23 +264,30 @@ class RemoteCallable(Generic[P, R]):
         return RemoteCallable(self._plain, self._options, leading=(*self._leading, instance))
 
     def is_alike(self, other: RemoteCallable[..., Any]) -> bool:
-        """Say whether another one runs the same function, of the same instance, with the same options."""
+        """Return whether another one runs the same function, of the same instance, with the same options."""
         bound = len(self._leading) == len(other._leading) and all(map(operator.is_, self._leading, other._leading))
         return self._plain is other._plain and bound and self._options == other._options
 
     def __repr__(self) -> str:
-        """Say what it is and where it runs."""
+        """Return what it is and where it runs."""
         bound = f" bound to {self._leading[0]!r}" if self._leading else ""
         return f"<kinetic function {self._name}{bound} on {self._options.accelerator_name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the plain function: by name where it has one to be found under, else by value."""
+        """Pickle as the plain function: by name where it can be found by one, else by value."""
         if self._leading:
-            return references.bound, (self._plain_reference(), self._leading[0])
-        return self._reference()
+            return references.bound, (RemoteCallable(self._plain, self._options), self._leading[0])
+        module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
+        if module and module != "__main__" and "<" not in qualname:
+            found: object = sys.modules.get(module)
+            for part in qualname.split("."):
+                found = getattr(found, part, None)
+            if references.plain(found) is self._plain:
+                return references.by_name, (module, qualname)
+        return references.same, (self._plain,)
 
     def _for_the_job(self) -> tuple[Any, ...]:
-        """Reduce a function of a script for a job: decorated there as here, so that it answers as it would here.
+        """Reduce a function of a script for a job, where it is decorated as well.
 
         Empty first and filled afterwards, because a function that calls itself refers to what is being made.
         """
@@ -429,27 +309,6 @@ class RemoteCallable(Generic[P, R]):
     def _plain(self) -> Callable[..., R]:
         return self.__dict__["__kinetic_wrapped__"]  # type: ignore[no-any-return]
 
-    def _reference(self) -> tuple[Any, ...]:
-        module, qualname = getattr(self._plain, "__module__", ""), getattr(self._plain, "__qualname__", "<")
-        if module and module != "__main__" and "<" not in qualname and self._is_found_as(module, qualname):
-            return references.by_name, (module, qualname)
-        return references.same, (self._plain,)
-
-    def _plain_reference(self) -> Any:
-        return RemoteCallable(self._plain, self._options)
-
-    def _is_found_as(self, module: str, qualname: str) -> bool:
-        found: object = sys.modules.get(module)
-        for part in qualname.split("."):
-            found = getattr(found, part, None)
-        return references.plain(found) is self._plain
-
-    def _here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        if self._name not in _told:
-            _told.add(self._name)
-            sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
-        return self._call_here(args, kwargs)
-
     def _call_here(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
         from kinetic._remote import function_paths
 
@@ -461,15 +320,15 @@ class RemoteCallable(Generic[P, R]):
         if os.environ.get("KINETIC_JOB_ID"):
             raise CallableError(
                 f"{self._name} cannot be submitted from inside a job",
-                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for a place of its own",
+                why=f"this process is the job {os.environ['KINETIC_JOB_ID']}, and would wait for another free slot",
                 next="call it directly: inside a job it runs in this process",
             )
 
     def _with_lost_class(self) -> RemoteCallable[P, R]:
-        """Find the class that ``Class.method.run_async`` was reached through.
+        """Find the class on which ``Class.method.run_async`` was accessed.
 
         From Python 3.13 on, ``@classmethod`` above ``@kinetic.run`` makes a method object that forwards attribute
-        access to us without saying on whose behalf. That method object is alive right now, and refers to us.
+        access to us without the class. That method object is alive right now, and refers to us.
         """
         if not _METHODS_FORWARD or self._leading or not _may_be_a_classmethod(self._plain):
             return self
@@ -488,7 +347,6 @@ class RemoteCallable(Generic[P, R]):
 
 # A property marks the class for _wire.references, and reads what __init__ put beside it.
 setattr(RemoteCallable, references.WRAPPED, property(lambda self: self.__dict__[references.WRAPPED]))
-_told: set[str] = set()
 
 
 def _blank() -> RemoteCallable[..., Any]:
@@ -496,7 +354,7 @@ def _blank() -> RemoteCallable[..., Any]:
 
 
 def _may_be_a_classmethod(function: object) -> bool:
-    """Say whether a function sits in a class and may take the class first: a search of the whole heap is dear."""
+    """Return whether a function is in a class and may take the class first: searching the whole heap is slow."""
     holder = getattr(function, "__qualname__", "").rpartition(".")[0]
     code = getattr(function, "__code__", None)
     first = code.co_varnames[:1] if code is not None else ("self",)
@@ -544,19 +402,19 @@ def run(
         base_image_repo: Repository of prebuilt base images. Recorded on this machine.
         zone: Google Cloud zone. Falls back to KINETIC_ZONE, the profile, then "us-central1-a".
         project: Google Cloud project. Falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
-        capture_env_vars: Names of environment variables to take along; an entry may end in ``*``.
+        capture_env_vars: Names of environment variables to pass to the job; an entry may end in ``*``.
         cluster: GKE cluster. Falls back to KINETIC_CLUSTER, then the profile.
         backend: "local", "gke" or "pathways".
         namespace: Kubernetes namespace. Falls back to KINETIC_NAMESPACE, the profile, then "default".
         volumes: Absolute mount paths to ``kinetic.Data``.
-        spot: Ask for capacity that may be taken away at short notice. Falls back like the accelerator.
+        spot: Request capacity that can be preempted at short notice. Falls back like the accelerator.
         output_dir: Where outputs of the job are kept; the job sees it as KINETIC_OUTPUT_DIR.
-        debug: Wait for a debugger before the function begins.
+        debug: Wait for a debugger before the function starts.
         deadline: How long the function may run: seconds, or a text such as "10m". Falls back to KINETIC_DEADLINE, then
             like the accelerator.
-        resources: What it asks for of a machine: {"cpu": 4, "memory": "16Gi", "disk": "100Gi", "shm": "8Gi"}, or the
+        resources: What it requests of a machine: {"cpu": 4, "memory": "16Gi", "disk": "100Gi", "shm": "8Gi"}, or the
             text "cpu=4,memory=16Gi". Falls back to KINETIC_RESOURCES, then like the accelerator.
-        retries: How many more times a job that failed is tried. Falls back to KINETIC_RETRIES, then like the
+        retries: How many more times a failed job is tried. Falls back to KINETIC_RETRIES, then like the
             accelerator.
 
     Returns:
@@ -565,30 +423,14 @@ def run(
     Raises:
         OptionError: A value that cannot work (also a ValueError), or of the wrong type (also a TypeError).
     """
+    given = dict(locals())  # before there is any other local: the parameters are the options
     if callable(accelerator):
         raise OptionTypeError(
             "@kinetic.run is used without parentheses",
             why=f"it received the function {getattr(accelerator, '__name__', accelerator)!r} as its accelerator",
             next="write @kinetic.run() or @kinetic.run(accelerator=…)",
         )
-    options = Options.checked(
-        accelerator=accelerator,
-        container_image=container_image,
-        base_image_repo=base_image_repo,
-        zone=zone,
-        project=project,
-        capture_env_vars=capture_env_vars,
-        cluster=cluster,
-        backend=backend,
-        namespace=namespace,
-        volumes=volumes,
-        spot=spot,
-        output_dir=output_dir,
-        debug=debug,
-        deadline=deadline,
-        resources=resources,
-        retries=retries,
-    )
+    options = Options.checked(**given)
 
     @tracebacks.hides_frames
     def decorate(function: Callable[P, R], /) -> RemoteCallable[P, R]:
@@ -596,3 +438,105 @@ def run(
         return RemoteCallable(function, options)
 
     return decorate
+
+
+class _NotYet:
+    """In place of the handle of a job that its batch is going to submit."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CallableError(
+            f"{name} was requested of a job that is not submitted yet",
+            why="collections.map submits the jobs of all inputs together, after it has called the function for each",
+            next="let the function return what run_async returns, and use the batch: batch.jobs, batch.results()",
+        )
+
+
+def record_call(remote: RemoteCallable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a call and return what replaces its handle; None where nothing is recorded."""
+    calls = _calls.get()
+    if calls is None:
+        return None
+    calls.append((remote, args, kwargs))
+    return _NotYet()
+
+
+def refuse_blocking_call(name: str) -> None:
+    """Refuse a blocking call while calls are recorded: it would run one input after the other."""
+    if _calls.get() is not None:
+        raise CallableError(
+            f"{name} was called and not submitted",
+            why="collections.map takes a function that submits one job for each input",
+            next=f"write {name}.run_async(…) in it",
+        )
+
+
+def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
+    """Call a function for each input; return the decorated function it submits, and the arguments of each job.
+
+    Args:
+        function: Submits one job when it is called.
+        inputs: What it is called with.
+        mode: How an input becomes its arguments; see ``run_async_map``.
+
+    Raises:
+        CallableError: It submits nothing, or more than one job; what the function itself raises is not caught.
+        OptionError: The jobs are of several functions, or have different options.
+    """
+    from kinetic._batches import submission
+
+    if not _may_submit(function):
+        raise CallableError(
+            f"{function!r} cannot be run as a batch",
+            why="it was not decorated with kinetic.run, and calls no run_async",
+            next="put @kinetic.run(...) above it, or pass a function that returns f.run_async(...)",
+        )
+    found: list[Arguments] = []
+    first: RemoteCallable[..., Any] | None = None
+    for index, item in enumerate(inputs):
+        arguments = submission.arguments_of(item, mode)
+        with _recording() as calls:
+            function(*arguments.args, **arguments.kwargs)
+        if len(calls) != 1:
+            raise CallableError(
+                f"input {index} submits {len(calls) or 'no'} jobs",
+                why="a batch has one job for each input",
+                next="call run_async exactly once, and return what it returns",
+            )
+        remote, args, kwargs = calls[0]
+        first = first or remote
+        if not first.is_alike(remote):
+            raise OptionError(
+                f"input {index} is for another function, or has other options, than input 0",
+                why=f"a batch runs one function with one set of options: {first!r}, {remote!r}",
+                next="make one batch for each",
+            )
+        found.append(submission.Arguments(args, kwargs))
+    if first is None:
+        submission.input_list(found)  # raises: there are no inputs
+        raise AssertionError
+    return first, found
+
+
+@contextmanager
+def _recording() -> Iterator[list[Call]]:
+    calls: list[Call] = []
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+def _may_submit(function: object) -> bool:
+    """Return whether a callable names a method that submits: one that does not would run here, for nothing."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if getattr(function, "__name__", "") in _SUBMITTING:
+        return True
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and bool(_SUBMITTING & _names(code))
+
+
+def _names(code: Any) -> set[str]:
+    nested = (_names(constant) for constant in code.co_consts if hasattr(constant, "co_names"))
+    return {*code.co_names, *code.co_freevars}.union(*nested)

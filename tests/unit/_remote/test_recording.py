@@ -88,7 +88,7 @@ def test_jobs_of_several_functions_or_with_several_options_are_no_batch(submits)
 
 
 def test_a_handle_that_is_not_there_yet_says_so():
-    with pytest.raises(CallableError, match="result was asked of a job that is not submitted yet"):
+    with pytest.raises(CallableError, match="result was requested of a job that is not submitted yet"):
         recorded(lambda rate: train.run_async(rate).result(), [0.1])
 
 
