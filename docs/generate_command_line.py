@@ -63,7 +63,8 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
     if isinstance(command, LazyGroup):
         lines += ["| Command | |", "|---|---|"]
         lines += [
-            f"| [`{name}`](#{'-'.join((*path, name))}) | {_cell(later.help)} |" for name, later in command.lazy_commands.items()
+            f"| [`{name}`](#{'-'.join((*path, name))}) | {_cell(lazy.help)} |"
+            for name, lazy in command.lazy_commands.items()
         ]
         lines.append("")
     options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
