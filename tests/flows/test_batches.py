@@ -578,7 +578,7 @@ CRASH = """
 
 @pytest.mark.parametrize(
     ("module", "owner"),
-    [("kinetic._batches.driver", "Launcher"), ("kinetic._backends.local.backend", "LocalBackend")],
+    [("kinetic._batches.driver", "ChildLauncher"), ("kinetic._backends.local.backend", "LocalBackend")],
     ids=["before a child is known", "before it is launched"],
 )
 def test_a_crash_of_the_driver_is_told_to_everybody_who_waits_and_can_be_gone_on_from(
@@ -681,7 +681,7 @@ def test_a_driver_that_fails_when_nobody_waits_any_more_says_how_to_go_on(batche
         """
     )
 
-    assert "was not submitted to its end: the disk is full" in err
+    assert "was not completely submitted: the disk is full" in err
     assert "kinetic batch resume grp-" in err
 
 
@@ -708,7 +708,7 @@ def test_without_a_thread_to_drive_in_everything_is_submitted_before_the_call_re
     )
 
     assert found == [[True] * 3, [0, 10, 20]]
-    assert "is submitted before the program goes on: no thread can be had" in said
+    assert "is submitted before the program continues: no thread can be started" in said
 
 
 def test_a_thread_that_outlives_the_main_one_can_run_a_batch(batches: Any) -> None:

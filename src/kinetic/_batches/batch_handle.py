@@ -1,4 +1,4 @@
-"""BatchHandle: many jobs as one live object."""
+"""BatchHandle: many jobs as one live object; and how to find a batch again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from kinetic import _config as settings
 from kinetic import _output as output
 from kinetic._batches import collection, display, driver, removal, state
-from kinetic._batches.collection import Detaching
-from kinetic._batches.state import Batch, Poll, connect, load_group, read_manifest
-from kinetic._jobs import record
+from kinetic._batches.collection import Detaching, completions
+from kinetic._batches.state import Batch, Poll
 from kinetic._jobs.handle import JobHandle
+from kinetic._jobs.record import Untrusted, untrusted_warnings
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys
@@ -23,19 +23,17 @@ from kinetic.errors import BatchNotFoundError, KineticError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._stores.protocol import Store
-
-
-if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from kinetic._wire.records import Group
+    from kinetic._stores.protocol import Store
 
     R = TypeVar("R", default=Any)  # as in JobHandle
 else:
     from typing import TypeVar
 
     R = TypeVar("R")
+
+_ID_PREFIX = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
 
 
 @tracebacks.hides_frames_of_methods
@@ -48,7 +46,7 @@ class BatchHandle(Batch[R]):
     Attributes:
         group_id: E.g. "grp-a1b2c3d4".
         name: As the user calls it, or None.
-        tags: The user's own words.
+        tags: The user's own strings.
         jobs: For each input the handle of its latest attempt; None while it was not submitted.
     """
 
@@ -63,26 +61,26 @@ class BatchHandle(Batch[R]):
         return dict(Counter(status.value for _, status in self.statuses()))
 
     def summary(self) -> dict[str, int]:
-        """Return how many inputs are in which state, in words: also after the batch was collected.
+        """Return how many inputs are in which state; also after the batch was collected.
 
         Returns:
             Counts of the states that occur, e.g. {"succeeded": 8, "failed": 1, "running": 1}. Further ones are
             "cancelled", "removed" (by hand), "waiting", "to be tried again", "refused" and "not submitted".
         """
-        counts = state.count_states(self._refreshed(), self._refused())
+        counts = state.count_states(self._refreshed(), self._submission_errors)
         return {state: counts[state] for state in state.STATES if counts[state]}
 
     def wait(self, *, timeout: float | None = None) -> None:
         """Wait until every job has ended and nothing more will be submitted.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Seconds; None means no limit.
 
         Raises:
-            JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
+            JobTimeoutError: The time is over; the jobs keep running (also a TimeoutError).
         """
         with Detaching(self), display.show_progress(self) as shown:
-            for _ in collection.completions(self, timeout, shown):
+            for _ in completions(self, timeout, shown):
                 pass
         collection.warn_of_submission_failures(self)
 
@@ -92,14 +90,14 @@ class BatchHandle(Batch[R]):
         With retries, the attempt that counts is yielded: the one that succeeded, or the last one.
 
         Args:
-            poll_interval: Accepted for compatibility: ends are told, not polled.
-            timeout: Seconds; None waits for ever.
+            poll_interval: Accepted for compatibility: ends are watched, not polled.
+            timeout: Seconds; None means no limit.
 
         Raises:
-            JobTimeoutError: The seconds are over; the jobs go on (also a TimeoutError).
+            JobTimeoutError: The time is over; the jobs keep running (also a TimeoutError).
         """
         with Detaching(self):  # Ctrl-C in the caller's own loop does not come here
-            for index in collection.completions(self, timeout):
+            for index in completions(self, timeout):
                 job = self.jobs[index]
                 if job is not None:
                     yield job
@@ -133,7 +131,7 @@ class BatchHandle(Batch[R]):
         """Wait for all jobs and return their values.
 
         Args:
-            timeout: Seconds to wait; None waits for ever. The jobs go on when they are over.
+            timeout: Seconds to wait; None means no limit. The jobs keep running when the time is over.
             ordered: In the order of the inputs; otherwise in the order in which the jobs ended.
             cleanup: Remove the resources and artifacts of jobs that succeeded, once every value is in memory. Failed
                 ones keep theirs, so that their logs can be read; the manifest and all outputs stay.
@@ -141,7 +139,7 @@ class BatchHandle(Batch[R]):
 
         Raises:
             BatchError: Some jobs failed, or were never submitted.
-            JobTimeoutError: The seconds are over (also a TimeoutError).
+            JobTimeoutError: The time is over (also a TimeoutError).
         """
         return collection.results(
             self, timeout=timeout, ordered=ordered, cleanup=cleanup, return_exceptions=return_exceptions
@@ -157,7 +155,7 @@ class BatchHandle(Batch[R]):
     @property
     def submission_failures(self) -> dict[int, Exception]:
         """Why inputs could not be submitted, by index; their places in ``jobs`` are None. A copy."""
-        return self._refused()
+        return dict(self._submission_errors)
 
     def cancel(self) -> None:
         """Cancel every job that has not ended, submit nothing more, and try nothing again; artifacts stay."""
@@ -167,7 +165,7 @@ class BatchHandle(Batch[R]):
         """Remove all jobs, and with ``gcs`` the manifest as well; outputs always stay.
 
         Args:
-            k8s: Remove the resources of each job; one that runs is ended.
+            k8s: Remove the resources of each job; a running job is ended.
             gcs: Remove the artifacts of each job, and what makes the batch findable: it cannot be attached afterwards.
         """
         removal.cleanup(self, resources=k8s, artifacts=gcs)
@@ -176,15 +174,13 @@ class BatchHandle(Batch[R]):
         """Run again what failed, and only that, each once more; return this handle.
 
         Raises:
-            BackendError: Somebody else drives this batch right now.
+            BackendError: Another process drives this batch right now.
         """
-        from kinetic._batches import driver
-
         driver.retry_failed(self)
         return self
 
     def __repr__(self) -> str:
-        """Return three lines: which batch, how it stood when this process looked last, and how to look now."""
+        """Return three lines: which batch, its state when this process looked last, and how to look now."""
         name = f", name={self.name!r}" if self.name else ""
         tracker, submitted = self._tracker, sum(job is not None for job in self.jobs)
         seen = state.summary_text(state.count_states(tracker, self._submission_errors)) if tracker is not None else ""
@@ -201,7 +197,7 @@ class BatchHandle(Batch[R]):
 
 
 def handle_of_group(group: Group) -> BatchHandle:
-    """Build the handle of a batch from its manifest; whoever asked for it gives it what shows how it goes."""
+    """Build the handle of a batch from its manifest, without a tracker."""
     return BatchHandle(
         group_id=group.group_id,
         name=group.group_name,
@@ -210,9 +206,6 @@ def handle_of_group(group: Group) -> BatchHandle:
         _bucket_name=str(group.handle.get("bucket_name", "")),
         _project=str(group.handle.get("project", "")),
     )
-
-
-_BEGINNING = re.compile(r"g(r(p(-[0-9a-f]{0,8})?)?)?")
 
 
 @tracebacks.hides_frames
@@ -231,8 +224,8 @@ def attach_batch(
         group_id: E.g. "grp-a1b2c3d4".
         project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
         cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
-        poll_interval: Seconds between two looks at who submits, while inputs are still missing.
-        poll_timeout: Seconds after which waiting makes do with what was submitted; None looks for ever.
+        poll_interval: Seconds between two checks who submits, while inputs are still missing.
+        poll_timeout: Seconds after which only what was submitted is waited for; None means no limit.
         resume: Take over the submission of what is missing, if the process that submitted it is gone.
 
     Returns:
@@ -245,13 +238,13 @@ def attach_batch(
     """
     keys.check_group_id(group_id)
     store = store_of(project, cluster)
-    group = load_group(store, group_id)
+    group = state.load_group(store, group_id)
     batch = attached_handle(group, store, Poll(poll_interval, poll_timeout, attached=True))
     batch._refreshed()
     if resume:
         driver.resume_batch(batch, group)
         return batch
-    missing = sum(job is None for job in batch.jobs) - len(batch._refused())
+    missing = sum(job is None for job in batch.jobs) - len(batch._submission_errors)
     if missing > 0:
         output.warn(f"{missing} of {len(batch.jobs)} inputs of {group_id} were not submitted so far")
     return batch
@@ -260,22 +253,22 @@ def attach_batch(
 def attached_handle(group: Group, store: Store, poll: Poll | None = None) -> BatchHandle:
     """Build a handle that only watches; it has not looked yet."""
     batch = handle_of_group(group)
-    connect(batch, group, store)
+    state.connect(batch, group, store)
     batch._poll = poll or Poll(attached=True)
     return batch
 
 
 def find_batch(word: str, store: Store) -> Group:
-    """Return the batch that a user means: by its id, or by the beginning of one if only one batch begins so.
+    """Return the batch with this id, or the only one whose id starts so.
 
     Raises:
         BatchNotFoundError: There is none.
-        OptionError: It cannot be the beginning of an id, or several batches begin so.
+        OptionError: It cannot be the start of an id, or several batches match.
     """
-    if _BEGINNING.fullmatch(word) is None:
+    if _ID_PREFIX.fullmatch(word) is None:
         keys.check_group_id(word)
     found = [name for name in store.folders(keys.GROUPS) if keys.is_group_id(name) and name.startswith(word)]
-    return load_group(store, keys.only_match(word, found, "ids of batches") or word)
+    return state.load_group(store, keys.only_match(word, found, "ids of batches") or word)
 
 
 def newest_batch(store: Store) -> Group | None:
@@ -286,19 +279,19 @@ def newest_batch(store: Store) -> Group | None:
 def list_groups(store: Store | None = None) -> Iterator[Group]:
     """Yield the batches of a store, this machine's own by default; one that cannot be read is a warning."""
     store = store or store_of(None, None)
-    untrusted: list[record.Untrusted] = []
+    untrusted: list[Untrusted] = []
     for name in filter(keys.is_group_id, store.folders(keys.GROUPS)):
         try:
-            found = read_manifest(store, name)
-            if isinstance(found, record.Untrusted):
+            found = state.read_manifest(store, name)
+            if isinstance(found, Untrusted):
                 untrusted.append(found)
             else:
                 yield found
         except BatchNotFoundError:
-            continue  # being made, or being removed this moment
+            continue  # being made or removed this moment
         except KineticError as error:
             output.warn(f"{name} is not listed: {error.what}")
-    for line in record.untrusted_warnings(untrusted, "batch"):
+    for line in untrusted_warnings(untrusted, "batch"):
         output.warn(line)
 
 

@@ -1,25 +1,27 @@
-"""The lease of a batch: one driver at a time.
+"""Who drives a batch, and what stops it or has inputs tried again: pages of the store, each created once and sealed.
 
-Leases are numbered by epochs; creating one is possible once only, and the highest epoch drives. A driver shows that it
-lives by touching its lease. Whoever wants to take over creates the next epoch, and may do so when the last driver
-released its lease, when it is known to be dead, or when it has not touched its lease for a minute by the store's own
-clock. A driver that finds a higher epoch than its own stops. Should two overlap for a moment, both derive the same ids
-for the same attempts, so nothing is run twice.
+A **lease** is the right to drive. Leases are numbered by epochs and the highest drives; a driver shows that it lives by
+touching its lease. The next epoch may be created when the last driver released its lease, is known to be dead, or has
+not touched its lease for a minute by the store's clock. A driver that finds a higher epoch stops. If two overlap for a
+moment, both derive the same ids for the same attempts, so nothing is run twice.
 
-A lease is sealed with the batch's key. What lies beside it and cannot be verified is passed over: others who can write
-to the store cannot end a driver by a lease of their own.
+The **control log** has numbered entries: a stop holds for every input, and a retry exempts some inputs from the stops
+before it. The seal of an entry is bound to its number, so an old entry cannot be replayed. What cannot be verified is
+skipped: others who can write to the store can neither end a driver nor have inputs run again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _output as output
 from kinetic._backends.local import liveness
@@ -34,43 +36,28 @@ if TYPE_CHECKING:
     from kinetic._backends.local.liveness import ProcessLock
     from kinetic._stores.protocol import Entry, Store
 
+STOP, RETRY = "stop", "again"
+CANCELLED, FAIL_FAST = "cancelled", "fail-fast"  # why it was stopped
 
 TOUCH_SECONDS = 15.0
 OLD_SECONDS = 60.0  # four touches missed
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Holder(NamedTuple):
-    """Who drives a batch, or drove it last.
-
-    Attributes:
-        epoch: The number of the lease.
-        machine: Name of the machine.
-        pid: Its process there.
-        lives: Whether it must be taken to live.
-        is_here: Whether that is this machine, which knows for certain.
-        touched: When it showed last that it lives, by the store's clock.
-    """
+    """The driver of a batch, or its last one."""
 
     epoch: int
-    machine: str
+    machine: str  # its name
     pid: int
-    lives: bool
-    is_here: bool = True
-    touched: float = 0.0
+    lives: bool  # or must be assumed to
+    is_here: bool = True  # on this machine, which knows for certain whether it lives
+    touched: float = 0.0  # when it showed last that it lives, by the store's clock
 
 
 @dataclass(frozen=True)
 class LeasePage:
-    """What a lease says.
-
-    Attributes:
-        epoch: Its number.
-        machine: The machine that drives.
-        name: What people call it.
-        pid: The process there.
-        released: Whether others may drive at once.
-    """
+    """What a lease says: the id and the name of the machine that drives, its process, whether others may drive."""
 
     epoch: int
     machine: str
@@ -80,15 +67,12 @@ class LeasePage:
 
 
 class Lease:
-    """The right to drive a batch, as long as nobody takes it over."""
+    """The right to drive a batch, until another process takes it over."""
 
     def __init__(self, store: Store, group_id: str, epoch: int, held: ProcessLock, key: bytes | None) -> None:
-        self._store = store
-        self._group_id = group_id
         self.epoch = epoch
-        self._held = held
-        self._key = key
-        self._foreign: set[str] = set()  # what looks like a lease and is none
+        self._store, self._group_id, self._held, self._key = store, group_id, held, key
+        self._foreign: set[str] = set()  # keys that look like a lease and are none
         self._touched = time.monotonic()
 
     def is_ours(self) -> bool:
@@ -105,7 +89,7 @@ class Lease:
         epoch, entry = found
         if epoch <= self.epoch or entry.key in self._foreign:
             return False
-        if _read(self._store, entry.key, self._key) is not None:
+        if _read_lease(self._store, entry.key, self._key) is not None:
             return True
         self._foreign.add(entry.key)
         return False
@@ -115,34 +99,27 @@ class Lease:
         with contextlib.suppress(KineticError):
             key = keys.lease(self._group_id, self.epoch)
             if self._store.size(key) is not None:  # else the batch was removed
-                self._store.put(key, _page(self._group_id, self.epoch, self._key, released=True))
+                self._store.put(key, _lease_page(self._group_id, self.epoch, self._key, released=True))
         self._held.release(remove=True)
 
 
 def take_lease(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Lease | None:
-    """Take the lease of a batch, or return None when somebody else drives it.
-
-    Args:
-        store: Where the batch lies.
-        group_id: The batch.
-        key: Its key; None only when the user said to trust the store.
-        clock: Tells the time by the store's own clock; tests bring their own.
-    """
+    """Take the lease of a batch, or return None when another process drives it; tests bring their own clock."""
     last = lease_holder(store, group_id, key, clock=clock)
     if last is not None and last.lives:
         return None
     there = {number for number, _ in keys.numbered(store.entries(keys.leases(group_id)))}
     epoch = 0 if last is None else last.epoch + 1
-    while epoch in there:  # something that is not a lease of ours, or that of somebody quicker: then we see it next
-        if _read(store, keys.lease(group_id, epoch), key) is not None:
+    while epoch in there:  # not a lease of ours, or one of another process that was faster: then we see it next
+        if _read_lease(store, keys.lease(group_id, epoch), key) is not None:
             return None
         epoch += 1
     held = liveness.take_lock(_lock_path(group_id, epoch))
     if held is None:  # another process of this machine takes this very epoch
         return None
-    if not store.put(keys.lease(group_id, epoch), _page(group_id, epoch, key), if_absent=True):
+    if not store.put(keys.lease(group_id, epoch), _lease_page(group_id, epoch, key), if_absent=True):
         held.release(remove=True)
         return None
     return Lease(store, group_id, epoch, held, key)
@@ -151,11 +128,11 @@ def take_lease(
 def wait_for_lease(store: Store, group_id: str, key: bytes | None) -> Lease | None:
     """Take the lease from a driver on another machine once it is old; None as soon as that driver shows that it lives.
 
-    It takes a minute at most: nobody here can see whether a process of another machine is gone.
+    It takes a minute at most: this machine cannot see whether a process of another machine has died.
     """
     before = lease_holder(store, group_id, key)
     while before is not None and before.lives and not before.is_here:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         now = lease_holder(store, group_id, key)
         if now is not None and (now.epoch, now.touched) != (before.epoch, before.touched) and now.lives:
             return None
@@ -166,24 +143,18 @@ def wait_for_lease(store: Store, group_id: str, key: bytes | None) -> Lease | No
 def lease_holder(
     store: Store, group_id: str, key: bytes | None, *, clock: Callable[[Store, str], float] | None = None
 ) -> Holder | None:
-    """Return who drives a batch, or drove it last; None when nobody ever did."""
+    """Return the driver of a batch, or its last one; None when there never was one."""
     for epoch, entry in reversed(keys.numbered(store.entries(keys.leases(group_id)))):
-        page = _read(store, entry.key, key)
+        page = _read_lease(store, entry.key, key)
         if page is None or page.epoch != epoch:
             continue
-        lives = not page.released and not _is_known_dead(group_id, page)
+        is_here = page.machine == locate.machine()
+        known_dead = is_here and not liveness.is_locked(_lock_path(group_id, page.epoch))
+        lives = not page.released and not known_dead
         if lives:
             lives = (clock or store_time)(store, group_id) - entry.modified < OLD_SECONDS
-        return Holder(epoch, page.name, page.pid, lives, page.machine == locate.machine(), entry.modified)
+        return Holder(epoch, page.name, page.pid, lives, is_here, entry.modified)
     return None
-
-
-def _read(store: Store, at: str, key: bytes | None) -> LeasePage | None:
-    """Return what a lease says, or None where there is none that can be verified."""
-    try:
-        return documents.open_page(LEASE, store, at, key)
-    except (KeyMissingError, IntegrityError):
-        return None
 
 
 def store_time(store: Store, group_id: str) -> float:
@@ -194,9 +165,12 @@ def store_time(store: Store, group_id: str) -> float:
     return entry.modified if entry is not None else 0.0
 
 
-def _is_known_dead(group_id: str, page: LeasePage) -> bool:
-    """Return whether the driver was of this machine and is gone: its lock is free."""
-    return page.machine == locate.machine() and not liveness.is_locked(_lock_path(group_id, page.epoch))
+def _read_lease(store: Store, at: str, key: bytes | None) -> LeasePage | None:
+    """Return what a lease says, or None where there is none that can be verified."""
+    try:
+        return documents.open_page(LEASE, store, at, key)
+    except (KeyMissingError, IntegrityError):
+        return None
 
 
 def _lock_path(group_id: str, epoch: int) -> Path:
@@ -205,60 +179,30 @@ def _lock_path(group_id: str, epoch: int) -> Path:
     return folder / f"{group_id}.{epoch}.lock"
 
 
-def _page(group_id: str, epoch: int, key: bytes | None, *, released: bool = False) -> bytes:
+def _lease_page(group_id: str, epoch: int, key: bytes | None, *, released: bool = False) -> bytes:
     page = LeasePage(epoch, locate.machine(), os.uname().nodename, os.getpid(), released)
     return documents.seal_page(LEASE, asdict(page), keys.lease(group_id, epoch), key or bytes(documents.KEY_BYTES))
 
 
-def _lease(page: dict[str, Any], what: str) -> LeasePage:
-    return fields.build(LeasePage, _LEASE_READERS, page, what)
-
-
-_LEASE_READERS = {
-    "epoch": fields.integer(0, fields.BYTES),
-    "machine": fields.text(),
-    "name": fields.text(),
-    "pid": fields.integer(0, 1 << 31),
-    "released": fields.boolean,
-}
-LEASE = documents.PageKind("lease", "the lease", _lease, 1 << 14)
-
-
-STOP, RETRY = "stop", "again"
-CANCELLED, FAIL_FAST = "cancelled", "fail-fast"  # why it was stopped
-
-
 @dataclass(frozen=True)
 class ControlEntry:
-    """One turn.
+    """One entry of the control log."""
 
-    Attributes:
-        word: STOP or AGAIN.
-        why: Of a stop: CANCELLED or FAIL_FAST.
-        allowed: Of inputs that are wanted again: how many attempts each may have, by its index.
-    """
-
-    word: str
-    why: str = ""
-    allowed: dict[str, int] = field(default_factory=dict)
+    word: str  # STOP or RETRY
+    why: str = ""  # of a stop: CANCELLED or FAIL_FAST
+    allowed: dict[str, int] = field(default_factory=dict)  # of a retry: how many attempts each input may have
 
 
 class ControlLog:
-    """What the turns of a batch say, as far as they were read.
+    """The control log of a batch, as far as it was read; for any thread of this process."""
 
-    Args:
-        key: The batch's key; None only when the user said to trust the store.
-
-    Attributes:
-        why: Why it was stopped last; "" when it never was.
-    """
-
-    def __init__(self, key: bytes | None) -> None:
-        self.why = ""
-        self._key = key
+    def __init__(self, store: Store, group_id: str, key: bytes | None) -> None:
+        self.why = ""  # of the last stop
+        self._store, self._group_id, self._key = store, group_id, key
         self._read: set[str] = set()
         self._exempt: set[int] = set()
         self._allowed: dict[int, int] = {}
+        self._lock = threading.RLock()
 
     @property
     def stopped(self) -> bool:
@@ -270,59 +214,79 @@ class ControlLog:
         return bool(self.why) and index not in self._exempt
 
     def allowed(self, index: int) -> int:
-        """Return how many attempts at an input somebody wanted; 0 when nobody asked."""
+        """Return how many attempts at an input were requested; 0 for none."""
         return self._allowed.get(index, 0)
 
-    def read(self, store: Store, group_id: str) -> None:
-        """Read what is new: one listing, and a request for each new turn. What cannot be verified is passed over."""
-        for _, entry in keys.numbered(store.entries(keys.control_entries(group_id))):
-            if entry.key not in self._read:
+    def read(self) -> None:
+        """Read what is new: one listing, and a request for each new entry. What cannot be verified is skipped."""
+        with self._lock:
+            for _, entry in keys.numbered(self._store.entries(keys.control_entries(self._group_id))):
+                if entry.key in self._read:
+                    continue
                 self._read.add(entry.key)
                 try:
-                    self._take(documents.open_page(CONTROL_ENTRY, store, entry.key, self._key))
+                    self._apply(documents.open_page(CONTROL_ENTRY, self._store, entry.key, self._key))
                 except KeyMissingError:
                     continue
                 except IntegrityError as error:
-                    output.report_once(f"{group_id}: {error.what}; it is passed over")
+                    output.report_once(f"{self._group_id}: {error.what}; it is skipped")
 
-    def stop(self, store: Store, group_id: str, why: str) -> None:
-        """Launch nothing more, whoever drives."""
-        self.read(store, group_id)
+    def stop(self, why: str) -> None:
+        """Launch nothing more, whatever process drives."""
+        self.read()
         if not self.stopped or self.why != why:
-            self._write(store, group_id, ControlEntry(STOP, why))
+            self._write(ControlEntry(STOP, why))
 
-    def again(self, store: Store, group_id: str, allowed: Mapping[int, int]) -> None:
+    def retry(self, allowed: Mapping[int, int]) -> None:
         """Allow some inputs so many attempts, even if the batch is stopped."""
-        self._write(store, group_id, ControlEntry(RETRY, allowed={str(index): most for index, most in allowed.items()}))
+        self._write(ControlEntry(RETRY, allowed={str(index): most for index, most in allowed.items()}))
 
-    def _write(self, store: Store, group_id: str, turn: ControlEntry) -> None:
-        for number in itertools.count(len(self._read)):  # one that somebody took is passed: ours is the next
-            at = keys.control_entry(group_id, number)
-            if store.put(
-                at,
-                documents.seal_page(CONTROL_ENTRY, asdict(turn), at, self._key or bytes(documents.KEY_BYTES)),
-                if_absent=True,
-            ):
-                break
-        self.read(store, group_id)
+    def _write(self, entry: ControlEntry) -> None:
+        with self._lock:
+            for number in itertools.count(len(self._read)):  # where another process wrote one, ours is the next
+                at = keys.control_entry(self._group_id, number)
+                page = documents.seal_page(CONTROL_ENTRY, asdict(entry), at, self._key or bytes(documents.KEY_BYTES))
+                if self._store.put(at, page, if_absent=True):
+                    break
+            self.read()
 
-    def _take(self, turn: ControlEntry) -> None:
-        if turn.word == STOP:
-            self.why = turn.why
+    def _apply(self, entry: ControlEntry) -> None:
+        if entry.word == STOP:
+            self.why = entry.why
             self._exempt.clear()
-            return
-        wanted = {int(index): most for index, most in turn.allowed.items()}
-        self._allowed |= wanted
-        self._exempt |= wanted.keys()
+        else:
+            wanted = {int(index): most for index, most in entry.allowed.items()}
+            self._allowed |= wanted
+            self._exempt |= wanted.keys()
 
 
-def _control_entry(page: dict[str, Any], what: str) -> ControlEntry:
-    return fields.build(ControlEntry, _ENTRY_READERS, page, what)
-
-
-_ENTRY_READERS = {
-    "word": fields.one_of(STOP, RETRY),
-    "why": fields.one_of("", CANCELLED, FAIL_FAST),
-    "allowed": fields.map_of(keys.ATTEMPT, keys.MOST_INPUTS, fields.text(7, re.compile("[0-9]{1,7}"))),
-}
-CONTROL_ENTRY = documents.PageKind("turn", "the turn", _control_entry, 64 << 20)
+LEASE = documents.PageKind(
+    "lease",
+    "the lease",
+    functools.partial(
+        fields.build,
+        LeasePage,
+        {
+            "epoch": fields.integer(0, fields.BYTES),
+            "machine": fields.text(),
+            "name": fields.text(),
+            "pid": fields.integer(0, 1 << 31),
+            "released": fields.boolean,
+        },
+    ),
+    1 << 14,
+)
+CONTROL_ENTRY = documents.PageKind(
+    "turn",
+    "the control entry",
+    functools.partial(
+        fields.build,
+        ControlEntry,
+        {
+            "word": fields.one_of(STOP, RETRY),
+            "why": fields.one_of("", CANCELLED, FAIL_FAST),
+            "allowed": fields.map_of(keys.ATTEMPT, keys.MOST_INPUTS, fields.text(7, re.compile("[0-9]{1,7}"))),
+        },
+    ),
+    64 << 20,
+)

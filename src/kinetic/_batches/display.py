@@ -1,9 +1,8 @@
-"""What is seen while a batch is waited for: live on a terminal, as a few plain lines elsewhere, nothing for a moment.
+"""What is shown of a batch while it is waited for, of its failures, and in a notebook.
 
-On a terminal there is one line for each state, written over again, and a line that stays for each failure; all but
-those is gone at the end, and one line sums up. Elsewhere it is a line at each tenth or each half minute, whichever is
-rarer to read. Nothing of this may harm what it only tells about: whatever goes wrong here ends the telling, not the
-waiting.
+On a terminal there is one line for each state, redrawn, and a line that stays for each failure; at the end one line
+sums up. Elsewhere it is a line at each tenth or each half minute, whichever is rarer. Nothing is shown of a short wait.
+Whatever goes wrong here ends the display, not the waiting.
 """
 
 from __future__ import annotations
@@ -19,75 +18,58 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._batches import state as batch_state
-from kinetic._batches.state import REMOVED
+from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNNING, STATES, WAITING, summary_text
 from kinetic._jobs.status import observe
 from kinetic._output import terminal
 from kinetic._output.format import duration_text, plain
 from kinetic._output.terminal import Clock
-from kinetic._wire import outcomes
+from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED
 from kinetic.errors import JobCancelledError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.state import AdHocTracker, Batch, BatchTracker
+    from kinetic._batches.state import Batch, Tracker
 
-
-_MANY = 5
+_MANY = 5  # failures in an error, and below the grid of a notebook
 _LONGEST = 200  # characters of an exception's first line
-_INDENT = " " * 4
-_FAILED, _CANCELLED, _REFUSED, _MISSING = "failed", "cancelled", "refused", "not submitted"
-_COLLECTED, _REMOVED = "collected before", "removed before"
-_OTHERS = (_COLLECTED, _REMOVED, _CANCELLED, _REFUSED, _MISSING)
+_COLLECTED_BEFORE, _REMOVED_BEFORE = "collected before", "removed before"
+_OTHERS = (_COLLECTED_BEFORE, _REMOVED_BEFORE, CANCELLED, REFUSED, MISSING)
 
 
 def failure_line(batch: Batch, index: int, said: str) -> str:
-    """Name one failed input in a line, and its log in another.
-
-    Args:
-        batch: Its batch.
-        index: The input.
-        said: How it failed, e.g. "ValueError: no such thing".
-    """
+    """Name one failed input in a line with how it failed, e.g. "ValueError: no such thing", and its log in another."""
     job = batch.jobs[index]
-    log = f"\n{_INDENT}kinetic jobs logs {job.job_id}" if job is not None else ""
+    log = f"\n    kinetic jobs logs {job.job_id}" if job is not None else ""
     return f"[{index}] {input_text(batch, index)}{': ' if said else ''}{said}{log}"
 
 
-def failure_lines(batch: Batch, failed: Mapping[int, BaseException]) -> list[str]:
-    """Name the first few of the failed inputs, those that failed by themselves first, and say how many more there are.
-
-    What was cancelled because something else failed explains nothing, so it is named only where there is room.
-    """
-    first = in_order(batch, failed)[:_MANY]
-    named = [failure_line(batch, index, first_line(failed[index])) for index in first]
-    more = len(failed) - len(named)
-    if more > 0 and batch.group_id:
-        named.append(f"and {more} more: kinetic batch status {batch.group_id} --all")
-    return named
-
-
 def failure_message(batch: Batch, failed: Mapping[int, BaseException]) -> str:
-    """Say how many failed, were cancelled, were never submitted, and name the first of them: what a traceback shows."""
+    """Count what failed, was cancelled and was never submitted, and name the first of them: what a traceback shows."""
     counts = Counter(_kind(batch, index, error) for index, error in failed.items())
     others = "".join(f", {counts[kind]} {kind}" for kind in _OTHERS if counts[kind])
-    head = f"batch {batch.group_id}: {counts[_FAILED]} of {len(batch.jobs)} jobs failed{others}"
-    return "\n".join([head, *failure_lines(batch, failed)])
+    head = f"batch {batch.group_id}: {counts[FAILED]} of {len(batch.jobs)} jobs failed{others}"
+    named = [failure_line(batch, index, first_line(failed[index])) for index in in_order(batch, failed)[:_MANY]]
+    if len(failed) > _MANY and batch.group_id:
+        named.append(f"and {len(failed) - _MANY} more: kinetic batch status {batch.group_id} --all")
+    return "\n".join([head, *named])
 
 
-def failed_by_itself(batch: Batch, index: int, error: BaseException) -> bool:
-    """Say whether a job failed: it was not cancelled, nor collected or removed before."""
-    return batch.jobs[index] is not None and _kind(batch, index, error) == _FAILED
+def is_real_failure(batch: Batch, index: int, error: BaseException) -> bool:
+    """Return whether a job itself failed: it was not cancelled, nor collected or removed before."""
+    return batch.jobs[index] is not None and _kind(batch, index, error) == FAILED
 
 
 def in_order(batch: Batch, failed: Mapping[int, BaseException]) -> list[int]:
-    """Return the failed inputs: those that failed by themselves, those that were refused, then the rest."""
-    ranks = {_FAILED: 0, _REFUSED: 1}
+    """Return the failed inputs: those that failed themselves, those that were refused, then the rest.
+
+    What was cancelled because something else failed explains nothing.
+    """
+    ranks = {FAILED: 0, REFUSED: 1}
     return sorted(failed, key=lambda index: (ranks.get(_kind(batch, index, failed[index]), 2), index))
 
 
 def input_text(batch: Batch, index: int) -> str:
-    """Return an input as a short text; on one line, and with nothing in it that moves a terminal's cursor."""
-    table = batch._table
-    return f"input {plain(table.inputs[index].shown)}" if table is not None else "this input"
+    """Return an input as a short text, on one line, with nothing in it that moves a terminal's cursor."""
+    return f"input {plain(batch._table.inputs[index].shown)}" if batch._table is not None else "this input"
 
 
 def first_line(error: BaseException) -> str:
@@ -103,17 +85,17 @@ def first_line(error: BaseException) -> str:
 def _kind(batch: Batch, index: int, error: BaseException) -> str:
     cancelled = isinstance(error, JobCancelledError)
     if batch.jobs[index] is None:
-        return _REFUSED if index in batch._refused() and not cancelled else _MISSING
+        return REFUSED if index in batch._submission_errors and not cancelled else MISSING
     if cancelled or not isinstance(error, ResultMissingError):
-        return _CANCELLED if cancelled else _FAILED
+        return CANCELLED if cancelled else FAILED
     end = batch._get_tracker().end(index)
-    if end is None or end.word == outcomes.FAILED:
-        return _FAILED
-    return _COLLECTED if error.code == "collected" or end.word == outcomes.SUCCEEDED else _REMOVED
+    if end is None or end.word == FAILED:
+        return FAILED
+    return _COLLECTED_BEFORE if error.code == "collected" or end.word == SUCCEEDED else _REMOVED_BEFORE
 
 
 REDRAW_SECONDS = 0.2
-_LEISURE = 100.0  # a look that took 6 ms is not repeated for 600: looking takes a hundredth of a core at most
+_LEISURE = 100.0  # an update that took 6 ms is not repeated for 600: updating takes a hundredth of a core at most
 _SOON_SECONDS, _LATER_SECONDS = 1.0, 3.0  # what ends earlier is not mentioned: on a terminal, elsewhere
 _SHARE = 0.1  # of all inputs: so many ends are worth a plain line
 _LINE_SECONDS = 30.0  # or so many seconds
@@ -124,13 +106,7 @@ _one_at_a_time = threading.Lock()
 
 
 class View:
-    """What one batch's waiting shows.
-
-    Args:
-        batch: The batch.
-        clock: Gives seconds; tests bring their own.
-        mine: Whether it may show anything at all: of several threads that wait, one does.
-    """
+    """What is shown while one batch is waited for; of several threads that wait, only one shows anything (``mine``)."""
 
     def __init__(self, batch: Batch, clock: Clock = time.monotonic, *, mine: bool = True) -> None:
         self._batch = batch
@@ -139,29 +115,29 @@ class View:
         self._is_live = terminal.is_possible()
         self._since = self._next = clock()
         self._visible = False
-        self._said = self._said_at = 0.0  # the share that the last plain line told, and when
+        self._shown_share = self._shown_at = 0.0  # of the last plain line
         self._text = ""
-        self._read = 0  # how much of the board's list of ends was looked at
+        self._read = 0  # how many of the tracker's ends were handled
         self._held: set[int] = set()
-        self._over = 0
-        self._over_before: int | None = None  # what had ended before anybody waited
+        self._ended = 0
+        self._ended_before: int | None = None  # what had ended before the wait began
         self._failed: deque[int] = deque()
         self._named = 0
 
-    def look(self, tracker: BatchTracker | AdHocTracker) -> None:
-        """Bring what is shown up to date with a board that has looked; returns at once if that was done just now."""
+    def look(self, tracker: Tracker) -> None:
+        """Update what is shown after a refresh of the tracker; returns at once if that was done just now."""
         now = self._clock()
         if self._silent or now < self._next:
             return
         try:
-            self._look(tracker, now)
-        except Exception:  # noqa: BLE001 - telling how it goes must not harm how it goes
+            self._update(tracker, now)
+        except Exception:  # noqa: BLE001 - the display must not harm what it shows
             self._silent = True
             terminal.release(self)
         self._next = self._clock() + max(REDRAW_SECONDS, (self._clock() - now) * _LEISURE)
 
-    def end(self, tracker: BatchTracker | AdHocTracker, *, whole: bool = True) -> None:
-        """Take away what is shown; if it was shown and the waiting came to its end, sum up in a line."""
+    def end(self, tracker: Tracker, *, whole: bool = True) -> None:
+        """Remove what is shown; if anything was, and the wait was not interrupted, sum up in a line."""
         if self._silent or not self._visible:
             return
         terminal.release(self)
@@ -170,40 +146,36 @@ class View:
                 self._take_ends(tracker)
                 self._name_failures(tracker)
                 seconds = duration_text(self._clock() - self._since)
-                output.report(
-                    f"waited {seconds} for {self._batch.group_id}: {batch_state.summary_text(self._counts(tracker))}"
-                )
+                output.report(f"waited {seconds} for {self._batch.group_id}: {summary_text(self._counts(tracker))}")
 
-    def _look(self, tracker: BatchTracker | AdHocTracker, now: float) -> None:
+    def _update(self, tracker: Tracker, now: float) -> None:
         self._take_ends(tracker)
-        if self._over_before is None:
-            self._over_before = self._over
+        if self._ended_before is None:
+            self._ended_before = self._ended
         if now - self._since < (_SOON_SECONDS if self._is_live else _LATER_SECONDS):
             return
         self._visible = True
         self._name_failures(tracker)
         counts = self._counts(tracker)
         if self._is_live:
-            terminal.show_lines(self._picture(tracker, counts, now), owner=self)
+            terminal.show_lines(self._live_lines(tracker, counts, now), owner=self)
         else:
-            self._say(counts, now)
+            self._print_line(counts, now)
 
-    def _take_ends(self, tracker: BatchTracker | AdHocTracker) -> None:
-        """Count what has ended for good; what is tried again leaves the list by itself."""
-        ended = tracker.ended
-        while self._read < len(ended):
-            self._held.add(ended[self._read])
-            self._read += 1
+    def _take_ends(self, tracker: Tracker) -> None:
+        """Count what has ended for good; what is tried again is removed from the list."""
+        self._held.update(new := tracker.ended[self._read :])
+        self._read += len(new)
         for index in sorted(self._held):
-            end = tracker.end(index)
-            if end is None or tracker.is_final(index):
+            end, is_final = tracker.end(index), tracker.is_final(index)
+            if end is None or is_final:
                 self._held.discard(index)
-            if end is not None and tracker.is_final(index):
-                self._over += 1
-                if end.word == outcomes.FAILED:
+            if end is not None and is_final:
+                self._ended += 1
+                if end.word == FAILED:
                     self._failed.append(index)
 
-    def _name_failures(self, tracker: BatchTracker | AdHocTracker) -> None:
+    def _name_failures(self, tracker: Tracker) -> None:
         while self._failed:
             index = self._failed.popleft()
             self._named += 1
@@ -214,53 +186,44 @@ class View:
                     f"further failures are only counted: kinetic batch status {self._batch.group_id} --failed"
                 )
 
-    def _counts(self, tracker: BatchTracker | AdHocTracker) -> Counter[str]:
-        return batch_state.count_states(tracker, self._batch._refused())
+    def _counts(self, tracker: Tracker) -> Counter[str]:
+        return batch_state.count_states(tracker, self._batch._submission_errors)
 
-    def _picture(self, tracker: BatchTracker | AdHocTracker, counts: Counter[str], now: float) -> list[str]:
-        """Return the lines of the terminal: a headline, and one for each state that there is."""
+    def _live_lines(self, tracker: Tracker, counts: Counter[str], now: float) -> list[str]:
+        """Return the lines of the terminal: a headline, and one for each state that occurs."""
         total = max(len(tracker.attempts), 1)
         name = f" {plain(self._batch.name)}" if self._batch.name else ""
         left = self._seconds_left(tracker, counts, now)
         about = f", about {duration_text(left)} left" if left is not None else ""
         since = duration_text(now - self._since)
-        head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended(counts)}, {since}{about}"
-        states = [state for state in batch_state.STATES if counts[state]]
+        head = f"{terminal.PREFIX}{self._batch.group_id}{name}: {_ended_text(counts)}, {since}{about}"
+        states = [state for state in STATES if counts[state]]
         wide, digits = max(map(len, states), default=0), len(str(total))
         bars = {state: "#" * max(1, round(counts[state] * _BAR / total)) for state in states}
         return [head, *(f"  {state:<{wide}}  {counts[state]:>{digits}}  {bars[state]}" for state in states)]
 
-    def _seconds_left(self, tracker: BatchTracker | AdHocTracker, counts: Counter[str], now: float) -> float | None:
-        """Guess from the rate of ends how long it will take; None while that means nothing."""
-        ends, seconds = self._over - (self._over_before or 0), now - self._since
+    def _seconds_left(self, tracker: Tracker, counts: Counter[str], now: float) -> float | None:
+        """Estimate from the rate of ends how long it will take; None while that means nothing."""
+        ends, seconds = self._ended - (self._ended_before or 0), now - self._since
         if ends < _MEANINGFUL_ENDS or seconds < _MEANINGFUL_SECONDS:
             return None
-        left = sum(count for state, count in counts.items() if state not in batch_state.ENDED)
-        if tracker.stopped:
-            left -= counts[batch_state.MISSING]
+        left = counts.total() - _ended(counts) - (counts[MISSING] if tracker.stopped else 0)
         found = left * seconds / ends
         return found if found >= 1.0 else None
 
-    def _say(self, counts: Counter[str], now: float) -> None:
-        """Say a plain line, if there is something new and the last one is long enough ago."""
-        text = f"{self._batch.group_id}: {_ended(counts)}: {batch_state.summary_text(counts)}"
-        share = _over(counts) / max(counts.total(), 1)
-        first = not self._text
-        enough = share - self._said >= _SHARE and now - self._said_at >= _LATER_SECONDS
-        if text != self._text and (first or enough or now - self._said_at >= _LINE_SECONDS):
-            self._text, self._said, self._said_at = text, share, now
+    def _print_line(self, counts: Counter[str], now: float) -> None:
+        """Print a plain line, if there is something new and the last one is old enough."""
+        text = f"{self._batch.group_id}: {_ended_text(counts)}: {summary_text(counts)}"
+        share = _ended(counts) / max(counts.total(), 1)
+        enough = share - self._shown_share >= _SHARE and now - self._shown_at >= _LATER_SECONDS
+        if text != self._text and (not self._text or enough or now - self._shown_at >= _LINE_SECONDS):
+            self._text, self._shown_share, self._shown_at = text, share, now
             output.report(text)
 
 
 @contextmanager
 def show_progress(batch: Batch, clock: Clock = time.monotonic, *, summary: bool = True) -> Iterator[View]:
-    """Show how a batch goes while the block waits for it; the block calls ``look`` as often as it likes.
-
-    Args:
-        batch: The batch.
-        clock: Gives seconds; tests bring their own.
-        summary: Sum up at the end; False where the caller says it in better words.
-    """
+    """Show the progress of a batch while the block waits for it and calls ``look``; with a summary at the end."""
     mine = _one_at_a_time.acquire(blocking=False)
     try:
         view, whole = View(batch, clock, mine=mine), False
@@ -274,78 +237,63 @@ def show_progress(batch: Batch, clock: Clock = time.monotonic, *, summary: bool 
             _one_at_a_time.release()
 
 
-def _over(counts: Counter[str]) -> int:
-    return sum(counts[state] for state in batch_state.ENDED)
+def _ended(counts: Counter[str]) -> int:
+    return sum(counts[state] for state in ENDED)
 
 
-def _ended(counts: Counter[str]) -> str:
-    return f"{_over(counts)} of {counts.total()} ended"
+def _ended_text(counts: Counter[str]) -> str:
+    return f"{_ended(counts)} of {counts.total()} ended"
 
 
-def _reason_of(tracker: BatchTracker | AdHocTracker, index: int) -> str:
-    """Say how a child failed, in its own words, without opening its exception."""
-    handle = tracker.record(index)
+def _reason_of(tracker: Tracker, index: int) -> str:
+    """Return how a child failed, without opening its exception."""
+    job = tracker.record(index)
     with contextlib.suppress(KineticError, OSError):
-        if handle is not None:
-            return plain(observe(handle).reason)
+        if job is not None:
+            return plain(observe(job).reason)
     return ""
 
 
+# A square of several inputs has the colour of the first of these states that one of them is in.
 _COLOURS = {
-    batch_state.SUCCEEDED: "#34a853",
-    batch_state.FAILED: "#ea4335",
-    batch_state.REFUSED: "#b31412",
-    batch_state.AGAIN: "#fbbc04",
-    batch_state.RUNNING: "#4c8bf5",
-    batch_state.WAITING: "#c9c9c9",
-    batch_state.MISSING: "#eeeeee",
-    batch_state.CANCELLED: "#9aa0a6",
+    FAILED: "#ea4335",
+    REFUSED: "#b31412",
+    AGAIN: "#fbbc04",
+    RUNNING: "#4c8bf5",
+    CANCELLED: "#9aa0a6",
+    WAITING: "#c9c9c9",
+    MISSING: "#eeeeee",
+    SUCCEEDED: "#34a853",
     REMOVED: "#dadce0",
 }
-# Which colour a square of several inputs has: the first of these that one of them is in.
-_RANKS = (
-    batch_state.FAILED,
-    batch_state.REFUSED,
-    batch_state.AGAIN,
-    batch_state.RUNNING,
-    batch_state.CANCELLED,
-    batch_state.WAITING,
-    batch_state.MISSING,
-)
 _SQUARES = 1000  # a notebook page with many more becomes slow
-_SHOWN_FAILURES = 5  # that are named below the grid
 _SQUARE = "display:inline-block;width:12px;height:12px;margin:1px;background:"
 
 
 def html_of(batch: Batch) -> str:
     """Return the grid as HTML; never raises: a card must not break a notebook."""
     try:
-        return f"<div>{''.join(_parts(batch))}</div>"
-    except Exception as error:  # noqa: BLE001 - whatever it is, the notebook goes on
+        return f"<div>{''.join(_html_parts(batch))}</div>"
+    except Exception as error:  # noqa: BLE001 - as above
         group_id = html.escape(str(getattr(batch, "group_id", "")))
         return f"<div><b>kinetic batch</b> <code>{group_id}</code>: {html.escape(type(error).__name__)}</div>"
 
 
-def _parts(batch: Batch) -> Iterator[str]:
-    tracker, refused = batch._refreshed(), batch._refused()
+def _html_parts(batch: Batch) -> Iterator[str]:
+    tracker, refused = batch._refreshed(), batch._submission_errors
     states = [batch_state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))]
     title = html.escape(f"{batch.group_id} {batch.name or ''}".strip())
     yield f"<div><b>kinetic batch</b> <code>{title}</code></div>"
-    yield f"<div>{html.escape(batch_state.summary_text(Counter(states)))}</div>"
+    yield f"<div>{html.escape(summary_text(Counter(states)))}</div>"
     many = max(1, -(-len(states) // _SQUARES))
     yield "<div>"
-    yield from (_square(batch, states, first, many) for first in range(0, len(states), many))
-    yield "</div>"
-    failed = [index for index, state in enumerate(states) if state == batch_state.FAILED][:_SHOWN_FAILURES]
-    yield from (f"<pre>{html.escape(failure_line(batch, index, ''))}</pre>" for index in failed)
-
-
-def _square(batch: Batch, states: list[str], first: int, many: int) -> str:
-    """Return one square; the mouse on it shows what it stands for."""
-    own = states[first : first + many]
-    state = next((rank for rank in _RANKS if rank in own), own[0])
-    if many == 1:
+    for first in range(0, len(states), many):
+        own = states[first : first + many]
+        state = min(own, key=[*_COLOURS].index)
         said = f"[{first}] {state}: {input_text(batch, first)}"
-    else:
-        said = f"[{first}] to [{first + len(own) - 1}]: {batch_state.summary_text(Counter(own))}"
-    return f'<span title="{html.escape(said, quote=True)}" style="{_SQUARE}{_COLOURS[state]}"></span>'
+        if many > 1:
+            said = f"[{first}] to [{first + len(own) - 1}]: {summary_text(Counter(own))}"
+        yield f'<span title="{html.escape(said, quote=True)}" style="{_SQUARE}{_COLOURS[state]}"></span>'
+    yield "</div>"
+    failed = [index for index, state in enumerate(states) if state == FAILED][:_MANY]
+    yield from (f"<pre>{html.escape(failure_line(batch, index, ''))}</pre>" for index in failed)

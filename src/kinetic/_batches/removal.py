@@ -2,67 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._batches import control, state
-from kinetic._batches.state import BatchTracker
-from kinetic._jobs import history as job_history
-from kinetic._jobs import locate, remove
+from kinetic._batches.state import REMOVED, BatchTracker
+from kinetic._jobs import history, locate, remove
 from kinetic._jobs.status import observe
 from kinetic._stores import parallel
-from kinetic._wire import keys, outcomes, records
+from kinetic._wire import keys, records
 from kinetic._wire.failpoints import step
+from kinetic._wire.outcomes import CANCELLED, FAILED
 from kinetic.errors import KineticError
 
 if TYPE_CHECKING:
-    from kinetic._batches.state import AdHocTracker, Batch
+    from kinetic._batches.state import Batch, Tracker
     from kinetic._jobs.handle import JobHandle
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
+_STOP_SECONDS = 10.0  # a driver of this process checks between two launches; a log may still be on its way
 
-def after_collection(collected: Sequence[JobHandle], tracker: BatchTracker | AdHocTracker) -> None:
+
+def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     """Remove the resources and artifacts of children that succeeded and were collected; outputs always stay.
 
-    Logs and pages go into the history first, and the marks: if we die in between, these children count as collected,
-    and none of them is run again.
+    Logs, history and marks are written first: if we die in between, these children count as collected, and none of
+    them is run again.
     """
     if not collected:
         return
     store = tracker.store
-    run_all(store, [partial(_keep, handle, tracker) for handle in collected])
+    run_all(store, [partial(_write_history, handle, tracker) for handle in collected])
     step("client:children-marked")
     tracker.backend.remove([handle.job_id for handle in collected])
     run_all(store, [partial(store.delete, keys.job(handle.job_id)) for handle in collected])
 
 
-def _keep(handle: JobHandle, tracker: BatchTracker | AdHocTracker) -> None:
-    """Write a collected child's log and page into the history, and set the mark that says it is removed."""
-    seen = handle._ended or observe(handle)
-    handle._past = remove.collected_page(handle, seen)
-    _mark(handle, tracker)
+def _write_history(handle: JobHandle, tracker: Tracker) -> None:
+    handle._past = remove.collected_page(handle, handle._ended or observe(handle))
+    _mark_removed(handle, tracker)
 
 
-def write_removal(
-    job: JobRecord, tracker: BatchTracker | AdHocTracker, status: str, *, resource: bool, artifacts: bool
-) -> None:
-    """Write a child's tombstone, and say in its batch's own listing that it was removed."""
-    fields = {**records.plain(job), "status": status, "reason": "", "started": None, "ended": None, "attempts": 1}
-    fields |= {"artifacts_removed": artifacts, "resource_removed": resource}
-    job_history.write_page(tracker.store, fields, locate.key_to_seal(job))
-    if artifacts:
-        remove.delete_history_logs(tracker.store, job.job_id)
-    _mark(job, tracker)
-
-
-def _mark(job: JobRecord, tracker: BatchTracker | AdHocTracker) -> None:
+def _mark_removed(job: JobRecord, tracker: Tracker) -> None:
     remove.mark_as_removed(job, tracker.store)
-    if job.group_id:
-        tracker.note_end(job.group_index or 0, job.group_attempt or 0, "removed")
+    _note_end(job, tracker, REMOVED)
+
+
+def _note_end(job: JobRecord, tracker: Tracker, word: str) -> None:
+    if isinstance(tracker, BatchTracker) and job.group_index is not None:
+        tracker.note_end(job.group_index, job.group_attempt or 0, word)
 
 
 def run_all(store: Store, tasks: Sequence[Callable[[], object]]) -> None:
@@ -73,30 +65,23 @@ def run_all(store: Store, tasks: Sequence[Callable[[], object]]) -> None:
 
 def close_attempt(job: JobRecord, store: Store) -> None:
     """Create the verdict of an attempt that has none and is to be followed by another one."""
-    if store.size(keys.result(job.job_id)) is not None:
-        return
-    why = "its process was lost; another attempt took its place"
-    remove.seal_outcome_of(job, store, remove.outcome_of(job, outcomes.FAILED, "lost", message=why))
+    if store.size(keys.result(job.job_id)) is None:
+        why = "its process was lost; another attempt took its place"
+        remove.seal_outcome_of(job, store, remove.outcome_of(job, FAILED, "lost", message=why))
 
 
 def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
     """Cancel the latest attempts at inputs: first all verdicts, then all processes; their artifacts stay."""
     jobs = [job for index in indexes if (job := tracker.record(index)) is not None]
-    run_all(tracker.store, [partial(_cancel, job, tracker) for job in jobs])
+    run_all(tracker.store, [partial(_seal_cancelled, job, tracker) for job in jobs])
     names = [job.job_id for job in jobs]
-    if names and tracker.backend.stop(names, wait=_WAIT_SECONDS):
+    if names and tracker.backend.stop(names, wait=_STOP_SECONDS):
         tracker.backend.remove(names)  # nothing of what they need stays: captured values, keys, folders
 
 
-def _cancel(job: JobRecord, tracker: BatchTracker) -> None:
-    if remove.seal_outcome_of(job, tracker.store, remove.outcome_of(job)) and job.group_index is not None:
-        tracker.note_end(job.group_index, job.group_attempt or 0, outcomes.CANCELLED)
-
-
-_WAIT_SECONDS = 10.0  # a driver of this process looks up between two launches
-
-
-_LAST_WORDS_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
+def _seal_cancelled(job: JobRecord, tracker: BatchTracker) -> None:
+    if remove.seal_outcome_of(job, tracker.store, remove.outcome_of(job)):
+        _note_end(job, tracker, CANCELLED)
 
 
 def cancel(batch: Batch) -> None:
@@ -104,34 +89,33 @@ def cancel(batch: Batch) -> None:
     tracker = batch._get_tracker()
     if not isinstance(tracker, BatchTracker):
         tracker.refresh(whole=True)  # what has ended is left alone
-        for index in sorted(tracker.active):
-            job = batch.jobs[index]
+        for job in [batch.jobs[index] for index in sorted(tracker.active)]:
             if job is not None:
                 with _warn_on_error(job.job_id, "cancelled"):
                     job.cancel()
         tracker.refresh(whole=True)
         return
-    tracker.stop(control.CANCELLED)
+    tracker.control.stop(control.CANCELLED)
     _cancel_active(tracker)
     if not batch._poll.attached:
-        batch._submission_complete.wait(_WAIT_SECONDS)
-        _cancel_active(tracker)  # what our driver launched meanwhile; one elsewhere cancels such a thing itself
+        batch._submission_complete.wait(_STOP_SECONDS)
+        _cancel_active(tracker)  # what our driver launched meanwhile; a driver elsewhere cancels that itself
     batch._update_jobs()
-
-
-@contextmanager
-def _warn_on_error(job_id: str, what: str) -> Iterator[None]:
-    """Let one job that cannot be ended cost a line that names it, not the others."""
-    try:
-        yield
-    except (KineticError, OSError) as error:
-        output.warn(f"{job_id} could not be {what}: {error}")
 
 
 def _cancel_active(tracker: BatchTracker) -> None:
     tracker.refresh(whole=True)
     cancel_attempts(sorted(tracker.active), tracker)
     tracker.refresh(whole=True)
+
+
+@contextlib.contextmanager
+def _warn_on_error(job_id: str, what: str) -> Iterator[None]:
+    """Turn the failure to end one job into a warning, so that the others are ended."""
+    try:
+        yield
+    except (KineticError, OSError) as error:
+        output.warn(f"{job_id} could not be {what}: {error}")
 
 
 def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
@@ -143,41 +127,46 @@ def cleanup(batch: Batch, *, resources: bool, artifacts: bool) -> None:
     if resources:
         names = [job.job_id for job in jobs]
         if not artifacts:
-            tracker.backend.stop(names, wait=_LAST_WORDS_SECONDS)  # all have ended; a log may be on its way yet
+            tracker.backend.stop(names, wait=_STOP_SECONDS)  # all have ended; see above
         tracker.backend.remove(names)
     if artifacts:
         tracker.forget_kept()
     if resources or artifacts:
-        tasks = [partial(_remove, job, tracker, resource=resources, artifacts=artifacts) for job in jobs]
-        run_all(tracker.store, tasks)
+        run_all(
+            tracker.store,
+            [partial(_remove, job, tracker, resource=resources, artifacts=artifacts) for job in jobs],
+        )
     if artifacts and batch.group_id:
         tracker.store.delete(keys.group_manifest(batch.group_id))  # from here on it cannot be attached
         tracker.store.delete(keys.group(batch.group_id))
 
 
-def _all_attempts(batch: Batch, tracker: BatchTracker | AdHocTracker) -> list[JobRecord]:
-    """Return a job of everything that was ever submitted, earlier attempts included."""
+def _all_attempts(batch: Batch, tracker: Tracker) -> Sequence[JobRecord]:
+    """Return everything that was ever submitted, earlier attempts included."""
     if not isinstance(tracker, BatchTracker):
         return [job for job in batch.jobs if job is not None]
-    found = tracker.children()
-    machines = {(index, attempt): machine for index, attempt, machine in found}  # one, should there be two
+    machines = {(index, attempt): machine for index, attempt, machine in tracker.children()}  # one, should there be two
     return [state.record_of(tracker.group, *child, machine) for child, machine in machines.items()]
 
 
-def _remove(job: JobRecord, tracker: BatchTracker | AdHocTracker, *, resource: bool, artifacts: bool) -> None:
+def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool) -> None:
     """Remove one attempt; a page of the history says so, and how it had ended."""
     with _warn_on_error(job.job_id, "removed"):
-        write_removal(job, tracker, _how_it_ended(job, tracker), resource=resource, artifacts=artifacts)
+        page = {**records.plain(job), "status": _final_status(job, tracker), "reason": "", "attempts": 1}
+        page |= {"started": None, "ended": None, "artifacts_removed": artifacts, "resource_removed": resource}
+        history.write_page(tracker.store, page, locate.key_to_seal(job))
+        if artifacts:
+            remove.delete_history_logs(tracker.store, job.job_id)
+        _mark_removed(job, tracker)
         if artifacts:
             tracker.store.delete(keys.job(job.job_id))
 
 
-def _how_it_ended(job: JobRecord, tracker: BatchTracker | AdHocTracker) -> str:
-    """Return the word of a tombstone; an attempt that was followed by another one had failed."""
-    index = job.group_index
-    if index is None or not isinstance(tracker, BatchTracker):
+def _final_status(job: JobRecord, tracker: Tracker) -> str:
+    """Return the status for the history; an attempt that was followed by another one had failed."""
+    if job.group_index is None or not isinstance(tracker, BatchTracker):
         return "REMOVED"
-    if tracker.attempts[index] != (job.group_attempt or 0):
+    if tracker.attempts[job.group_index] != (job.group_attempt or 0):
         return "FAILED"
-    end = tracker.end(index)
+    end = tracker.end(job.group_index)
     return end.word.upper() if end is not None else "REMOVED"

@@ -1,7 +1,7 @@
-"""Preparing a batch: function, project and data go into the store once, the inputs packed, the manifest last.
+"""Submitting a batch: its arguments are checked; function, project and data are stored once; the manifest comes last.
 
-Nothing is launched before everything is there, so another process can take over at any later moment. What kills us
-before the manifest is written leaves objects that no batch names; the next sweep of the store removes them.
+Nothing is launched before everything is stored, so another process can take over at any later moment. A process that
+dies before the manifest is written leaves objects that no batch names; garbage collection of the store removes them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import keyword
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from kinetic import _hardware as hardware
 from kinetic import _output as output
 from kinetic._batches import control, driver
 from kinetic._batches.batch_handle import BatchHandle, handle_of_group
-from kinetic._batches.driver import ChildLauncher, secrets_of
+from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
 from kinetic._jobs import data_refs, locate, submit_context
@@ -32,16 +33,18 @@ from kinetic._wire.records import Group, Input, Settings, Table
 from kinetic.errors import BackendError, CallableError, KineticError, OptionError, OptionTypeError, PackingError
 
 if TYPE_CHECKING:
-    from kinetic._batches.control import Lease
     from kinetic._jobs.options import Options
     from kinetic._jobs.submit import Shipment
     from kinetic._project.archive import Shipped
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import DataRef
 
-
 MODES = ("auto", "single", "args", "kwargs")
-_REPR_CHARACTERS = 80  # characters of an input in tables and errors
+MAX_CONCURRENT = 64  # documented
+_MANY = 100  # documented: more than this without a limit is worth a warning
+_REPR_CHARACTERS = 80  # of an input in tables and errors
+_NO_ARGUMENTS = Artifact.within(b"")  # of the order itself; each child brings its own
+_INPUT_ERRORS = (CallableError, OptionError, PackingError)  # one input's own fault
 
 
 class Arguments(NamedTuple):
@@ -51,12 +54,27 @@ class Arguments(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
+class BatchRequest(NamedTuple):
+    """What run_async_map was given, checked."""
+
+    function: Callable[..., Any]
+    leading: tuple[Any, ...]  # arguments that come before each input's: the instance of a bound method
+    name: str  # of the function, for humans
+    options: Options
+    inputs: Sequence[Any]
+    input_mode: str
+    settings: Settings
+    retries_given: bool  # else the project or the profile may say how often to try again
+    group_name: str | None
+    tags: Mapping[str, str]
+
+
 def input_list(inputs: Iterable[Any]) -> list[Any]:
     """Return all inputs as a list.
 
     Raises:
         OptionError: There is none (also a ValueError).
-        OptionTypeError: They cannot be gone through (also a TypeError).
+        OptionTypeError: They are not iterable (also a TypeError).
     """
     try:
         found = list(inputs)
@@ -70,11 +88,7 @@ def input_list(inputs: Iterable[Any]) -> list[Any]:
 
 
 def check_mode(mode: object) -> None:
-    """Refuse an input mode that is none.
-
-    Raises:
-        OptionError: It names those that are.
-    """
+    """Refuse an unknown input mode."""
     if mode not in MODES:
         raise OptionError(
             f"input_mode={mode!r} is not known", why=f"modes are {', '.join(MODES)}", next='input_mode="auto"'
@@ -82,7 +96,7 @@ def check_mode(mode: object) -> None:
 
 
 def arguments_of(item: Any, mode: str) -> Arguments:
-    """Say how the function is called with one input.
+    """Return the arguments of the call with one input.
 
     Args:
         item: The input.
@@ -98,11 +112,15 @@ def arguments_of(item: Any, mode: str) -> Arguments:
         raise OptionTypeError(f"the input {input_repr(item)} is neither a list nor a tuple", next='input_mode="single"')
     if mode == "kwargs" and not isinstance(item, dict):
         raise OptionTypeError(f"the input {input_repr(item)} is not a dict", next='input_mode="single"')
-    if mode == "kwargs" or (mode == "auto" and isinstance(item, dict) and _are_names(item)):
+    if mode == "kwargs" or (mode == "auto" and isinstance(item, dict) and all(map(_is_parameter_name, item))):
         return Arguments((), dict(item))
     if mode == "args" or (mode == "auto" and isinstance(item, list | tuple)):
         return Arguments(tuple(item), {})
     return Arguments((item,), {})
+
+
+def _is_parameter_name(key: object) -> bool:
+    return isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key)
 
 
 def checked_arguments(
@@ -115,12 +133,12 @@ def checked_arguments(
         CallableError: The function does not take them.
     """
     found = arguments_of(item, mode)
-    whole = Arguments((*leading, *found.args), found.kwargs)
-    for name in whole.kwargs:
+    for name in found.kwargs:
         if not isinstance(name, str):
             raise CallableError(
-                f"the input {input_repr(item)} has the key {name!r}, which is no name", code="arguments"
+                f"the input {input_repr(item)} has the key {name!r}, which is not a string", code="arguments"
             )
+    whole = Arguments((*leading, *found.args), found.kwargs)
     check(whole.args, whole.kwargs)
     return whole
 
@@ -128,53 +146,17 @@ def checked_arguments(
 def input_repr(item: object) -> str:
     """Return a short text of an input, on one line."""
     try:
-        text = _call_of(item) if isinstance(item, Arguments) else repr(item)
+        if not isinstance(item, Arguments):
+            text = repr(item)
+        elif len(item.args) == 1 and not item.kwargs:
+            text = repr(item.args[0])
+        else:
+            text = ", ".join([*map(repr, item.args), *(f"{name}={value!r}" for name, value in item.kwargs.items())])
+            text = f"({text})"
     except Exception as error:  # noqa: BLE001 - a repr is user code
         text = f"<{type(item).__name__}, whose repr raises {type(error).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _REPR_CHARACTERS else f"{text[: _REPR_CHARACTERS - 1]}…"
-
-
-def _call_of(item: Arguments) -> str:
-    if len(item.args) == 1 and not item.kwargs:
-        return repr(item.args[0])
-    return f"({', '.join([*map(repr, item.args), *(f'{name}={value!r}' for name, value in item.kwargs.items())])})"
-
-
-def _are_names(item: Mapping[Any, Any]) -> bool:
-    return all(isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key) for key in item)
-
-
-MAX_CONCURRENT = 64  # documented
-_MANY = 100  # documented: more than this without a limit is worth a warning
-
-
-class BatchRequest(NamedTuple):
-    """What the user wants called, how often, and how.
-
-    Attributes:
-        function: The plain function.
-        leading: Arguments that come before each input's: the instance of a bound method.
-        name: The function's, for humans.
-        options: How each child is to run.
-        inputs: One for each child.
-        input_mode: How an input becomes arguments.
-        settings: How the batch is driven.
-        retries_given: Whether the caller said how often to try again; else the project or the profile may.
-        group_name: As the user calls it, or None.
-        tags: The user's own words.
-    """
-
-    function: Callable[..., Any]
-    leading: tuple[Any, ...]
-    name: str
-    options: Options
-    inputs: Sequence[Any]
-    input_mode: str
-    settings: Settings
-    retries_given: bool
-    group_name: str | None
-    tags: Mapping[str, str]
 
 
 def request_of(
@@ -192,28 +174,29 @@ def request_of(
     group_name: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> BatchRequest:
-    """Check what run_async_map was given, before anything is packed."""
+    """Check what run_async_map was given, before anything is packed.
+
+    Raises:
+        OptionError: A value that cannot work (also a ValueError).
+        OptionTypeError: A value of the wrong type (also a TypeError).
+    """
     check_mode(input_mode)
     given = retries is not UNSET
-    settings = _checked_settings(
-        max_concurrent, retries if given else 0, fail_fast=fail_fast, cancel_running_on_fail=cancel_running_on_fail
-    )
-    text, words = _names(group_name, tags)
+    checked = _checked_settings(max_concurrent, retries if given else 0, fail_fast, cancel_running_on_fail)
+    if group_name is not None and not isinstance(group_name, str):
+        raise OptionTypeError(f"name={group_name!r} is not a string")
+    tags = {} if tags is None else tags
+    if not isinstance(tags, Mapping) or not all(isinstance(word, str) for item in tags.items() for word in item):
+        raise OptionTypeError(f"tags={tags!r} must map strings to strings", next='tags={"sweep": "lr"}')
     collected = input_list(inputs)
     if max_concurrent is None and len(collected) > _MANY:
-        output.warn(f"{len(collected)} jobs are submitted at once; max_concurrent=64 would submit them bit by bit")
-    return BatchRequest(function, leading, name, options, collected, input_mode, settings, given, text, words)
+        output.warn(f"{len(collected)} jobs are submitted at once; max_concurrent=64 submits them as others end")
+    return BatchRequest(function, leading, name, options, collected, input_mode, checked, given, group_name, dict(tags))
 
 
 def _checked_settings(
-    max_concurrent: object, retries: object, *, fail_fast: object, cancel_running_on_fail: object
+    max_concurrent: object, retries: object, fail_fast: object, cancel_running_on_fail: object
 ) -> Settings:
-    """Check how a batch is to be driven.
-
-    Raises:
-        OptionError: A number that cannot work (also a ValueError).
-        OptionTypeError: Something of the wrong type (also a TypeError).
-    """
     for name, value in (("max_concurrent", max_concurrent), ("retries", retries)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise OptionTypeError(f"{name}={value!r} is not a whole number")
@@ -222,303 +205,240 @@ def _checked_settings(
             raise OptionTypeError(f"{name}={value!r} is neither True nor False")
     if max_concurrent is not None and max_concurrent < 1:  # type: ignore[operator] # an int
         raise OptionError(
-            f"max_concurrent={max_concurrent!r} would launch nothing",
+            f"max_concurrent must be 1 or more, got {max_concurrent!r}",
             why="it is how many jobs of the batch may be active at once",
             next="a positive number, or None for no limit",
         )
     if retries is None or retries < 0:  # type: ignore[operator] # an int
         raise OptionError(
-            f"retries={retries!r} is less than none",
+            f"retries must be 0 or more, got {retries!r}",
             why="it is how many further attempts an input gets that failed",
             next="retries=0, or how often to try again",
         )
     return Settings(max_concurrent, retries, bool(fail_fast), bool(cancel_running_on_fail))  # type: ignore[arg-type]
 
 
-def _names(name: object, tags: object) -> tuple[str | None, dict[str, str]]:
-    """Check the name and the tags of a batch.
-
-    Raises:
-        OptionTypeError: The name is not a text, or the tags are not texts by texts.
-    """
-    if name is not None and not isinstance(name, str):
-        raise OptionTypeError(f"name={name!r} is not a string")
-    if tags is None:
-        return name, {}
-    if not isinstance(tags, Mapping) or not all(isinstance(word, str) for item in tags.items() for word in item):
-        raise OptionTypeError(f"tags={tags!r} are not strings by strings", next='tags={"sweep": "lr"}')
-    return name, dict(tags)
-
-
-_NO_ARGUMENTS = Artifact.within(b"")  # of the order itself; each child brings its own
-_REFUSALS = (CallableError, OptionError, PackingError)  # one input's own fault
-
-
 class Prepared(NamedTuple):
-    """A batch of which nothing runs yet.
-
-    Attributes:
-        launcher: Launches its children.
-        errors: For each input that could not be submitted, why.
-    """
+    """A stored batch of which nothing runs yet; for each input that could not be submitted, why."""
 
     launcher: ChildLauncher
     errors: dict[int, Exception]
 
 
-def prepare(wish: BatchRequest) -> Prepared:
+class _Packed(NamedTuple):
+    """What a batch is made of, in the store, with the data that the function and each input refer to."""
+
+    function: Artifact
+    rows: list[Input]
+    project: Shipped
+    errors: dict[int, Exception]
+    found: data_refs.FoundData
+    found_by_input: dict[int, data_refs.FoundData]
+
+
+def prepare(request: BatchRequest) -> Prepared:
     """Bring a batch into the store.
 
     Raises:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
-    submit_context.check_not_debug(wish.options)
-    context = submit_context.prepare(wish.options)
-    shipment = job_submit.resolve(wish.function, wish.options, context)
+    submit_context.check_not_debug(request.options)
+    shipment = job_submit.resolve(request.function, request.options, submit_context.prepare(request.options))
     context = shipment.context
-    group_id = _new_group(context.store)
-    context.backend.begin(group_id)  # while it is held, nobody sweeps what no order names yet
+    group_id = _new_group_id(context.store)
+    context.backend.begin(group_id)  # while it is held, garbage collection spares what no order names yet
     try:
         with output.phase("packing", summary=False):
-            packed = _pack(wish, shipment, group_id)
-        packed = _ship_data(packed, shipment)
+            packed = _pack(request, shipment, group_id)
+        data = _ship_data(packed, shipment)
         with output.phase("uploading"):
-            prepared = _write(wish, shipment, packed, group_id)
+            launcher = _write(request, shipment, packed, data, group_id)
     except BaseException:
-        _undo(shipment, group_id)
+        with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
+            context.store.delete(keys.group(group_id))
+            context.backend.forget_kept(group_id)
         raise
     finally:
         context.backend.finish_submitting(group_id, leave_nothing=True)
     job_submit.report_notes(tuple(shipment.captured.notes))
-    return prepared
+    return Prepared(launcher, packed.errors)
 
 
-def _new_group(store: Store) -> str:
+def _new_group_id(store: Store) -> str:
     """Take an id that no other batch of this store has: among ten thousand, two drawn ones are the same in 1 of 86."""
     while not store.put(keys.group_clock(group_id := keys.new_group_id()), b"", if_absent=True):
         pass
     return group_id
 
 
-class _Packed(NamedTuple):
-    """What a batch is made of, in the store.
-
-    ``found`` is the data that the function refers to, ``theirs`` that of each input; once it is shipped, the references
-    stand in ``data`` and in the table.
-    """
-
-    function: Artifact
-    table: Table
-    project: Shipped
-    errors: dict[int, Exception]
-    found: data_refs.FoundData
-    theirs: dict[int, data_refs.FoundData]
-    data: tuple[DataRef, ...] = ()
-
-
-def _pack(wish: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
-    context, options = shipment.context, shipment.options
-    call = pickler.Call(wish.function, wish.leading, {}, wish.name)
+def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
+    call = pickler.Call(request.function, request.leading, {}, request.name)
     found = data_refs.FoundData()
     function, notes = pickler.pack_function(
-        call, shipment.plan, context.store, keys.group_function(group_id), by_value=shipment.by_value, swap=found
+        call,
+        shipment.plan,
+        shipment.context.store,
+        keys.group_function(group_id),
+        by_value=shipment.by_value,
+        swap=found,
     )
     job_submit.report_notes(notes)
-    volumes = options.volumes or {}
+    volumes = shipment.options.volumes or {}
     errors: dict[int, Exception] = {}
-    rows, theirs = _pack_inputs(wish, shipment, group_id, len(found.data) + len(volumes), errors)
+    rows, found_by_input = _pack_inputs(request, shipment, group_id, len(found.data) + len(volumes), errors)
     step("driver:inputs-written")
-    data = [*found.local_paths(volumes), *(path for item in theirs.values() for path in item.local_paths(None))]
-    project = job_submit.ship_project(shipment, data)
-    return _Packed(function, Table(tuple(rows)), project, errors, found, theirs)
-
-
-def _ship_data(packed: _Packed, shipment: Shipment) -> _Packed:
-    """Bring the data of function, volumes and inputs into the store."""
-    shared = shipment.ship_data(packed.found, shipment.options.volumes)
-    rows = list(packed.table.inputs)
-    for index, refs in _ship_theirs(packed.theirs, shipment).items():
-        rows[index] = replace(rows[index], data=refs)
-    return packed._replace(table=Table(tuple(rows)), data=shared)
-
-
-def _ship_theirs(theirs: Mapping[int, data_refs.FoundData], shipment: Shipment) -> dict[int, tuple[DataRef, ...]]:
-    """Ship the data of all inputs, each only once however many inputs have it, and return what belongs to which."""
-    together = data_refs.FoundData()
-    for item in theirs.values():
-        for data in item.data:
-            together(data)
-    refs = shipment.ship_data(together, None)
-    by_data = {id(data): ref for data, ref in zip(together.data, refs, strict=True)}
-    return {index: tuple(by_data[id(data)] for data in item.data) for index, item in theirs.items()}
+    data = [*found.local_paths(volumes), *(path for item in found_by_input.values() for path in item.local_paths(None))]
+    return _Packed(function, rows, job_submit.ship_project(shipment, data), errors, found, found_by_input)
 
 
 def _pack_inputs(
-    wish: BatchRequest, shipment: Shipment, group_id: str, first: int, errors: dict[int, Exception]
+    request: BatchRequest, shipment: Shipment, group_id: str, first: int, errors: dict[int, Exception]
 ) -> tuple[list[Input], dict[int, data_refs.FoundData]]:
-    """Pickle every input; one that cannot be is an error of its own and harms no other."""
+    """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        pickler.check_arguments(wish.function, args, kwargs, wish.name)
+        pickler.check_arguments(request.function, args, kwargs, request.name)
 
     rows: list[Input] = []
-    theirs: dict[int, data_refs.FoundData] = {}
+    found_by_input: dict[int, data_refs.FoundData] = {}
     with InputPacker(
         shipment.plan,
         shipment.context.store,
         lambda number: keys.group_inputs(group_id, number),
         by_value=shipment.by_value,
     ) as packer:
-        for index, item in enumerate(wish.inputs):
+        for index, item in enumerate(request.inputs):
             found = data_refs.FoundData(first)
             try:
-                arguments = checked_arguments(item, wish.input_mode, wish.leading, check)
-                kwargs = data_refs.with_defaults(wish.function, arguments.args, arguments.kwargs)
+                arguments = checked_arguments(item, request.input_mode, request.leading, check)
+                kwargs = data_refs.with_defaults(request.function, arguments.args, arguments.kwargs)
                 placed = packer.add(arguments.args, kwargs, found)
                 found.check(arguments.args, kwargs)
-            except _REFUSALS as error:
+            except _INPUT_ERRORS as error:
                 errors[index] = error
                 rows.append(Input(input_repr(item), error=f"{type(error).__name__}: {error}"))
                 continue
             rows.append(Input(input_repr(item), placed))
             if found.data:
-                theirs[index] = found
+                found_by_input[index] = found
         job_submit.report_notes(packer.notes())
-    return rows, theirs
+    return rows, found_by_input
 
 
-def _write(wish: BatchRequest, shipment: Shipment, packed: _Packed, group_id: str) -> Prepared:
+def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
+    """Bring all data into the store, each only once however many inputs have it; note in the rows what they refer to.
+
+    Returns:
+        The data of the function and the volumes.
+    """
+    shared = shipment.ship_data(packed.found, shipment.options.volumes)
+    together = data_refs.FoundData()
+    for data in (data for item in packed.found_by_input.values() for data in item.data):
+        together(data)
+    refs = shipment.ship_data(together, None)
+    by_data = {id(data): ref for data, ref in zip(together.data, refs, strict=True)}
+    for index, item in packed.found_by_input.items():
+        packed.rows[index] = replace(packed.rows[index], data=tuple(by_data[id(data)] for data in item.data))
+    return shared
+
+
+def _write(
+    request: BatchRequest, shipment: Shipment, packed: _Packed, data: tuple[DataRef, ...], group_id: str
+) -> ChildLauncher:
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
-    context = shipment.context
-    order = _order(wish, shipment, packed, group_id)
-    table = packed.table.to_bytes()
-    group = Group(
-        group_id=group_id,
-        group_name=wish.group_name,
-        tags=dict(wish.tags),
-        created=time.time(),
-        total_expected=len(wish.inputs),
-        submit_fn_name=wish.name,
-        slug=hardware.slug(shipment.options.accelerator),
-        handle=shipment.shared_fields(wish.name),
-        more={"spot": context.placement.spot, "machine": os.uname().nodename, "python": distribution.python_version()},
-        settings=_settings(wish, shipment),
-        order_sha256=digests.of_bytes(order.to_bytes()),
-        table_sha256=digests.of_bytes(table),
-        outputs=_outputs(shipment),
-        key_id=context.key_id,
-        spot=context.placement.spot,
-    )
-    addresses = sorted({context.store.url, *(ref.uri for ref in packed.data), *packed.table.addresses()})
-    kept = secrets_of(shipment.captured.values, context.backend.environ, shipment.interpreter, addresses, shipment.pod)
-    context.backend.keep(group_id, kept, lambda: _keys_of(group, context.key))
-    context.store.put(keys.group_order(group_id), order.to_bytes())
-    step("driver:order-written")
-    context.store.put(keys.group_table(group_id), table)
-    step("driver:table-written")
-    group_key = documents.job_key(context.key, group_id, context.store.url)
-    context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
-    step("driver:manifest-written")
-    placed = ChildLauncher(
-        group, packed.table, order, context.store, context.backend, context.placement, context.key, kept
-    )
-    return Prepared(placed, packed.errors)
-
-
-def _keys_of(group: Group, key: bytes) -> list[bytes]:
-    """Return the keys of the first attempts at all inputs."""
-    return [documents.job_key(key, group.child_id(index, 0), group.store) for index in range(group.total_expected)]
-
-
-def _order(wish: BatchRequest, shipment: Shipment, packed: _Packed, group_id: str) -> Order:
-    context, plan = shipment.context, shipment.plan
-    return Order(
+    context, options = shipment.context, shipment.options
+    own = f"{context.store.url}/{keys.OUTPUTS}"  # each child has a folder there, the same for every attempt
+    outputs = output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own)
+    order = Order(
         job_id=group_id,
-        function_name=wish.name,
+        function_name=request.name,
         function=packed.function,
         arguments=_NO_ARGUMENTS,
         tree=packed.project.tree,
         packs=packed.project.packs,
-        plan=plan.to_json(),
-        script=pickler.script_of(plan),
+        plan=shipment.plan.to_json(),
+        script=pickler.script_of(shipment.plan),
         environment=tuple(shipment.captured.values),
-        output_dir=_outputs(shipment),
+        output_dir=outputs,
         accelerator=context.placement.name,
         hosts=context.placement.hosts,
-        deadline=shipment.options.deadline,
+        deadline=options.deadline,
         fingerprint=job_submit.versions(),
-        data=packed.data,
+        data=data,
         group=group_id,
         cpu=shipment.resources.cpu,
         memory_bytes=shipment.resources.memory_bytes,
     )
+    table = Table(tuple(packed.rows))
+    table_bytes = table.to_bytes()
+    retries = request.settings.retries if request.retries_given else options.retries or 0
+    group = Group(
+        group_id=group_id,
+        group_name=request.group_name,
+        tags=dict(request.tags),
+        created=time.time(),
+        total_expected=len(request.inputs),
+        submit_fn_name=request.name,
+        slug=hardware.slug(options.accelerator),
+        handle=shipment.shared_fields(request.name),
+        more={"spot": context.placement.spot, "machine": os.uname().nodename, "python": distribution.python_version()},
+        settings=replace(request.settings, retries=retries),
+        order_sha256=digests.of_bytes(order.to_bytes()),
+        table_sha256=digests.of_bytes(table_bytes),
+        outputs=outputs,
+        key_id=context.key_id,
+        spot=context.placement.spot,
+    )
+    kept = {  # beside the batch, for its owner only, so that another process can take it over
+        "pod": shipment.pod.to_json() if shipment.pod is not None else None,
+        "captured": dict(shipment.captured.values),
+        "environ": dict(context.backend.environ),
+        "interpreter": shipment.interpreter or sys.executable,
+        "addresses": sorted({context.store.url, *(ref.uri for ref in data), *table.addresses()}),
+    }
+    first_attempts = [group.child_id(index, 0) for index in range(group.total_expected)]
+    context.backend.keep(
+        group_id, kept, lambda: [documents.job_key(context.key, job_id, group.store) for job_id in first_attempts]
+    )
+    context.store.put(keys.group_order(group_id), order.to_bytes())
+    step("driver:order-written")
+    context.store.put(keys.group_table(group_id), table_bytes)
+    step("driver:table-written")
+    group_key = documents.job_key(context.key, group_id, context.store.url)
+    context.store.put(keys.group_manifest(group_id), group.to_bytes(group_key))
+    step("driver:manifest-written")
+    return ChildLauncher(group, table, order, context.store, context.backend, context.placement, context.key, kept)
 
 
-def _settings(wish: BatchRequest, shipment: Shipment) -> Settings:
-    if wish.retries_given:
-        return wish.settings
-    return replace(wish.settings, retries=shipment.options.retries or 0)
-
-
-def _outputs(shipment: Shipment) -> str:
-    """Return below which address each child has a folder of its own, the same for every attempt at its input."""
-    own = f"{shipment.context.store.url}/{keys.OUTPUTS}"
-    return output_paths.resolve(shipment.options.output_dir, os.environ) or output_paths.address(own)
-
-
-def _undo(shipment: Shipment, group_id: str) -> None:
-    """Leave nothing of a batch that did not come to its manifest."""
-    with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
-        shipment.context.store.delete(keys.group(group_id))
-        shipment.context.backend.forget_kept(group_id)
-
-
-def submit(wish: BatchRequest) -> BatchHandle:
+def submit(request: BatchRequest) -> BatchHandle:
     """Submit a batch.
 
-    Without a limit and without retries everything is launched before this returns; otherwise a thread goes on launching
-    while others are running, and keeps the interpreter until it is done.
+    Without a limit and without retries everything is launched before this returns; otherwise a thread keeps launching
+    while others are running, and keeps the interpreter alive until it is done.
 
     Raises:
-        KineticError: Nothing was launched; or the batch is there and could not be launched whole: then a note says how
-            to go on with it.
+        KineticError: Nothing was launched; or the batch is stored and could not be launched completely: then a note
+            names the command that submits the rest.
     """
-    prepared = prepare(wish)
-    launcher = prepared.launcher
-    batch = _handle(prepared)
-    held = _take_lease(launcher)
+    launcher, errors = prepare(request)
+    group = launcher.group
+    batch = handle_of_group(group)
+    batch._submission_errors = dict(errors)
+    batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
+    batch._table = launcher.table
+    try:
+        held = control.take_lease(launcher.store, group.group_id, locate.group_key(group))
+    except KineticError as error:
+        error.add_note(driver.resume_hint(group.group_id))
+        raise
+    if held is None:  # another process saw the manifest and was faster
+        raise BackendError(f"{group.group_id} is driven by another process", code="batch-driven")
     step("driver:leased")
-    settings = launcher.group.settings
+    settings = group.settings
     at_once = settings.max_concurrent is None and settings.retries == 0
     watches = settings.fail_fast and settings.cancel_running_on_fail
     driver.start_driver(batch, launcher, held, here=at_once and not watches)
-    _report(batch, prepared.errors)
+    output.report(f"submitted {group.group_id}: {len(batch.jobs) - len(errors)} jobs")
+    output.report(f"follow:   kinetic batch status {group.group_id}")
+    output.report(f"cancel:   kinetic batch cancel {group.group_id}")
     return batch
-
-
-def _take_lease(launcher: ChildLauncher) -> Lease:
-    """Take the right to drive what was prepared; from here on a failure leaves a batch that can be resumed."""
-    group_id = launcher.group.group_id
-    try:
-        held = control.take_lease(launcher.store, group_id, locate.group_key(launcher.group))
-    except KineticError as error:
-        error.add_note(driver.resume_hint(group_id))
-        raise
-    if held is None:  # somebody saw the manifest and was quicker
-        raise BackendError(f"{group_id} is driven by somebody else", code="batch-driven")
-    return held
-
-
-def _handle(prepared: Prepared) -> BatchHandle:
-    launcher, group = prepared.launcher, prepared.launcher.group
-    batch = handle_of_group(group)
-    batch._submission_errors = dict(prepared.errors)
-    batch._tracker = BatchTracker(group, launcher.store, launcher.backend)
-    batch._table = launcher.table
-    return batch
-
-
-def _report(batch: BatchHandle, errors: Mapping[int, Exception]) -> None:
-    output.report(f"submitted {batch.group_id}: {len(batch.jobs) - len(errors)} jobs")
-    output.report(f"follow:   kinetic batch status {batch.group_id}")
-    output.report(f"cancel:   kinetic batch cancel {batch.group_id}")

@@ -18,8 +18,8 @@ def store(folder_or_bucket):
 
 
 def read(store):
-    found = ControlLog(KEY)
-    found.read(store, GROUP)
+    found = ControlLog(store, GROUP, KEY)
+    found.read()
     return found
 
 
@@ -30,7 +30,7 @@ def test_a_batch_that_took_no_turn_is_not_stopped(store):
 
 
 def test_a_stop_holds_for_every_input_and_whoever_reads(store):
-    ControlLog(KEY).stop(store, GROUP, FAIL_FAST)
+    ControlLog(store, GROUP, KEY).stop(FAIL_FAST)
 
     found = read(store)
 
@@ -38,21 +38,21 @@ def test_a_stop_holds_for_every_input_and_whoever_reads(store):
 
 
 def test_what_is_wanted_again_is_exempt_from_the_stop_before_and_nothing_else_is(store):
-    turns = ControlLog(KEY)
-    turns.stop(store, GROUP, FAIL_FAST)
+    log = ControlLog(store, GROUP, KEY)
+    log.stop(FAIL_FAST)
 
-    turns.again(store, GROUP, {3: 2})
+    log.retry({3: 2})
 
-    for found in (turns, read(store)):
+    for found in (log, read(store)):
         assert not found.stopped
         assert (found.stops(3), found.stops(4)) == (False, True)
         assert (found.allowed(3), found.allowed(4)) == (2, 0)
 
 
 def test_a_later_stop_holds_for_what_was_wanted_again(store):
-    turns = ControlLog(KEY)
-    turns.again(store, GROUP, {3: 2})
-    turns.stop(store, GROUP, CANCELLED)
+    log = ControlLog(store, GROUP, KEY)
+    log.retry({3: 2})
+    log.stop(CANCELLED)
 
     found = read(store)
 
@@ -63,22 +63,22 @@ def test_a_later_stop_holds_for_what_was_wanted_again(store):
 
 def test_stopping_twice_for_one_reason_is_one_turn(store):
     for _ in range(3):
-        ControlLog(KEY).stop(store, GROUP, CANCELLED)
+        ControlLog(store, GROUP, KEY).stop(CANCELLED)
 
     assert len([*store.entries(f"_groups/{GROUP}/turns/")]) == 1
 
 
 def test_cancelling_after_failing_fast_is_told(store):
-    ControlLog(KEY).stop(store, GROUP, FAIL_FAST)
+    ControlLog(store, GROUP, KEY).stop(FAIL_FAST)
 
-    ControlLog(KEY).stop(store, GROUP, CANCELLED)
+    ControlLog(store, GROUP, KEY).stop(CANCELLED)
 
     assert read(store).why == CANCELLED
 
 
 def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(store):
     takers = [
-        threading.Thread(target=lambda number=number: ControlLog(KEY).again(store, GROUP, {number: 2}))
+        threading.Thread(target=lambda number=number: ControlLog(store, GROUP, KEY).retry({number: 2}))
         for number in range(16)
     ]
     for taker in takers:
@@ -94,19 +94,19 @@ def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(stor
 
 
 def test_only_what_is_new_is_read(store):
-    turns = ControlLog(KEY)
-    turns.again(store, GROUP, {1: 2})
+    log = ControlLog(store, GROUP, KEY)
+    log.retry({1: 2})
     asked = []
     get = store.get
     store.get = lambda key, **more: asked.append(key) or get(key, **more)
 
-    ControlLog(KEY).again(store, GROUP, {2: 2})
+    ControlLog(store, GROUP, KEY).retry({2: 2})
     asked.clear()
-    turns.read(store, GROUP)
-    turns.read(store, GROUP)
+    log.read()
+    log.read()
 
     assert len(asked) == 1
-    assert turns.allowed(2) == 2
+    assert log.allowed(2) == 2
 
 
 FORGED = [
@@ -127,7 +127,7 @@ def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(sto
     store.put(f"{keys.control_entries(GROUP)}nonsense", page)
 
     forged = read(store)
-    ControlLog(KEY).again(store, GROUP, {3: 2})
+    ControlLog(store, GROUP, KEY).retry({3: 2})
     found = read(store)
 
     assert (forged.stopped, forged.allowed(0)) == (False, 0)
@@ -135,13 +135,13 @@ def test_a_turn_that_is_not_sealed_changes_nothing_and_stands_in_nobodys_way(sto
 
 
 def test_an_old_turn_in_a_new_place_or_in_another_batch_is_not_taken(store):
-    ControlLog(KEY).again(store, GROUP, {3: 2})
-    ControlLog(KEY).stop(store, GROUP, CANCELLED)
+    ControlLog(store, GROUP, KEY).retry({3: 2})
+    ControlLog(store, GROUP, KEY).stop(CANCELLED)
     copied = store.get(keys.control_entry(GROUP, 0))
     store.put(keys.control_entry(GROUP, 2), copied)
     store.put(keys.control_entry("grp-00000002", 0), copied)
-    elsewhere = ControlLog(KEY)
-    elsewhere.read(store, "grp-00000002")
+    elsewhere = ControlLog(store, "grp-00000002", KEY)
+    elsewhere.read()
 
     assert read(store).stopped
     assert elsewhere.allowed(3) == 0

@@ -74,7 +74,7 @@ def batch_of(tracker: Board, name: str | None = None) -> SimpleNamespace:
     jobs = [SimpleNamespace(job_id=f"cpu-f-{index}") for index in range(total)]
     table = Table(tuple(Input(f"x={index}") for index in range(total)))
     return SimpleNamespace(
-        group_id="grp-0a1b2c3d", name=name, jobs=jobs, _refused=dict, _table=table, _get_tracker=lambda: tracker
+        group_id="grp-0a1b2c3d", name=name, jobs=jobs, _submission_errors={}, _table=table, _get_tracker=lambda: tracker
     )
 
 

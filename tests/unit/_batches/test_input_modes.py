@@ -59,7 +59,7 @@ def test_an_item_of_the_wrong_type_is_a_type_error(item, mode):
 
 
 def test_a_key_that_is_no_text_is_told_and_does_not_become_python_s_own_error():
-    with pytest.raises(CallableError, match="has the key 1, which is no name"):
+    with pytest.raises(CallableError, match="has the key 1, which is not a string"):
         submission.checked_arguments({1: 2}, "kwargs", (), lambda args, kwargs: None)
 
 

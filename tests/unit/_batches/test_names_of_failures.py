@@ -16,7 +16,7 @@ from kinetic.errors import BatchError, CallableError, JobCancelledError, JobErro
 def batch_of(total: int, *, missing: tuple[int, ...] = (), refused: dict[int, Exception] | None = None):
     jobs = [None if index in missing else SimpleNamespace(job_id=f"cpu-f-{index}") for index in range(total)]
     table = Table(tuple(Input(f"x={index}") for index in range(total)))
-    return SimpleNamespace(group_id="grp-0a1b2c3d", jobs=jobs, _refused=lambda: dict(refused or {}), _table=table)
+    return SimpleNamespace(group_id="grp-0a1b2c3d", jobs=jobs, _submission_errors=dict(refused or {}), _table=table)
 
 
 def error_of(batch, failed) -> BatchError:

@@ -182,7 +182,7 @@ def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
     whole = batch.store.entries
     batch.store.entries = lambda prefix, **more: listed.append(prefix) or whole(prefix, **more)
 
-    tracker._looked = 0.0
+    tracker._refreshed_at = 0.0
     tracker.refresh()
 
     assert tracker.active == {2500}
@@ -276,7 +276,7 @@ def test_a_stop_makes_a_failure_count_and_what_is_wanted_again_does_not(ground):
         batch.mark(index, "failed")
     tracker = batch.look()
 
-    tracker.stop("fail-fast")
+    tracker.control.stop("fail-fast")
     stopped = [tracker.is_final(index) for index in range(2)]
     tracker.allow_retry([1])
 
