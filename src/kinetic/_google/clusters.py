@@ -34,21 +34,13 @@ _PERMISSION = "container.clusters.get, as in roles/container.developer (Kubernet
 
 
 class Cluster(NamedTuple):
-    """Where a cluster is.
-
-    Attributes:
-        name: Its name.
-        location: Its zone or region.
-        project: Of Google Cloud.
-        server: The address of its API server.
-        authority: The certificate of who signed the server's, as PEM; empty for a public one.
-    """
+    """A cluster and where its API server is."""
 
     name: str
-    location: str
+    location: str  # a zone or a region
     project: str
     server: str
-    authority: bytes
+    authority: bytes  # the certificate of who signed the server's, as PEM; empty for a public one
 
 
 def read_cluster(service: Service, project: str, location: str, name: str) -> Cluster:
@@ -184,27 +176,16 @@ def accelerator_label(wanted: Hardware) -> str:
 
 
 class NodePool(NamedTuple):
-    """One node pool.
-
-    Attributes:
-        name: Its name.
-        machine_type: Of Compute Engine.
-        gpus: Kind and count of the GPUs of each node.
-        topology: Of the TPU slice that the pool is; "" for nodes that are no slice.
-        policy: A placement policy, which may hold the topology instead; or "".
-        spot: Whether its nodes may be preempted.
-        taints: Key, value and effect, in Kubernetes' spelling; those that keep pods away.
-        max_nodes: Nodes that the autoscaler goes up to (count); None for a pool of a fixed size.
-    """
+    """One node pool."""
 
     name: str
     machine_type: str
-    gpus: tuple[tuple[str, int], ...] = ()
-    topology: str = ""
-    policy: str = ""
+    gpus: tuple[tuple[str, int], ...] = ()  # kind and count of the GPUs of each node
+    topology: str = ""  # of the TPU slice that the pool is; "" for nodes that are not a slice
+    policy: str = ""  # a placement policy, which may hold the topology instead
     spot: bool = False
-    taints: tuple[tuple[str, str, str], ...] = ()
-    max_nodes: int | None = None
+    taints: tuple[tuple[str, str, str], ...] = ()  # key, value and effect in Kubernetes' spelling
+    max_nodes: int | None = None  # of the autoscaler; None for a pool of a fixed size
 
     def __str__(self) -> str:
         """Write it for a message."""
@@ -245,24 +226,14 @@ class Capacity(NamedTuple):
 
 
 class NodePools(NamedTuple):
-    """The nodes that a cluster has, and those that it may add.
-
-    Attributes:
-        project: Of Google Cloud.
-        location: The zone or the region of the cluster.
-        cluster: Its name.
-        zones: Where its nodes are.
-        autopilot: Whether Google adds nodes for whatever pods ask for.
-        limits: What node auto-provisioning may add of each resource (count); None where it is disabled.
-        pools: Its node pools.
-    """
+    """The nodes that a cluster has, and those that it may add."""
 
     project: str
-    location: str
+    location: str  # the zone or the region of the cluster
     cluster: str
-    zones: tuple[str, ...]
+    zones: tuple[str, ...]  # where its nodes are
     autopilot: bool
-    limits: Mapping[str, int] | None
+    limits: Mapping[str, int] | None  # what node auto-provisioning may add of each resource; None where it is off
     pools: tuple[NodePool, ...]
 
     def capacity_for(self, wanted: Hardware) -> Capacity:

@@ -28,25 +28,16 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """A kind of object.
+    """A kind of object."""
 
-    Attributes:
-        group: Of the API; "" for the core group.
-        version: Of the group.
-        plural: As in paths, e.g. "jobs".
-        name: As in manifests, e.g. "Job".
-        namespaced: Whether its objects are in a namespace.
-    """
-
-    group: str
+    group: str  # of the API; "" for the core group
     version: str
-    plural: str
-    name: str
+    plural: str  # as in paths, e.g. "jobs"
+    name: str  # as in manifests, e.g. "Job"
     namespaced: bool = True
 
     @property
     def api_version(self) -> str:
-        """Return what manifests have."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -95,12 +86,7 @@ _LONGEST = 600  # characters of a server's message
 
 
 class Listing(NamedTuple):
-    """The objects that existed at one moment.
-
-    Attributes:
-        objects: All of them.
-        version: The moment, for a watch that starts there.
-    """
+    """The objects that existed at one moment, and its version, at which a watch can start."""
 
     objects: list[Object]
     version: str
@@ -122,7 +108,6 @@ class Client:
 
     @property
     def about(self) -> str:
-        """Which cluster this is, for messages."""
         return self.transport.access.about
 
     def create(self, kind: Kind, manifest: Object, *, dry_run: bool = False) -> Object:
@@ -180,11 +165,7 @@ class Client:
         return None if _is_missing(reply) else self._object(reply, "patch", kind, name)
 
     def delete(self, kind: Kind, name: str, *, uid: str = "") -> bool:
-        """Delete an object, and in the background what it owns.
-
-        Returns:
-            False when there was none, or when another one has its name by now.
-        """
+        """Delete an object, of that uid only if one is given; False when there was none, or it has another uid."""
         options: Object = {"propagationPolicy": "Background"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         reply = self.transport.send("DELETE", kind.path(self.namespace, name), body=json.dumps(options).encode())
@@ -212,7 +193,6 @@ class Client:
         return self.transport.send("POST", kind.path(""), body=json.dumps(body).encode())
 
     def close(self) -> None:
-        """Close all connections."""
         self.transport.close()
 
     def error_for(self, verb: str, kind: Kind, name: str, reply: Reply) -> KineticError:
@@ -306,7 +286,6 @@ def response_json(body: bytes) -> Object:
 
 
 def response_message(body: bytes) -> str:
-    """Return the message of an error."""
     return str(response_json(body).get("message") or body.decode(errors="replace").strip())[:_LONGEST]
 
 

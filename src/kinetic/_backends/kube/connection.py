@@ -49,21 +49,13 @@ _Stamps = tuple[tuple[int, int, int] | None, ...]  # of files: what changes when
 
 
 class ClusterAddress(NamedTuple):
-    """Which cluster.
+    """Which cluster, and which namespace."""
 
-    Attributes:
-        project: Of Google Cloud; "" for a cluster that is not found through Google.
-        zone: The zone or the region of the cluster.
-        cluster: Its name.
-        namespace: Where objects go; "" for the context's or the pod's own, else "default".
-        context: A kubeconfig context, "in-cluster", or "".
-    """
-
-    project: str
-    zone: str
+    project: str  # of Google Cloud; "" for a cluster that is not found through Google
+    zone: str  # the zone or the region of the cluster
     cluster: str
-    namespace: str
-    context: str
+    namespace: str  # "" for the context's or the pod's own, else "default"
+    context: str  # a kubeconfig context, "in-cluster", or ""
 
     @property
     def command_for_pools(self) -> str:
@@ -83,13 +75,7 @@ class _Slot:
 
 
 class _Clients:
-    """The clients of this process.
-
-    Attributes:
-        lock: For the tables; nothing slow happens under it.
-        slots: Clients, by cluster and what else they depend on.
-        google: Google's container API and the tokens for it, by what they depend on; the latest only.
-    """
+    """The clients of this process, and Google's API; nothing slow happens under the lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -153,14 +139,7 @@ def _stamps(files: Sequence[Path | None]) -> _Stamps:
 def connect(
     where: ClusterAddress, environ: Mapping[str, str] = os.environ, *, folder: Path = SERVICE_ACCOUNT_FOLDER
 ) -> Client:
-    """Make a client.
-
-    Raises:
-        BackendUnavailableError: No cluster is configured, it cannot be found, or a library is not installed.
-        SettingsError: There is no such context.
-        CredentialsError: There are no credentials.
-        AccessDeniedError: Google does not let us see the cluster.
-    """
+    """Connect to a cluster; `folder` is where a pod finds the token of its service account."""
     _require_library("httpx2", "clusters")
     access: Access | None
     if where.context and where.context != IN_CLUSTER:
@@ -239,7 +218,6 @@ class FixedCredential(Credential):
         self._authorization = authorization
 
     def header(self, *, rejected: str = "") -> str:  # noqa: ARG002 - of the protocol
-        """Return it."""
         return self._authorization
 
 
@@ -250,7 +228,6 @@ class TokenFunction(Credential):
         self._token = token
 
     def header(self, *, rejected: str = "") -> str:
-        """Return the function's token."""
         return f"Bearer {self._token(rejected.removeprefix('Bearer '))}"
 
 
@@ -269,11 +246,7 @@ def _token_file(path: Path) -> TokenFunction:
 
 
 def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT_FOLDER) -> Access | None:
-    """Return the access of the pod that we run in, or None outside of one.
-
-    Raises:
-        CredentialsError: The pod has no token.
-    """
+    """Return the access of the pod that we run in, or None outside of one."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         return None
@@ -297,12 +270,7 @@ def in_cluster_access(environ: Mapping[str, str] = os.environ, folder: Path = SE
 
 
 def gke_access(read: Callable[[], Cluster], token: Callable[[str], str]) -> Access:
-    """Return the access to a GKE cluster.
-
-    Args:
-        read: Asks Google where the cluster is; asked again when that is no longer true.
-        token: Returns a token; gets one that was rejected, or "".
-    """
+    """Return the access to a GKE cluster; `read` is called again when it has moved, `token` as by TokenFunction."""
     cluster = read()
     return Access(
         server=cluster.server,
@@ -326,14 +294,7 @@ JsonObject = dict[str, Any]
 class ExecPlugin:
     """The ``exec`` of a kubeconfig's user: a program that returns a credential; run again when that expires.
 
-    Args:
-        page: As the kubeconfig has it.
-        folder: That of the kubeconfig, from which a relative path counts.
-        cluster: The cluster's entry.
-        about: Which context, for messages.
-
-    Raises:
-        CredentialsError: It uses a version that has been removed.
+    A relative path counts from `folder`, that of the kubeconfig; `cluster` is the entry of the cluster.
     """
 
     def __init__(self, page: JsonObject, folder: Path, cluster: JsonObject, about: str) -> None:
@@ -359,20 +320,10 @@ class ExecPlugin:
         self._status: JsonObject | None = None
 
     def header(self, *, rejected: str = "") -> str:
-        """Return the header with the plug-in's token, "" if it returns a certificate.
-
-        Raises:
-            CredentialsError: It cannot be run, or returns nothing.
-        """
         token = self._current(rejected).get("token")
         return f"Bearer {token}" if token else ""
 
     def certificate(self) -> Certificate | None:
-        """Return the certificate that the plug-in returns, or None.
-
-        Raises:
-            CredentialsError: It cannot be run, or returns nothing.
-        """
         status = self._current()
         chain, key = status.get("clientCertificateData"), status.get("clientKeyData")
         return Certificate(chain.encode(), key.encode()) if chain and key else None
@@ -432,7 +383,6 @@ class ExecPlugin:
 
 
 def _expiration(status: JsonObject) -> float:
-    """Return when a credential expires, as Unix time."""
     try:
         return dt.datetime.fromisoformat(str(status["expirationTimestamp"])).timestamp()
     except (KeyError, ValueError):
@@ -456,12 +406,7 @@ def kubeconfig_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def context_access(name: str = "", environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the access that a context describes.
-
-    Raises:
-        SettingsError: No file has such a context, or what it names is missing.
-        CredentialsError: Its credentials cannot be used.
-    """
+    """Return the access that a context describes; "" names the current one."""
     files = kubeconfig_files(environ)
     pages = [(path, _read_kubeconfig(path)) for path in files if path.is_file()]
     where = ", ".join(map(str, files))

@@ -51,13 +51,7 @@ class ClusterCache:
     def ask(
         self, key: Hashable, question: Callable[[], T], seconds: Callable[[T], float] = lambda _: LONG_SECONDS
     ) -> T:
-        """Return what is known, or ask; an error is not kept.
-
-        Args:
-            key: What it is about.
-            question: Asks the cluster.
-            seconds: How long an answer may be believed.
-        """
+        """Return what is known, or ask; `seconds` says how long an answer may be believed. An error is not kept."""
         with self._lock:
             ends, value = self._kept.get(key, (float("-inf"), None))
         if self._clock() < ends:
@@ -68,7 +62,6 @@ class ClusterCache:
         return answer
 
     def forget(self, key: Hashable) -> None:
-        """Remove an answer."""
         with self._lock:
             self._kept.pop(key, None)
 
@@ -90,13 +83,7 @@ _SHOWN = 6  # missing permissions in a message
 
 
 class Permission(NamedTuple):
-    """One thing that we must be allowed to do.
-
-    Attributes:
-        verb: As in roles.
-        kind: To what.
-        part: To which part of it, e.g. "log"; or "".
-    """
+    """One thing that we must be allowed to do: a verb, as in roles, to a kind, or to a part of it, e.g. "log"."""
 
     verb: str
     kind: Kind
@@ -113,7 +100,6 @@ class Permission(NamedTuple):
         return "." in self.kind.group
 
     def __str__(self) -> str:
-        """Write it for a message."""
         return f"{self.verb} {self.resource}" + (f".{self.kind.group}" if self.is_added else "")
 
     def is_covered_by(self, rule: dict[str, Any]) -> bool:
@@ -138,16 +124,11 @@ def needed_permissions(maker: Kind, *, hosts: int = 1) -> tuple[Permission, ...]
 
 
 def check_permissions(client: Client, needs: tuple[Permission, ...]) -> None:
-    """Raise an error if we may not do something.
-
-    Raises:
-        AccessDeniedError: Something is not allowed; all of it is named, with the command that allows it.
-    """
+    """Raise an error if we may not do something."""
     cache_of(client).ask(("allowed", needs), lambda: _request_rules(client, needs))
 
 
 def is_allowed(client: Client, need: Permission) -> bool:
-    """Return whether we may do something."""
     return cache_of(client).ask(
         ("may", need),
         lambda: client.review_access(need.verb, need.kind, part=need.part).allowed,
@@ -234,7 +215,6 @@ def _request_groups(client: Client) -> dict[str, tuple[str, ...]]:
 
 
 def serves(client: Client, kind: Kind) -> bool:
-    """Return whether the cluster knows a kind."""
     return kind.version in api_groups(client).get(kind.group, ())
 
 

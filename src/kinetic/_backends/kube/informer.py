@@ -29,12 +29,9 @@ _MOST_FAILURES = 12  # in a row: with the pauses between them about two minutes
 
 
 class Event(NamedTuple):
-    """One change.
+    """One change, and the object as it is now or was last.
 
-    Attributes:
-        kind: "changed" for what is new or has changed, "deleted", or "listed" when all that existed at some moment has
-            been reported; then there is no object.
-        object: As it is now, or was last.
+    "changed" is what is new or has changed. "listed", without an object, follows all that existed at some moment.
     """
 
     kind: Literal["changed", "deleted", "listed"]
@@ -46,14 +43,7 @@ class _WatchExpired(Exception):  # noqa: N818 - an event, not a mistake
 
 
 class Watch:
-    """Follow the objects of a kind that a selector of labels fits, "" for all.
-
-    Attributes:
-        known: What exists, as far as was reported, by uid.
-
-    Args:
-        reduce: Makes of each object what is kept and reported of it.
-    """
+    """Follow the objects of a kind that a selector of labels fits, "" for all, each as `reduce` makes it smaller."""
 
     def __init__(
         self,
@@ -63,7 +53,7 @@ class Watch:
         *,
         reduce: Callable[[Object], Object] = lambda found: found,
     ) -> None:
-        self.known: dict[str, Object] = {}
+        self.known: dict[str, Object] = {}  # what exists, as far as was reported, by uid
         self._client = client
         self._kind = kind
         self._selector = selector
@@ -72,10 +62,7 @@ class Watch:
         self._failures = 0  # in a row
 
     def events(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-        """Yield what exists, then what happens.
-
-        Args:
-            stopped: Asked between requests and events; True ends it.
+        """Yield what exists, then what happens, until it is stopped.
 
         Raises:
             AccessDeniedError: We may not list or watch.
@@ -177,18 +164,12 @@ UNUSED_SECONDS = 120.0  # after which nothing seems to wait any more, and the wa
 
 
 class Informer:
-    """The jobs that a selector fits, in one kind or several, for all threads that wait for them.
-
-    Attributes:
-        selector: Of labels.
-        ends: How many objects have ended or are gone (count).
-        error: Why it ended, or None.
-    """
+    """The jobs that a selector of labels fits, in one kind or several, for all threads that wait for them."""
 
     def __init__(self, client: Client, kinds: tuple[Kind, ...], selector: str) -> None:
         self.selector = selector
-        self.ends = 0
-        self.error: Exception | None = None
+        self.ends = 0  # how many objects have ended or are gone
+        self.error: Exception | None = None  # why it ended
         self._client, self._kinds = client, kinds
         self._objects: dict[str, Object] = {}  # by uid
         self._of_jobs: dict[str, str] = {}  # the uid of a job's own object, by job id
@@ -216,7 +197,6 @@ class Informer:
         return self.is_alive and all(self._listed)
 
     def objects(self) -> list[Object]:
-        """Return what exists now."""
         self._used = time.monotonic()
         with self._changed:
             return list(self._objects.values())
@@ -242,16 +222,13 @@ class Informer:
             self._changed.notify_all()
 
     def changes_of(self, job_id: str) -> int:
-        """Return how many changes of a job there were."""
         with self._changed:
             return self._changes.get(job_id, 0)
 
     def wait(self, job_id: str, seen: int, seconds: float) -> None:
-        """Wait until there were more changes of a job than were seen, at most some seconds."""
         self._wait_for(lambda: self._changes.get(job_id, 0) > seen, seconds)
 
     def wait_for_any_end(self, seen: int, seconds: float) -> None:
-        """Wait until more objects have ended than were seen, at most some seconds."""
         self._wait_for(lambda: self.ends > seen, seconds)
 
     def wait_until_current(self, seconds: float) -> bool:
@@ -265,7 +242,6 @@ class Informer:
             self._changed.wait_for(lambda: condition() or not self.is_alive, seconds)
 
     def end(self) -> None:
-        """Stop watching."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -328,7 +304,6 @@ class Informers:
         self._lock = threading.Lock()
 
     def get(self, selector: str) -> Informer:
-        """Return the informer for a selector."""
         with self._lock:
             found = self._informers.get(selector)
             if found is None or not found.is_alive:
@@ -336,6 +311,5 @@ class Informers:
             return found
 
     def alive(self) -> list[Informer]:
-        """Return the informers that receive changes."""
         with self._lock:
             return [informer for informer in self._informers.values() if informer.is_alive]

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.kube import job_manifests, object_status
@@ -42,12 +42,7 @@ Query = Mapping[str, str | int | bool | list[str]]
 def _open_channel(
     client: Client, pod: str, part: str, query: Query, protocols: list[str], what: str
 ) -> Iterator[WebSocketSession]:
-    """Open a connection.
-
-    Raises:
-        BackendError: There is no such pod, or it cannot be reached.
-        AccessDeniedError: We may not.
-    """
+    """Open a connection to "exec" or "portforward" of a pod; `what` names it in messages."""
     import httpx2
     from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
 
@@ -102,17 +97,14 @@ Write = Callable[[bytes], None]
 
 
 class ExecOutput(NamedTuple):
-    """What a command wrote, and how it ended."""
-
     code: int
     out: bytes
     err: bytes
 
 
-@contextmanager
 def _open_exec(
     client: Client, pod: str, command: Sequence[str], *, stdin: bool, tty: bool
-) -> Iterator[WebSocketSession]:
+) -> AbstractContextManager[WebSocketSession]:
     query: dict[str, str | int | bool | list[str]] = {
         "container": CONTAINER,
         "command": list(command),
@@ -121,17 +113,11 @@ def _open_exec(
         "stderr": not tty,  # a terminal has one stream
         "tty": tty,
     }
-    with _open_channel(client, pod, "exec", query, [_V5, _V4], f"the pod {pod}") as socket:
-        yield socket
+    return _open_channel(client, pod, "exec", query, [_V5, _V4], f"the pod {pod}")
 
 
 def capture(client: Client, pod: str, command: Sequence[str]) -> ExecOutput:
-    """Run a command that reads nothing, and return what it wrote.
-
-    Raises:
-        BackendError: It could not be run, or the connection broke.
-        AccessDeniedError: We may not.
-    """
+    """Run a command that reads nothing, and return what it wrote."""
     out, err = bytearray(), bytearray()
     with _open_exec(client, pod, command, stdin=False, tty=False) as socket:
         code = _read_output(socket, out.extend, err.extend)
@@ -241,7 +227,6 @@ def _send_size(socket: WebSocketSession) -> None:
 
 
 def _read_output(socket: WebSocketSession, out: Write, err: Write) -> int:
-    """Pass on what a command writes, until it has ended; return its exit code."""
     writers = {_OUT: out, _ERR: err}
     while message := _receive(socket):
         channel, data = message
@@ -257,11 +242,7 @@ def _read_output(socket: WebSocketSession, out: Write, err: Write) -> int:
 
 
 def _exit_code(status: bytes) -> int:
-    """Read how a command ended.
-
-    Raises:
-        BackendError: It could not be started.
-    """
+    """Read how a command ended."""
     page = json.loads(status)
     if page.get("status") == "Success":
         return 0
@@ -296,7 +277,6 @@ class Tunnel:
         self._new_channels = {_DATA, _ERROR}
 
     def send(self, data: bytes) -> None:
-        """Send bytes, however many."""
         for start in range(0, len(data), _MESSAGE_BYTES):
             _send(self._socket, _DATA, data[start : start + _MESSAGE_BYTES])
 
@@ -329,12 +309,7 @@ class Tunnel:
 
 @contextmanager
 def connect_port(client: Client, pod: str, port: int) -> Iterator[Tunnel]:
-    """Open a connection to a port of a pod; one for each, as with sockets.
-
-    Raises:
-        BackendError: There is no such pod.
-        AccessDeniedError: We may not.
-    """
+    """Open a connection to a port of a pod."""
     what = f"port {port} of the pod {pod}"
     with _open_channel(client, pod, "portforward", {"ports": port}, [_V4], what) as socket:
         yield Tunnel(socket, what)
@@ -388,11 +363,7 @@ def _stacks_of(client: Client, pod: str, host: int) -> Stacks:
 def run_in_pod(
     client: Client, job_id: str, command: Sequence[str], *, host: int, tty: bool, environ: Mapping[str, str]
 ) -> int:
-    """Run a command beside the worker of a host; see ``run_in`` of the protocol.
-
-    Raises:
-        RunnerError: The host has no pod, or its image no such command.
-    """
+    """Run a command beside the worker of a host; see ``run_in`` of the protocol."""
     pod = pods_of(client, job_id).get(host)
     if pod is None:
         raise RunnerError("the job is not running", why=f"host {host}: {_NO_POD}", code="not-running")

@@ -44,7 +44,6 @@ def read_log(client: Client, pod: str, *, last_lines: int | None = None, previou
 
 
 def is_running(pod: Object) -> bool:
-    """Return whether a pod's container runs."""
     return "running" in (object_status.main_container(pod).get("state") or {})
 
 
@@ -69,7 +68,6 @@ class _SeenBytes:
         self._expected, self._repeated = 0, hashlib.sha256()
 
     def restart(self) -> None:
-        """Expect everything once more."""
         self._expected, self._repeated = self._count, hashlib.sha256()
 
     def new(self, piece: bytes) -> bytes | None:
@@ -119,11 +117,9 @@ class LogFollower:
             self._call(on_verdict)
 
     def size(self) -> int:
-        """Return how many bytes came so far."""
         return len(self._data)
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position; see ``PodLog``."""
         with self._changed:
             data = bytes(self._data[start : start + length])
             if not data and self.is_over:
@@ -182,7 +178,6 @@ class LogFollower:
         return False
 
     def _stream(self, *, may_have_moved: bool) -> Iterator[bytes]:
-        """Yield the answer to one request."""
         with self._client.transport.stream(
             POD.path(self._client.namespace, self._pod, "log"),
             query={"container": CONTAINER, "follow": True},
@@ -235,11 +230,7 @@ def _log() -> logging.Logger:
 
 
 class BytesLog:
-    """A log as it was at one moment.
-
-    Attributes:
-        is_complete: False: the store may have more.
-    """
+    """A log as it was at one moment; the store may have more."""
 
     is_complete = False
 
@@ -247,39 +238,21 @@ class BytesLog:
         self._data = data
 
     def size(self) -> int:
-        """Return how many bytes there are."""
         return len(self._data)
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position."""
         return self._data[start : start + length]
 
 
 class PodLog:
-    """The log of a pod that runs, as it grows, for one reader; it is closed when the reader drops it.
-
-    Attributes:
-        is_complete: False: the store has the rest.
-    """
+    """The log of a pod that runs, as it grows, for one reader, until the reader drops it; the store has the rest."""
 
     is_complete = False
 
     def __init__(self, follower: LogFollower) -> None:
-        self._follower = follower
+        self.size, self.read = follower.size, follower.read
         self.close = weakref.finalize(self, follower.stop)
         self.close.atexit = False
-
-    def size(self) -> int:
-        """Return how many bytes came so far."""
-        return self._follower.size()
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position; none when more may come.
-
-        Raises:
-            OSError: No more comes here.
-        """
-        return self._follower.read(start, length)
 
 
 # ------------------------------------------------------------------------------------------------------ whose log it is
@@ -290,18 +263,12 @@ _FORGET_SECONDS = 15.0  # after which a log that was about to be opened is no lo
 
 
 class _KnownPods:
-    """What this process knows of the pods of one cluster.
-
-    Attributes:
-        claims: Which attempt a pod carries out, by its uid.
-        useless: Pods whose log cannot be followed any more.
-        lost: Pods whose log has no beginning any more.
-    """
+    """What this process knows of the pods of one cluster, by their uids."""
 
     def __init__(self) -> None:
-        self.claims: dict[str, Claim] = {}
-        self.useless: set[str] = set()
-        self.lost: set[str] = set()
+        self.claims: dict[str, Claim] = {}  # which attempt a pod carries out
+        self.useless: set[str] = set()  # their log cannot be followed any more
+        self.lost: set[str] = set()  # their log has no beginning any more
         self._lock = threading.Lock()
         self._opening: dict[str, tuple[LogFollower, threading.Timer]] = {}
 
@@ -330,6 +297,11 @@ class _KnownPods:
                 return  # another caller took it meanwhile
             del self._opening[uid]
         follower.stop()
+
+    def note(self, uid: str, reader: pod_log_format.Reader) -> None:
+        """Remember whose log a reader found."""
+        if reader.claim is not None:
+            self.claims[uid] = reader.claim
 
     def may_carry_out(self, pod: Object, host: int, attempt: int) -> bool:
         """Return whether a pod may carry out an attempt now."""
@@ -362,14 +334,14 @@ def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
     known = _known_pods.setdefault(client, _KnownPods())
     with contextlib.suppress(KineticError):
         for pod in _newest_first(pods):
-            if _uid(pod) in known.lost or not known.may_carry_out(pod, host, attempt):
+            uid = _uid(pod)
+            if uid in known.lost or not known.may_carry_out(pod, host, attempt):
                 continue
-            reader = pod_log_format.Reader()
-            data = reader.read(read_log(client, object_status.object_name(pod)) or b"")
-            if reader.claim is not None:
-                known.claims[_uid(pod)] = reader.claim
+            reader, output = pod_log_format.Reader(), read_log(client, object_status.object_name(pod)) or b""
+            data = reader.read(output)
+            known.note(uid, reader)
             if reader.is_lost:
-                known.lost.add(_uid(pod))
+                known.lost.add(uid)
             elif _is_of(reader.claim, host, attempt):
                 return BytesLog(data)
     return None
@@ -392,8 +364,7 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             reader = pod_log_format.Reader()
             output = read_log(client, object_status.object_name(pod), previous=is_running(pod)) or b""
             data = reader.read(output) + reader.rest()
-            if reader.claim is not None:
-                known.claims[uid] = reader.claim
+            known.note(uid, reader)
             if _is_of(reader.claim, host, attempt):
                 return BytesLog(data)
     return None
@@ -405,13 +376,7 @@ def follow_live(
     """Follow the log of an attempt from its beginning, or return None when only the store may have it.
 
     None is also the answer for a pod that does not say yet which attempt it carries out: ask again in a second.
-
-    Args:
-        client: Of the cluster.
-        pods: Those of the job.
-        host: Which host.
-        attempt: Which attempt.
-        on_verdict: Called on another thread when the pod says that the verdict is in the store.
+    `on_verdict` is called on another thread when the pod says that the verdict is in the store.
     """
     known, limit = _known_pods.setdefault(client, _KnownPods()), time.monotonic() + _BLOCK_SECONDS
     for pod in _newest_first(pods):
@@ -422,8 +387,7 @@ def follow_live(
         if claim is None and not follower.is_over:
             known.keep(pod, follower)
             return None
-        if claim is not None:
-            known.claims[_uid(pod)] = claim
+        known.note(_uid(pod), follower.reader)
         if _is_of(claim, host, attempt):
             follower.notify_of_verdict(on_verdict)
             return PodLog(follower)

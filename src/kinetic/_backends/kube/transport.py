@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -51,31 +51,18 @@ class Credential(Protocol):
 
 @dataclass(frozen=True)
 class Access:
-    """Where an API server is, how it proves its identity, and who we are to it.
+    """Where an API server is, how it proves its identity, and who we are to it."""
 
-    Attributes:
-        server: Its address, without a slash at the end.
-        about: For messages: "the context kind-dev", "the cluster c in us-central1-a".
-        credential: Who we are.
-        authority: The certificate of who signed the server's, as PEM; empty for what this machine trusts.
-        verify: Whether the server must prove its identity; False only where a kubeconfig says so.
-        server_name: The name that the server's certificate must have; "" for that of the address.
-        certificate: A client's certificate.
-        namespace: The context's own, "" for none.
-        proxy: Address of a proxy that the context names; "" for what the environment says.
-        again: Looks up anew where the server is; None where that cannot change.
-    """
-
-    server: str
-    about: str
+    server: str  # its address, without a slash at the end
+    about: str  # for messages: "the context kind-dev", "the cluster c in us-central1-a"
     credential: Credential
-    authority: bytes = b""
-    verify: bool = True
-    server_name: str = ""
-    certificate: Certificate | None = None
-    namespace: str = ""
-    proxy: str = field(default="", repr=False)  # it may hold a password
-    again: Callable[[], Access] | None = field(default=None, compare=False)
+    authority: bytes = b""  # the certificate of who signed the server's, as PEM; empty for what this machine trusts
+    verify: bool = True  # whether the server must prove its identity; False only where a kubeconfig says so
+    server_name: str = ""  # that the server's certificate must have; "" for that of the address
+    certificate: Certificate | None = None  # a client's
+    namespace: str = ""  # the context's own, "" for none
+    proxy: str = field(default="", repr=False)  # the context's own; it may hold a password
+    again: Callable[[], Access] | None = field(default=None, compare=False)  # looks up anew where the server is
 
 
 # --------------------------------------------------------------------------------------------------------- connections
@@ -86,11 +73,7 @@ _MOST_CONNECTIONS = 512  # a follower of a log holds one, and so does a watch; h
 
 
 def _http_client(access: Access) -> httpx2.Client:
-    """Return a client whose connections trust what the access trusts.
-
-    Raises:
-        CredentialsError: A certificate cannot be used.
-    """
+    """Return a client whose connections trust what the access trusts."""
     import httpx2
 
     transport = httpx2.HTTPTransport(
@@ -156,7 +139,6 @@ def _load_certificate(context: ssl.SSLContext, own: Certificate) -> None:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """Return the proxy that the environment wants for a server."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     import urllib.parse
@@ -213,29 +195,18 @@ Query = Mapping[str, str | int | bool]
 
 
 class Reply(NamedTuple):
-    """An answer.
-
-    Attributes:
-        status: The HTTP status.
-        body: Whole.
-        repeated: Whether an earlier attempt may have been carried out, too.
-    """
+    """An answer."""
 
     status: int
     body: bytes
-    repeated: bool = False
+    repeated: bool = False  # whether an earlier attempt may have been carried out, too
 
 
 @dataclass
 class _Once:
-    """What one request may do once.
+    """What one request may do once: use another credential, and look up where the server is now."""
 
-    Attributes:
-        rejected: The header that the server rejected; "" before it did.
-        moved: Whether we have looked up where the server is now.
-    """
-
-    rejected: str = ""
+    rejected: str = ""  # the header that the server rejected
     moved: bool = False
 
 
@@ -295,11 +266,7 @@ class Transport:
     def _try(
         self, build: Callable[[httpx2.Client, str], httpx2.Request], once: _Once, *, stream: bool = False
     ) -> httpx2.Response:
-        """Send a request, once more with other credentials, once more to where the server is now.
-
-        Raises:
-            httpx2.TransportError: The connection failed.
-        """
+        """Send a request, once more with other credentials, once more to where the server is now."""
         import httpx2
 
         while True:
@@ -357,21 +324,30 @@ class Transport:
     def websocket(
         self, path: str, *, query: Mapping[str, str | int | bool | list[str]], protocols: list[str]
     ) -> Iterator[WebSocketSession]:
-        """Open a connection that both ends write to, once more with other credentials or to where the server is now.
-
-        Raises:
-            httpx2.HTTPError: It could not be made.
-            HTTPXWSException: The server rejected it.
-        """
+        """Open a connection that both ends write to, once more with other credentials or to where the server is now."""
         import httpx2
         from httpx2.websockets import WebSocketUpgradeError
 
+        params = {key: value if isinstance(value, list) else _query_value(value) for key, value in query.items()}
         once = _Once()
         with ExitStack() as stack:
             while True:
                 header = self.access.credential.header(rejected=once.rejected)
                 try:
-                    session = stack.enter_context(self._websocket(path, query, protocols, header))
+                    session = stack.enter_context(
+                        self._connected().websocket(
+                            f"{self.access.server}{path}",
+                            params=params,
+                            headers={"Authorization": header} if header else {},
+                            extensions=self._extensions(),
+                            subprotocols=protocols,
+                            max_message_size_bytes=_MESSAGE_BYTES,
+                            # Pings keep load balancers from dropping an idle connection. Their answers are not waited
+                            # for: they come late while nothing reads, as when output is piped into a pager. Keepalive
+                            # notices a peer that is gone.
+                            keepalive_ping_timeout_seconds=None,
+                        )
+                    )
                     break
                 except WebSocketUpgradeError as error:
                     if error.response.status_code != 401 or not self._reject(header, once):
@@ -380,22 +356,6 @@ class Transport:
                     if not self._has_moved(error, once):
                         raise
             yield session
-
-    def _websocket(
-        self, path: str, query: Mapping[str, str | int | bool | list[str]], protocols: list[str], credential: str
-    ) -> AbstractContextManager[WebSocketSession]:
-        name = self.access.server_name
-        return self._connected().websocket(
-            f"{self.access.server}{path}",
-            params={key: value if isinstance(value, list) else _query_value(value) for key, value in query.items()},
-            headers={"Authorization": credential} if credential else {},
-            extensions={"sni_hostname": name} if name else None,
-            subprotocols=protocols,
-            max_message_size_bytes=_MESSAGE_BYTES,
-            # Pings keep load balancers from dropping an idle connection. Their answers are not waited for: they come
-            # late while nothing reads, as when output is piped into a pager. Keepalive notices a peer that is gone.
-            keepalive_ping_timeout_seconds=None,
-        )
 
     def _reject(self, header: str, once: _Once) -> bool:
         """Note that a credential was rejected; return whether to try again with another one."""
@@ -445,7 +405,6 @@ class Transport:
         http: httpx2.Client,
         credential: str,
     ) -> httpx2.Request:
-        name = self.access.server_name
         return http.build_request(
             method,
             f"{self.access.server}{path}",
@@ -457,8 +416,11 @@ class Transport:
                 **(headers or {}),
                 **({"Authorization": credential} if credential else {}),
             },
-            extensions={"sni_hostname": name} if name else None,
+            extensions=self._extensions(),
         )
+
+    def _extensions(self) -> dict[str, str] | None:
+        return {"sni_hostname": self.access.server_name} if self.access.server_name else None
 
     def _connected(self) -> httpx2.Client:
         with self._lock:
@@ -468,7 +430,6 @@ class Transport:
 
 
 def stream_errors() -> tuple[type[Exception], ...]:
-    """Return what a stream breaks with."""
     import httpx2
 
     return (httpx2.TransportError, httpx2.StreamError, ConnectionError)
