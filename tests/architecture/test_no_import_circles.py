@@ -13,9 +13,6 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-# Circles that are known, each by its modules. The list only gets shorter: whoever mends one removes its line.
-KNOWN = ({"kinetic._config.cluster", "kinetic._config.profiles"},)
-
 
 def imports_of(source: Path) -> dict[str, set[str]]:
     """Return which modules below a folder each module there imports."""
@@ -62,13 +59,7 @@ def circles() -> list[set[str]]:
 
 
 def test_no_module_imports_itself_through_others(circles) -> None:
-    new = [sorted(circle) for circle in circles if not any(circle <= known for known in KNOWN)]
-    assert not new, f"an idea has two owners here: {new}"
-
-
-def test_a_circle_that_was_mended_leaves_the_list(circles) -> None:
-    mended = [sorted(known) for known in KNOWN if not any(circle <= known for circle in circles)]
-    assert not mended, f"remove these from KNOWN: {mended}"
+    assert not circles, f"an idea has two owners here: {[sorted(circle) for circle in circles]}"
 
 
 def test_an_import_counts_wherever_it_is_written(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._config import cluster, options, profiles
-from kinetic._config.options import BY_NAME
+from kinetic._config.options import BY_NAME, INSIDE_A_JOB
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format
 from kinetic._output.format import Column
@@ -167,9 +167,8 @@ class _SettingsReader:
 
     def _cluster_row(self, field: str) -> Iterator[Row]:
         found = cluster.look_up(field, self._profile, os.environ)
-        otherwise = {variable.name: variable.default for variable in settings.VARIABLES}[f"KINETIC_{field.upper()}"]
         value = [*found.value] if isinstance(found.value, tuple) else found.value
-        yield Row(field, value, found.source, otherwise)
+        yield Row(field, value, found.source, settings.VARIABLES[f"KINETIC_{field.upper()}"])
 
     def _machine_rows(self) -> Iterator[Row]:
         from kinetic._backends.local import scheduler
@@ -223,12 +222,12 @@ def _is_set_by_context(name: str, target: settings.Target) -> bool:
 
 def _other_rows(shown: set[str]) -> Iterator[Row]:
     """Yield the settings that only the environment has."""
-    for variable in settings.VARIABLES:
-        name = variable.name.removeprefix("KINETIC_").lower()
-        if name in shown or not variable.name.startswith("KINETIC_") or variable.topic == "inside a job":
+    for variable, default in settings.VARIABLES.items():
+        name = variable.removeprefix("KINETIC_").lower()
+        if name in shown or not variable.startswith("KINETIC_") or variable in INSIDE_A_JOB:
             continue
-        value = os.environ.get(variable.name)
-        yield Row(name, value or None, variable.name if value else _DEFAULT, variable.default)
+        value = os.environ.get(variable)
+        yield Row(name, value or None, variable if value else _DEFAULT, default)
 
 
 def _variable(name: str) -> str:

@@ -1,8 +1,8 @@
 """Where kinetic keeps its files on this machine: the home, and the part of it that belongs to one host.
 
 The home holds what must last: the store, keys, profiles. The runtime folder holds what means something on one host
-only: the queue (SQLite), locks, pipes, logs being written. A home may lie on a network file system that many hosts
-share, where neither SQLite nor locks can be trusted; the runtime folder then lies elsewhere.
+only: the queue (SQLite), locks, pipes, logs being written. A home may be on a network file system that many hosts
+share, where neither SQLite nor locks can be trusted; the runtime folder is then elsewhere.
 
     home               {KINETIC_HOME, else ~/.kinetic}
     runtime folder     {KINETIC_RUNTIME_DIR}
@@ -29,11 +29,10 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _MACHINE_FILE = Path("/etc/machine-id")
 _ELSEWHERE = Path("/var/tmp")  # noqa: S108 - on disk and kept over a reboot, unlike /tmp; owner and mode are checked
 _ID_LENGTH = 12  # hexadecimal digits: 48 bits tell the hosts of one user apart
-_LONGEST_ID = 64  # characters; the id is a folder name
-_PRIVATE = 0o700
+_MAX_ID = 64  # characters; the id is a folder name
 
 # File systems that another host can write too, or that a hypervisor or a user process serves. Where a type is listed
-# wrongly, the only loss is that the runtime folder lies under /var/tmp. "autofs" is a network mount not yet touched.
+# wrongly, the only loss is that the runtime folder is under /var/tmp. "autofs" is a network mount not yet touched.
 _SHARED = frozenset(
     {
         *("9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "dvs", "fakeowner", "fuse", "gfs", "gfs2"),
@@ -42,34 +41,31 @@ _SHARED = frozenset(
     }
 )
 _SHARED_KIND = "fuse."  # fuse.sshfs, fuse.s3fs, fuse.glusterfs, …; "fuseblk" is a local disk and does not match
+_SET_HOME = "set KINETIC_HOME to a folder that you can write to"
 
 
 def kinetic_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that lasts; it need not exist yet.
 
     Raises:
-        SettingsError: No home folder is known for this user, or others may write into the home.
+        SettingsError: No home folder is known for this user, or others can write to the home.
     """
-    return _trusted(
-        path_of(read_variable("KINETIC_HOME", environ) or "~/.kinetic", environ), "kinetic home", "KINETIC_HOME"
-    )
+    home = path_of(read_variable("KINETIC_HOME", environ) or "~/.kinetic", environ)
+    return _trusted(home, "kinetic home", "KINETIC_HOME")
 
 
 def ensure_home(environ: Mapping[str, str]) -> Path:
-    """Make the home if it is missing, readable by its owner only, and return it.
+    """Create the home if it is missing, readable by its owner only, and return it.
 
     Raises:
-        SettingsError: It cannot be made, or something else has its name.
+        SettingsError: It cannot be created, or something else has its name.
     """
     home = kinetic_home(environ)
     try:
         folders.make(home)
     except OSError as error:
-        raise SettingsError(
-            f"the kinetic home {home} cannot be made",
-            why=f"{type(error).__name__}: {error.strerror or error}",
-            next="set KINETIC_HOME to a folder that you may write",
-        ) from error
+        why = f"{type(error).__name__}: {error.strerror or error}"
+        raise SettingsError(f"the kinetic home {home} cannot be created", why=why, next=_SET_HOME) from error
     return home
 
 
@@ -80,18 +76,23 @@ def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE
         environ: The environment; KINETIC_MACHINE_ID in it wins.
         machine_file: The system's own id. Cloned machines and containers share it, so the host name counts too.
 
-    Returns:
-        12 hexadecimal digits, or KINETIC_MACHINE_ID as it is.
-
     Raises:
         SettingsError: KINETIC_MACHINE_ID cannot be the name of a folder.
     """
     chosen = read_variable("KINETIC_MACHINE_ID", environ)
-    if chosen is not None:
-        return _checked_machine_id(chosen)
-    hardware = _hardware_uuid() if sys.platform == "darwin" else ""
-    # The name of a Mac changes with the network it is in, so there the hardware alone speaks, if it does.
-    return _short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+    if chosen is None:
+        hardware = _hardware_uuid() if sys.platform == "darwin" else ""
+        # The name of a Mac changes with its network, so there the hardware id counts alone, if it can be read.
+        return _short_digest(hardware or f"{_text_of(machine_file)}\n{os.uname().nodename}")
+    plain = chosen.replace("-", "").replace("_", "").replace(".", "")
+    if plain.isascii() and plain.isalnum() and not chosen.startswith(".") and len(chosen) <= _MAX_ID:
+        return chosen
+    raise SettingsError(
+        f"KINETIC_MACHINE_ID={chosen!r} cannot name this machine",
+        why="it becomes the name of a folder: letters, digits, '-', '_' and '.', not '.' in front, "
+        f"and at most {_MAX_ID} characters",
+        next="unset KINETIC_MACHINE_ID, or set it to a plain word such as this host's name",
+    )
 
 
 def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewhere: Path = _ELSEWHERE) -> Path:
@@ -100,25 +101,24 @@ def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewh
     Args:
         environ: The environment; KINETIC_RUNTIME_DIR in it wins.
         mounts: The kernel's table of mounts.
-        elsewhere: A local folder that every user may write, for homes that are shared over a network.
+        elsewhere: A local folder that every user can write to, for homes that are shared over a network.
 
     Raises:
-        SettingsError: It belongs to somebody else or others may write into it, or the one for shared homes cannot be
-            made.
+        SettingsError: It belongs to another user or others can write to it, or the one for shared homes cannot be
+            created.
     """
     chosen = read_variable("KINETIC_RUNTIME_DIR", environ)
-    if chosen is not None:
-        return _trusted(path_of(chosen, environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
-    home = kinetic_home(environ)
-    if is_local(home, mounts=mounts):
-        return _trusted(home / "run" / machine_id(environ), "folder for running jobs", "KINETIC_RUNTIME_DIR")
-    parent = elsewhere / f"kinetic-{os.getuid()}-{_short_digest(os.path.realpath(home))}"
-    _make_private(parent)
-    return parent / machine_id(environ)
+    home = kinetic_home(environ) if chosen is None else None
+    if home is not None and not is_local(home, mounts=mounts):
+        parent = elsewhere / f"kinetic-{os.getuid()}-{_short_digest(os.path.realpath(home))}"
+        _make_private(parent)
+        return parent / machine_id(environ)
+    folder = path_of(chosen or "", environ) if home is None else home / "run" / machine_id(environ)
+    return _trusted(folder, "folder for running jobs", "KINETIC_RUNTIME_DIR")
 
 
 def is_local(path: Path, *, mounts: Path = _MOUNTS) -> bool:
-    """Say whether a folder lies on a file system of this host alone, as far as can be known.
+    """Return whether a folder is on a file system of this host alone, as far as can be known.
 
     Without a table of mounts the answer is yes. On macOS there is none: statfs is not in the standard library, and a
     subprocess costs more than all else here, so a home on a network share needs KINETIC_RUNTIME_DIR there.
@@ -147,7 +147,8 @@ def file_system(path: str, table: str) -> str:
         fields, kinds = before.split(" "), after.split(" ")
         if len(fields) < 6:  # those before the optional ones
             continue
-        point = _unescaped(fields[4]).rstrip("/")
+        first, *others = fields[4].split("\\")  # the kernel writes blank, tab, newline and \ as three octal digits
+        point = (first + "".join(chr(int(other[:3], 8)) + other[3:] for other in others)).rstrip("/")
         if len(point) >= longest and (path == point or path.startswith(f"{point}/")):
             longest, kind = len(point), kinds[0]
     return kind
@@ -159,34 +160,18 @@ def path_of(written: str, environ: Mapping[str, str]) -> Path:
     Raises:
         SettingsError: It begins with ~ and no home folder is known.
     """
-    if written == "~" or written.startswith("~/"):
-        return _user_home(environ) / written[2:]
-    return Path(os.path.abspath(os.path.expanduser(written)))  # "~somebody" as well
-
-
-def _user_home(environ: Mapping[str, str]) -> Path:
+    if written != "~" and not written.startswith("~/"):
+        return Path(os.path.abspath(os.path.expanduser(written)))  # "~somebody" as well
     if environ.get("HOME"):
-        return Path(os.path.abspath(environ["HOME"]))
+        return Path(os.path.abspath(environ["HOME"])) / written[2:]
     try:
-        return Path.home()
+        return Path.home() / written[2:]
     except RuntimeError as error:
         raise SettingsError(
             "no home folder is known for this user",
             why=f"HOME is unset, and the system has no entry for user {os.getuid()}",
-            next="set KINETIC_HOME to a folder that you may write",
+            next=_SET_HOME,
         ) from error
-
-
-def _checked_machine_id(chosen: str) -> str:
-    plain = chosen.replace("-", "").replace("_", "").replace(".", "")
-    if plain.isascii() and plain.isalnum() and not chosen.startswith(".") and len(chosen) <= _LONGEST_ID:
-        return chosen
-    raise SettingsError(
-        f"KINETIC_MACHINE_ID={chosen!r} cannot name this machine",
-        why="it becomes the name of a folder: letters, digits, '-', '_' and '.', not '.' in front, "
-        f"and at most {_LONGEST_ID} characters",
-        next="unset KINETIC_MACHINE_ID, or set it to a plain word such as this host's name",
-    )
 
 
 def _text_of(file: Path) -> str:
@@ -202,8 +187,8 @@ def _hardware_uuid() -> str:
         import ctypes  # 5 ms; only on macOS, where no file has the id
 
         answer = ctypes.create_string_buffer(16)
-        patience = (ctypes.c_long * 2)(1, 0)  # struct timespec: 1 s, which the call never needs
-        failed = ctypes.CDLL(None).gethostuuid(answer, patience)
+        timeout = (ctypes.c_long * 2)(1, 0)  # struct timespec: 1 s, which the call never needs
+        failed = ctypes.CDLL(None).gethostuuid(answer, timeout)
     except (ImportError, OSError, AttributeError):
         return ""
     return "" if failed else answer.raw.hex()
@@ -215,18 +200,8 @@ def _short_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:_ID_LENGTH]
 
 
-def _unescaped(field: str) -> str:
-    """Undo the kernel's writing of blank, tab, newline and backslash as three octal digits."""
-    first, *others = field.split("\\")
-    return first + "".join(chr(int(other[:3], 8)) + other[3:] for other in others)
-
-
 def _trusted(folder: Path, what: str, variable: str) -> Path:
-    """Return a folder unless others may write into it: keys, profiles and what is to be run lie there.
-
-    Raises:
-        SettingsError: They may.
-    """
+    """Return a folder unless others can write to it: it has keys, profiles and programs that will run."""
     who = folders.other_writers(folder)
     if not who:
         return folder
@@ -235,17 +210,17 @@ def _trusted(folder: Path, what: str, variable: str) -> Path:
     is_mine = folder.stat().st_uid == os.geteuid()
     raise SettingsError(
         f"the {what} {folder} cannot be trusted",
-        why=f"{who}; whoever writes there decides what runs as you",
+        why=f"{who}, and everyone who can write to it can run programs as you",
         next=f"chmod go-w {shlex.quote(str(folder))}" if is_mine else f"set {variable} to a folder of your own",
         code="not-private",
     )
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder in a place that everybody can write, and trust it only if it is ours alone."""
+    """Create a folder in a place that everyone can write to, and accept it only if it is ours alone."""
     try:
-        folder.mkdir(_PRIVATE, exist_ok=True)
-        found = folder.lstat()  # not stat: a link planted by somebody else must not be followed
+        folder.mkdir(folders.PRIVATE_FOLDER, exist_ok=True)
+        found = folder.lstat()  # not stat: a link planted by another user must not be followed
     except OSError as error:
         raise _unusable(folder, f"{type(error).__name__}: {error.strerror or error}") from error
     if not stat.S_ISDIR(found.st_mode):
@@ -259,6 +234,6 @@ def _make_private(folder: Path) -> None:
 def _unusable(folder: Path, why: str) -> SettingsError:
     return SettingsError(
         f"the folder {folder} for running jobs cannot be used",
-        why=f"{why}; it stands in for the home, which lies on a shared file system",
+        why=f"{why}; it is used because the home is on a shared file system",
         next="set KINETIC_RUNTIME_DIR to a folder of your own on a local disk",
     )

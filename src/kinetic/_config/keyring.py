@@ -1,7 +1,7 @@
 """The keys that seal results: one for each namespace, 32 random bytes, in ``{home}/keys/{id}``, for their owner only.
 
-A key is created once and never rotated in place: another key has another id, and results sealed with the old one stay
-readable as long as its file is there.
+A key never changes: another key has another id, and results sealed with the old one stay readable as long as its file
+exists.
 """
 
 from __future__ import annotations
@@ -26,28 +26,33 @@ def own_key(home: Path) -> tuple[str, bytes]:
     folder = home / "keys"
     pointer = folder / _CURRENT
     try:
-        key_id = _named(folder, pointer)
+        folders.make(folder)
+        if not pointer.exists():
+            key = os.urandom(documents.KEY_BYTES)
+            _create(folder / documents.key_id(key), key.hex())
+            _create(pointer, documents.key_id(key))
+        key_id = pointer.read_text().strip()
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise SettingsError(
-            f"the key that seals this home's results cannot be made or read in {folder}",
+            f"the key that seals this home's results cannot be created or read in {folder}",
             why=f"{error.filename or folder}: {error.strerror or error}",
             next="free some space there, or set KINETIC_HOME to a folder on another disk"
             if full
-            else "see to it that you may write there, or set KINETIC_HOME to a folder that you may write",
+            else "make sure that you can write there, or set KINETIC_HOME to a folder that you can write to",
         ) from error
     found = find_key(home, key_id)
     if found is None:
         raise SettingsError(
             "the key that seals this home's results is gone",
             why=f"{pointer} names {key_id}, and {folder / key_id} is missing",
-            next=f"restore that file, or remove {pointer} to begin with a new key",
+            next=f"restore that file, or remove {pointer} to start with a new key",
         )
     return key_id, found
 
 
 def find_key(home: Path, key_id: str) -> bytes | None:
-    """Return a key of this ring, or None."""
+    """Return a key of this keyring, or None."""
     if not key_id.isalnum():
         return None
     try:
@@ -58,7 +63,7 @@ def find_key(home: Path, key_id: str) -> bytes | None:
 
 
 def list_ids(home: Path) -> list[str]:
-    """Return the ids of the keys in this ring."""
+    """Return the ids of the keys in this keyring."""
     with contextlib.suppress(OSError):
         return sorted(path.name for path in (home / "keys").iterdir() if find_key(home, path.name))
     return []
@@ -81,21 +86,10 @@ def add_key(home: Path, text: str) -> str:
     return documents.key_id(key)
 
 
-def _named(folder: Path, pointer: Path) -> str:
-    """Return the id of the current key, after making one if there is none yet."""
-    folders.make(folder)
-    if not pointer.exists():
-        key = os.urandom(documents.KEY_BYTES)
-        _create(folder / documents.key_id(key), key.hex())
-        _create(pointer, documents.key_id(key))
-    return pointer.read_text().strip()
-
-
 def _create(path: Path, text: str) -> None:
-    """Create a file whole or not at all; one that is there stays."""
+    """Create a file atomically; an existing one stays."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as file:  # a descriptor
+    with open(beside, "x", opener=folders.opener) as file:
         file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())

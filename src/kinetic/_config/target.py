@@ -1,15 +1,15 @@
-"""Where we point: each setting with the place that its value came from.
+"""Where jobs run and where their results are kept: each setting with the place that its value came from.
 
     field        argument   environment            profile       else                       local        gke, pathways
     backend      backend=   KINETIC_BACKEND        "backend"     a project or profile: gke (pathways for many hosts)
-    project      project=   KINETIC_PROJECT        "project"     GOOGLE_CLOUD_PROJECT       "local"      refused
+    project      project=   KINETIC_PROJECT        "project"     GOOGLE_CLOUD_PROJECT       "local"      an error
     zone         zone=      KINETIC_ZONE           "zone"                                   "local"      us-central1-a
     cluster      cluster=   KINETIC_CLUSTER        "cluster"                                "local"      kinetic-cluster
     namespace    namespace= KINETIC_NAMESPACE      "namespace"                              "default"    the context's
     store                   KINETIC_STORE          "store"                                  file://…     gs://…-jobs
     context                 KINETIC_KUBE_CONTEXT   "context"                                ""           in a pod: its
 
-The first one that says something wins; an empty string says nothing. Without any of it, jobs run on this machine.
+The first that is not empty wins. Without any of it, jobs run on this machine.
 """
 
 from __future__ import annotations
@@ -26,54 +26,33 @@ from kinetic.errors import OptionError, OptionTypeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kinetic._backends.registry import Entry
     from kinetic._config.profiles import Profile
 
 IN_CLUSTER = "in-cluster"  # the context that means: the cluster of the pod that we run in
 _OF_EVERY_POD = "KUBERNETES_SERVICE_HOST"  # a variable that Kubernetes sets
-_ARGUMENT = "argument"
-_DEFAULT = "default"
+_ARGUMENT, _DEFAULT = "argument", "default"
 
 
 class Setting(NamedTuple):
-    """Hold a value and where it came from.
+    """A value and where it came from."""
 
-    Attributes:
-        value: The value; "" only where there is none, as for the context of most targets.
-        source: "argument", the name of a variable, "profile NAME" or "default". A backend that nobody named but a
-            project implied has "project from …" with the source of the project.
-    """
-
-    value: str
-    source: str
+    value: str  # "" only where there is none, as for the context of most targets
+    source: str  # "argument", a variable, "profile NAME", "default"; of a backend also "project from …"
 
 
 class Target(NamedTuple):
-    """Hold where jobs run and where their results are kept.
-
-    Attributes:
-        backend: "local", "gke" or "pathways".
-        project: The Google Cloud project; "local" on this machine if none is set.
-        zone: The zone of the cluster.
-        cluster: The name of the cluster.
-        namespace: The Kubernetes namespace; "" for the context's own, which is known once the cluster was reached.
-        store: The address of the store.
-        context: A kubeconfig context; "" for GKE's own endpoint.
-        home: The kinetic home on this machine, an absolute path.
-        profile: The profile that took part, or None. Its job options are for whoever reads options.
-        notes: Plain sentences that the user should see once.
-    """
+    """Where jobs run and where their results are kept."""
 
     backend: Setting
-    project: Setting
+    project: Setting  # of Google Cloud; "local" on this machine if none is set
     zone: Setting
     cluster: Setting
-    namespace: Setting
+    namespace: Setting  # "" for the context's own, which is known once the cluster was reached
     store: Setting
-    context: Setting
-    home: Setting
-    profile: Profile | None = None
-    notes: tuple[str, ...] = ()
+    context: Setting  # of the kubeconfig; "" for GKE's own endpoint
+    home: Setting  # the kinetic home on this machine, an absolute path
+    profile: Profile | None = None  # the active profile; its job options are applied by ``_jobs/options``
+    notes: tuple[str, ...] = ()  # sentences that the user should see once
 
     @property
     def bucket_name(self) -> str:
@@ -95,7 +74,7 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
     profile: str | None = None,
 ) -> Target:
-    """Say where we point. Nothing is made and nothing is asked over a network.
+    """Return where jobs run. Nothing is created, and no request is sent.
 
     Args:
         backend: "local", "gke" or "pathways".
@@ -113,96 +92,79 @@ def resolve(
         SettingsError: The profiles cannot be read, or none has the name that is asked for.
     """
     choice = profiles.choose(environ, _text("profile", profile))
-    look = _Look(environ, choice.profile)
-    place, chosen_project, context = _where(look, backend, project, multi_host=multi_host)
+    lookup = _Lookup(environ, choice.profile)
+    named = lookup.find("project", project) or lookup.variable("GOOGLE_CLOUD_PROJECT")
+    place = _checked_backend(lookup.find("backend", backend) or _implied_backend(named, choice.profile))
+    if multi_host and place.source != _ARGUMENT:  # an argument is taken literally
+        place = place._replace(value=registry.find(place.value).many_hosts or place.value)
     entry = registry.find(place.value)
-    chosen_cluster = look.up("cluster", cluster) or Setting(entry.defaults["cluster"], _DEFAULT)
+    context = lookup.find("context", None, "KINETIC_KUBE_CONTEXT")
+    if context is None:
+        in_a_pod = named is None and environ.get(_OF_EVERY_POD) and "project" not in entry.defaults
+        context = Setting(IN_CLUSTER, _OF_EVERY_POD) if in_a_pod else Setting("", _DEFAULT)
+    notes = choice.notes
+    if registry.is_here(place.value) and place.source == _DEFAULT and lookup.variable("KINETIC_KUBE_CONTEXT"):
+        there = f"KINETIC_BACKEND={registry.CLUSTER.name}"
+        notes += (f"KINETIC_KUBE_CONTEXT is set, but jobs run on this machine; set {there} to use the cluster",)
+
+    def default(field: str) -> Setting:
+        return Setting(entry.defaults[field], _DEFAULT)
+
+    chosen_project = named or _default_project(place, entry, context)
+    chosen_cluster = lookup.find("cluster", cluster) or default("cluster")
+    own_namespace = Setting("", _DEFAULT) if context.value else default("namespace")
     home = Setting(str(kinetic_home(environ)), "KINETIC_HOME" if read_variable("KINETIC_HOME", environ) else _DEFAULT)
     return Target(
         backend=place,
         project=_checked_name("project", chosen_project),
-        zone=_checked_name("zone", look.up("zone", zone) or Setting(entry.defaults["zone"], _DEFAULT)),
+        zone=_checked_name("zone", lookup.find("zone", zone) or default("zone")),
         cluster=_checked_name("cluster", chosen_cluster),
-        namespace=_checked_name("namespace", look.up("namespace", namespace) or _default_namespace(entry, context)),
-        store=look.up_store(place) or _default_store(entry, chosen_project, chosen_cluster, home),
+        namespace=_checked_name("namespace", lookup.find("namespace", namespace) or own_namespace),
+        store=lookup.store(place) or _default_store(entry, chosen_project, chosen_cluster, home),
         context=context,
         home=home,
         profile=choice.profile,
-        notes=(*choice.notes, *_unused_context(look, place)),
+        notes=notes,
     )
 
 
-def _where(
-    look: _Look, backend: str | None, project: str | None, *, multi_host: bool
-) -> tuple[Setting, Setting, Setting]:
-    """Return the backend, the project and the context, which depend on each other."""
-    named = look.up("project", project) or look.up_variable("GOOGLE_CLOUD_PROJECT")
-    place = _checked_backend(look.up("backend", backend) or _implied_backend(named, look.profile))
-    if multi_host and place.source != _ARGUMENT:  # the same cluster, for several hosts; only an argument means it so
-        place = place._replace(value=registry.find(place.value).many_hosts or place.value)
-    context = look.up("context", None, "KINETIC_KUBE_CONTEXT") or _default_context(look, place, named)
-    return place, named or _default_project(place, context), context
-
-
-class _Look(NamedTuple):
-    """Look a setting up in the order that the top of this file draws."""
+class _Lookup(NamedTuple):
+    """Find a setting in the order of the table at the top of this file."""
 
     environ: Mapping[str, str]
-    profile: Profile | None
+    active: Profile | None
 
-    def up(self, field: str, argument: object, variable: str = "") -> Setting | None:
+    def find(self, field: str, argument: object, variable: str = "") -> Setting | None:
         written = _text(field, argument)
         if written:
             return Setting(written, _ARGUMENT)
-        return self.up_variable(variable or f"KINETIC_{field.upper()}") or self.up_profile(field)
+        return self.variable(variable or f"KINETIC_{field.upper()}") or self.profile(field)
 
-    def up_variable(self, name: str) -> Setting | None:
+    def variable(self, name: str) -> Setting | None:
         value = read_variable(name, self.environ)
         return Setting(value, name) if value else None
 
-    def up_profile(self, field: str) -> Setting | None:
-        value: str = getattr(self.profile, field, "")
-        return Setting(value, _source(self.profile)) if value else None
+    def profile(self, field: str) -> Setting | None:
+        value: str = getattr(self.active, field, "")
+        return Setting(value, f"profile {self.active.name}") if self.active and value else None
 
-    def up_store(self, place: Setting) -> Setting | None:
-        """Leave the store of a profile for a cluster to jobs on a cluster: a local job must not write there."""
-        foreign = registry.is_here(place.value) and self.profile and not registry.is_here(self.profile.backend)
-        return self.up_variable("KINETIC_STORE") or (None if foreign else self.up_profile("store"))
+    def store(self, place: Setting) -> Setting | None:
+        """Ignore the store of a profile for a cluster in local jobs: they must not write there."""
+        foreign = registry.is_here(place.value) and self.active and not registry.is_here(self.active.backend)
+        return self.variable("KINETIC_STORE") or (None if foreign else self.profile("store"))
 
 
 def _implied_backend(project: Setting | None, profile: Profile | None) -> Setting:
-    """Say where jobs run when nobody named a backend: a project or a profile means a cluster."""
+    """Return where jobs run when no backend is named: a project or a profile means a cluster."""
     if profile is not None:
-        return Setting(registry.CLUSTER.name, _source(profile))
+        return Setting(registry.CLUSTER.name, f"profile {profile.name}")
     if project is not None:
         return Setting(registry.CLUSTER.name, f"project from {project.source}")
     return Setting(registry.HERE.name, _DEFAULT)
 
 
-def _unused_context(look: _Look, place: Setting) -> tuple[str, ...]:
-    """Say that a context alone moves no job to a cluster."""
-    found = look.up_variable("KINETIC_KUBE_CONTEXT")
-    if found is None or not registry.is_here(place.value) or place.source != _DEFAULT:
-        return ()
-    there = f"KINETIC_BACKEND={registry.CLUSTER.name}"
-    return (f"KINETIC_KUBE_CONTEXT is set, and jobs run on this machine: {there} sends them there",)
-
-
-def _default_context(look: _Look, place: Setting, project: Setting | None) -> Setting:
-    """Mean the cluster that we are in, where a pod asks for a cluster and names none."""
-    inside = look.environ.get(_OF_EVERY_POD)
-    if project is None and inside and "project" not in registry.find(place.value).defaults:
-        return Setting(IN_CLUSTER, _OF_EVERY_POD)
-    return Setting("", _DEFAULT)
-
-
-def _default_namespace(entry: Entry, context: Setting) -> Setting:
-    """Leave the namespace to a context, which may have one of its own."""
-    return Setting("" if context.value else entry.defaults["namespace"], _DEFAULT)
-
-
-def _default_project(place: Setting, context: Setting) -> Setting:
-    known = registry.find(place.value).defaults.get("project")
+def _default_project(place: Setting, entry: registry.Entry, context: Setting) -> Setting:
+    known = entry.defaults.get("project")
     if known is not None:
         return Setting(known, _DEFAULT)
     if context.value:
@@ -215,7 +177,7 @@ def _default_project(place: Setting, context: Setting) -> Setting:
     )
 
 
-def _default_store(entry: Entry, project: Setting, cluster: Setting, home: Setting) -> Setting:
+def _default_store(entry: registry.Entry, project: Setting, cluster: Setting, home: Setting) -> Setting:
     if project.value or "{project}" not in entry.store:
         return Setting(entry.store.format(home=home.value, project=project.value, cluster=cluster.value), _DEFAULT)
     raise OptionError(
@@ -268,7 +230,3 @@ def _correct(setting: Setting, field: str, better: str) -> str:
     if setting.source.startswith("profile "):
         return f'give {field} here as an argument, or correct it in {setting.source}, for example to "{better}"'
     return f"export {setting.source}={better}"
-
-
-def _source(profile: Profile | None) -> str:
-    return f"profile {profile.name}" if profile else _DEFAULT

@@ -18,7 +18,7 @@ from kinetic._backends.protocol import Launch
 from kinetic._config import options as config_options
 from kinetic._config import resources
 from kinetic._config.options import read_variable
-from kinetic._config.resources import Resources
+from kinetic._config.resources import ResourceRequests
 from kinetic._jobs import data_refs, locate, record, submit_context
 from kinetic._jobs import options as job_options
 from kinetic._jobs.handle import JobHandle, handle_of
@@ -125,7 +125,7 @@ class Shipment(NamedTuple):
     interpreter: str
     by_value: tuple[str, ...]
     pod: PodRequirements | None = None
-    resources: Resources = Resources()
+    resources: ResourceRequests = ResourceRequests()
 
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it; see ``referring.ship``."""

@@ -172,7 +172,6 @@ MODULES = (
     "kinetic._config.profiles",
     "kinetic._config.resources",
     "kinetic._config.target",
-    "kinetic._config.options",
     "kinetic._jobs",
     "kinetic._jobs.data_refs",
     "kinetic._jobs.options",

@@ -153,11 +153,11 @@ def test_settings_survive_the_way_through_json():
         ("KINETIC_STORE_SECRET", "a..b", "lower-case letters"),
         ("KINETIC_STORE_SECRET", "s" * 254, "at most 253"),
         ("KINETIC_PULL_SECRETS", "a,B", "lower-case letters"),
-        ("KINETIC_NODE_SELECTOR", "pool", "'pool' is no label of a node"),
-        ("KINETIC_NODE_SELECTOR", "=gpus", "'=gpus' is no label of a node"),
-        ("KINETIC_NODE_SELECTOR", "a/b/c=d", "'a/b/c=d' is no label of a node"),
-        ("KINETIC_NODE_SELECTOR", "/b=d", "'/b=d' is no label of a node"),
-        ("KINETIC_NODE_SELECTOR", "a=b c", "'a=b c' is no label of a node"),
+        ("KINETIC_NODE_SELECTOR", "pool", "'pool' is not a valid label"),
+        ("KINETIC_NODE_SELECTOR", "=gpus", "'=gpus' is not a valid label"),
+        ("KINETIC_NODE_SELECTOR", "a/b/c=d", "'a/b/c=d' is not a valid label"),
+        ("KINETIC_NODE_SELECTOR", "/b=d", "'/b=d' is not a valid label"),
+        ("KINETIC_NODE_SELECTOR", "a=b c", "'a=b c' is not a valid label"),
         ("KINETIC_NODE_SELECTOR", "a=b,a=c", "a has two values, 'b' and 'c'"),
         ("KINETIC_NODE_SELECTOR", ",", "key=value,key2=value2"),
         ("KINETIC_TTL_HOURS", "soon", "more than 0"),
@@ -185,7 +185,7 @@ def test_a_value_in_a_profile_is_refused_by_the_name_of_the_profile():
     with pytest.raises(OptionError) as caught:
         cluster.read_settings(TEAM._replace(ttl_hours="soon"), {})
 
-    assert caught.value.what == "ttl_hours='soon' in profile team cannot be a number of hours"
+    assert caught.value.what == "ttl_hours='soon' in profile team is not a valid number of hours"
     assert "correct it in profile team" in caught.value.next
 
 

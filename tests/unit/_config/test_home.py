@@ -98,9 +98,9 @@ def test_a_file_in_the_place_of_the_home_is_told(tmp_path):
         ensure_home({"KINETIC_HOME": str(tmp_path / "home")})
 
     assert str(caught.value).splitlines() == [
-        f"the kinetic home {tmp_path / 'home'} cannot be made [settings]",
+        f"the kinetic home {tmp_path / 'home'} cannot be created [settings]",
         "why:   FileExistsError: File exists",
-        "next:  set KINETIC_HOME to a folder that you may write",
+        "next:  set KINETIC_HOME to a folder that you can write to",
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_user_without_a_home_folder_is_told():
     assert done.stdout.splitlines() == [
         "no home folder is known for this user [settings]",
         "why:   HOME is unset, and the system has no entry for user 54321",
-        "next:  set KINETIC_HOME to a folder that you may write",
+        "next:  set KINETIC_HOME to a folder that you can write to",
     ]
 
 
@@ -268,7 +268,7 @@ def refusal(environ, places):
     first, why, advice = str(caught.value).splitlines()
     assert first.startswith("the folder /")
     assert first.endswith(" for running jobs cannot be used [settings]")
-    assert why.endswith("; it stands in for the home, which lies on a shared file system")
+    assert why.endswith("; it is used because the home is on a shared file system")
     assert advice == "next:  set KINETIC_RUNTIME_DIR to a folder of your own on a local disk"
     return why
 

@@ -14,17 +14,17 @@ from kinetic.errors import SettingsError
 
 @pytest.mark.parametrize(
     ("number", "help_"),
-    [(errno.ENOSPC, "free some space"), (errno.EDQUOT, "free some space"), (errno.EACCES, "may write")],
+    [(errno.ENOSPC, "free some space"), (errno.EDQUOT, "free some space"), (errno.EACCES, "can write")],
 )
 def test_what_to_do_fits_why_the_key_cannot_be_made(
     number: int, help_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(folder: Path, pointer: Path) -> str:
-        raise OSError(number, os.strerror(number), str(pointer))
+    def fail(folder: Path) -> None:
+        raise OSError(number, os.strerror(number), str(folder))
 
-    monkeypatch.setattr(keyring, "_named", fail)
+    monkeypatch.setattr(keyring.folders, "make", fail)
 
-    with pytest.raises(SettingsError, match="cannot be made or read") as raised:
+    with pytest.raises(SettingsError, match="cannot be created or read") as raised:
         keyring.own_key(tmp_path)
 
     assert help_ in str(raised.value.next)

@@ -165,8 +165,8 @@ def test_a_current_profile_that_is_gone_counts_as_none_and_is_told(save, tmp_pat
     assert choice.profile is None
     assert choice.notes == (
         (
-            f"no profile is in use: the current one in {tmp_path / 'profiles.json'} is 'old', "
-            "and there is only local, team"
+            f"no profile is active: the current profile 'old' in {tmp_path / 'profiles.json'} does not exist; "
+            "existing: local, team"
         ),
     )
 
@@ -178,7 +178,7 @@ def test_an_unknown_profile_of_the_environment_lists_those_there_are(save, tmp_p
         choose(environ)
 
     assert str(caught.value).splitlines() == [
-        "no profile is named 'taem', which KINETIC_PROFILE asks for [settings]",
+        "no profile is named 'taem' (set by KINETIC_PROFILE) [settings]",
         f"why:   profiles in {tmp_path / 'profiles.json'}: solo, team; built in: local",
         "next:  export KINETIC_PROFILE=team     or unset it",
     ]
@@ -220,7 +220,7 @@ def test_other_names_are_refused_with_the_rule(name):
     assert str(caught.value).splitlines() == [
         f"{name!r} cannot be the name of a profile [option]",
         (
-            "why:   a name begins with a letter or digit, goes on with letters, digits, '-' and '_', "
+            "why:   a name starts with a letter or digit, followed by letters, digits, '-' and '_', "
             "and has at most 64 characters"
         ),
         "next:  use a plain word, such as team or team-west4",

@@ -75,10 +75,10 @@ def test_a_project_may_never_say_where_its_jobs_run(project, key):
         read_project_options(folder)
 
     assert str(caught.value).splitlines() == [
-        f"{key!r} may not be set in [tool.kinetic] of {folder / 'pyproject.toml'} [settings]",
+        f"{key!r} in [tool.kinetic] of {folder / 'pyproject.toml'} is not allowed [settings]",
         (
-            "why:   a project must not say where jobs run, where results go or what leaves this machine: "
-            "whoever clones it would follow without knowing"
+            "why:   a project cannot set where jobs run, where results go or what is captured: "
+            "a cloned repository must not redirect your jobs"
         ),
         f"next:  remove the line, and use {_PLACES[key]}",
     ]
@@ -97,7 +97,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(project):
 
     assert str(caught.value).splitlines() == [
         (
-            f"'accelerater' in [tool.kinetic] of {folder / 'pyproject.toml'} is not an option that a project may set "
+            f"'accelerater' in [tool.kinetic] of {folder / 'pyproject.toml'} is not an option that a project can set "
             "[settings]"
         ),
         (
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_read_is_told(project, text, why):
     first, second, third = str(caught.value).splitlines()
     assert first == f"the options of the project in {folder / 'pyproject.toml'} cannot be read [settings]"
     assert second.startswith(f"why:   {why}")
-    assert third == "next:  correct the file, or ship another folder with KINETIC_PACKAGE_ROOT"
+    assert third == "next:  correct the file, or use another folder with KINETIC_PACKAGE_ROOT"
 
 
 def test_a_file_that_is_no_text_is_told(tmp_path):

@@ -149,7 +149,7 @@ def test_a_link_stays_a_link_and_what_it_leads_to_is_written(environ, file, tmp_
 def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_replaced(environ, file):
     profiles.save(environ, TEAM)
 
-    with pytest.raises(OptionError, match="there is a profile 'team' already") as caught:
+    with pytest.raises(OptionError, match="a profile named 'team' already exists") as caught:
         profiles.save(environ, TEAM._replace(zone="z"))
 
     assert str(file) in caught.value.why
@@ -326,7 +326,7 @@ def test_a_change_waits_for_the_writer_before_it(environ, file):
 
 def test_a_writer_that_never_ends_is_told_and_not_waited_for_for_ever(environ, monkeypatch):
     profiles.save(environ, TEAM)
-    monkeypatch.setattr(profiles, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(profiles, "_LOCK_SECONDS", 0.05)
     writer = program("with profile_store._change(os.environ): print('held', flush=True); time.sleep(60)", environ)
     assert writer.stdout.readline() == "held\n"
 

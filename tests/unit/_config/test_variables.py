@@ -28,25 +28,14 @@ def test_a_variable_that_no_page_describes_cannot_be_read():
         read_variable("KINETIC_SURPRISE", {"KINETIC_SURPRISE": "1"})
 
 
-def test_every_variable_is_described_once_in_whole_words():
-    names = [variable.name for variable in VARIABLES]
-
-    assert len(names) == len(set(names))
-    for variable in VARIABLES:
-        assert variable.effect, variable.name
-        assert not variable.effect.endswith("."), variable.name
-        assert variable.default, variable.name
-
-
-def test_a_description_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        VARIABLES[0].default = "something else"
+def test_every_variable_has_a_default_in_words():
+    assert all(VARIABLES.values())
 
 
 def test_every_variable_that_this_room_mentions_is_described():
     mentioned = {name for file in ROOM.glob("*.py") for name in re.findall(r"\bKINETIC_[A-Z_]*[A-Z]", file.read_text())}
 
-    assert mentioned <= options._VARIABLE_NAMES
+    assert mentioned <= VARIABLES.keys()
 
 
 def test_what_only_looks_like_a_variable_of_ours_is_found_with_the_nearest_name() -> None:

@@ -20,7 +20,7 @@ from kinetic._cli.run import run as command_run
 from kinetic._config import resources
 from kinetic._config.options import JOB_OPTIONS
 from kinetic._config.profiles import Profile
-from kinetic._config.resources import Resources
+from kinetic._config.resources import ResourceRequests
 from kinetic._jobs import options
 from kinetic._jobs import options as job_options
 from kinetic._jobs.options import Options
@@ -249,13 +249,13 @@ def test_resources_come_from_the_first_that_says_something(root, environ):
         options = Options.checked(**given)
         return resources.read(job_options.applied(options, root, profile, environ).resources or {})
 
-    assert found() == Resources()
+    assert found() == ResourceRequests()
     project(root, 'resources = { cpu = 1.5, memory = "16Gi", shm = "500M" }')
-    assert found() == Resources(1.5, 16 * 2**30, None, 500_000_000)
-    assert found(team(resources={"cpu": "500m"})) == Resources(cpu=0.5)
+    assert found() == ResourceRequests(1.5, 16 * 2**30, None, 500_000_000)
+    assert found(team(resources={"cpu": "500m"})) == ResourceRequests(cpu=0.5)
     environ["KINETIC_RESOURCES"] = "cpu=3"
-    assert found(team(resources={"cpu": "500m"})) == Resources(cpu=3.0)
-    assert found(resources={"cpu": 7}) == Resources(cpu=7.0)
+    assert found(team(resources={"cpu": "500m"})) == ResourceRequests(cpu=3.0)
+    assert found(resources={"cpu": 7}) == ResourceRequests(cpu=7.0)
 
 
 def test_a_text_with_a_unit_is_a_deadline_wherever_it_stands(root, environ):
@@ -315,8 +315,8 @@ def test_an_option_has_one_spelling_in_python_and_on_the_command_line():
     ("text", "words"),
     [
         ("retries = -1", "retries must be 0 or more, got -1"),
-        ('resources = { memory = "16" }', "memory='16' is no amount of memory"),
-        ("resources = { cpu = 0 }", "cpu=0 is no amount of cpu"),
+        ('resources = { memory = "16" }', "memory='16' is not a valid memory size"),
+        ("resources = { cpu = 0 }", "cpu=0 is not a valid CPU quantity"),
         ("[tool.kinetic.resources]\nmemmory = '1Gi'", "'memmory' is not a resource"),
     ],
 )
