@@ -37,15 +37,12 @@ JOB_ID = "cpu-train-20261121-143000-1a2b3c4"
 FULL = {
     "group": "grp-0a1b2c3d",
     "environment": {"A": "costs $(nothing)"},
-    "from_pod": {"NODE": "spec.nodeName", "POD": "metadata.name"},
     "needs": ResourceRequests(4, 16 * GIB, 100 * GIB, 8 * GIB),
     "deadline_seconds": 3600,
-    "life_seconds": 86_400,
     "service_account": "kinetic",
     "needs_token": True,
     "queue": "team-a",
     "buckets": (BucketVolume("/data/set", FuseMount("b", "a", ("implicit-dirs", "only-dir=a"))),),
-    "folders": ("/scratch",),
     "pull_secrets": ("registry",),
     "run_as": 1000,
 }
@@ -93,7 +90,7 @@ def test_the_server_takes_every_row_of_the_registry_with_strict_validation(kube,
             continue
         kube.create(kube_client.JOB_SET, job_manifests.job_set(request), dry_run=True)
         kube.create(kube_client.JOB, job_manifests.indexed_job(request), dry_run=True)
-        kube.create(kube_client.SERVICE, job_manifests.service(request), dry_run=True)
+        kube.create(kube_client.SERVICE, job_manifests.service(request, "uid-1"), dry_run=True)
         kube.create(kube_client.LEADER_WORKER_SET, job_manifests.leader_worker_set(request), dry_run=True)
 
 
@@ -149,7 +146,7 @@ def test_a_storm_of_refusals_is_outlasted(plane, kube, ask) -> None:
 
 
 def test_a_job_waits_suspended_and_its_secret_goes_with_it(kube, ask) -> None:
-    request = ask(secret=job_manifests.secret_name(JOB_ID))
+    request = ask(secret=job_manifests.object_name(JOB_ID))
     made = kube.create(kube_client.JOB, job_manifests.job(request))
     kube.create(kube_client.SECRET, job_manifests.secret(request, {"job-key": b"\x00" * 32}, made))
     assert kube.get(kube_client.JOB, made["metadata"]["name"])["spec"]["suspend"] is True
@@ -275,8 +272,10 @@ def look(client: Client, job: str, **more: Any) -> diagnosis.JobState:
     return diagnosis.diagnose(diagnosis.Evidence(found, pods, client.list(kube_client.EVENT).objects, **more))
 
 
-def start(client: Client, request: JobRequest) -> str:
-    made = client.create(kube_client.JOB, job_manifests.job(request))
+def start(client: Client, request: JobRequest, *variables: dict) -> str:
+    manifest = job_manifests.job(request)
+    manifest["spec"]["template"]["spec"]["containers"][0]["env"] += variables
+    made = client.create(kube_client.JOB, manifest)
     name = str(made["metadata"]["name"])
     client.patch(kube_client.JOB, name, {"spec": {"suspend": False}})
     return name
@@ -286,7 +285,7 @@ SHOW = """
 import os
 for path in ("/kinetic/secret/job-key", "/kinetic/runner.zip"):
     print(path, open(path, "rb").read())
-print(os.environ["A"], os.environ["POD"] != "", os.path.ismount("/dev/shm"), os.path.isdir("/scratch"))
+print(os.environ["A"], os.path.ismount("/dev/shm"))
 """
 
 
@@ -296,8 +295,6 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
         secret="kinetic-secret",
         runner="kinetic-runner",
         environment={"A": "costs $(nothing)"},
-        from_pod={"POD": "metadata.name"},
-        folders=("/scratch",),
         node_selector={"kubernetes.io/hostname": node},
     )
     made = kube.create(kube_client.JOB, job_manifests.job(request))
@@ -318,7 +315,7 @@ def test_a_job_runs_with_all_that_its_manifest_promises(kube, ask, node) -> None
     assert log.decode().splitlines() == [
         "/kinetic/secret/job-key b'key'",
         "/kinetic/runner.zip b'PK'",
-        "costs $(nothing) True True True",
+        "costs $(nothing) True",
     ]
 
 
@@ -361,10 +358,9 @@ while True:
 def test_a_port_of_a_pod_is_reached_through_the_server(kube, ask, node) -> None:
     request = ask(
         command=("python", "-c", ECHO),
-        from_pod={"ADDRESS": "status.podIP"},
         node_selector={"kubernetes.io/hostname": node},
     )
-    name = start(kube, request)
+    name = start(kube, request, {"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     wait_for("the job to run", lambda: look(kube, name).status is JobStatus.RUNNING)
     (pod,) = kube.list(kube_client.POD, f"job-id={JOB_ID}").objects
     port = int(wait_for("its port", lambda: pod_logs.read_log(kube, pod["metadata"]["name"])))
@@ -445,7 +441,7 @@ def test_the_hosts_of_a_job_set_have_the_names_that_were_promised(kube, ask, nod
         "both hosts", lambda: (found := kube.list(kube_client.POD, f"job-id={JOB_ID}").objects)[1:] and found
     )
 
-    first = job_manifests.coordinator(request, manifest).partition(".")[0]
+    first = job_manifests.coordinator(request, kube_client.JOB_SET).partition(".")[0]
     assert sorted(pod["spec"]["hostname"] for pod in pods) == [first, first[:-1] + "1"]
     assert {pod["spec"]["subdomain"] for pod in pods} == {manifest["metadata"]["name"]}
     restarts = {pod["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] for pod in pods}
@@ -465,6 +461,8 @@ if attempt == "0":
 
 def start_set(client: Client, request: JobRequest) -> str:
     manifest = job_manifests.job_set(request)
+    hosts = manifest["spec"]["replicatedJobs"][0]["template"]
+    hosts["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     client.create(kube_client.JOB_SET, manifest)
     client.patch(kube_client.JOB_SET, manifest["metadata"]["name"], {"spec": {"suspend": False}})
     return str(manifest["metadata"]["name"])
@@ -484,7 +482,6 @@ def gang(ask, node) -> Callable[[int], JobRequest]:
             command=("python", "-c", GANG.format(code=code)),
             placement=place("cpu")._replace(hosts=2),
             node_selector={"kubernetes.io/hostname": node},
-            grace_seconds=1,
         )
 
     return make
@@ -517,6 +514,7 @@ def running(client: Client) -> list[dict]:
 def test_a_verdict_on_one_host_ends_an_indexed_job(kube, gang) -> None:
     request = gang(task.FAILED_EXIT)
     manifest = job_manifests.indexed_job(replace(request, environment={"JOBSET_RESTART_ATTEMPT": "0"}))
+    manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     made = kube.create(kube_client.JOB, manifest)
     kube.create(kube_client.SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
     name = made["metadata"]["name"]

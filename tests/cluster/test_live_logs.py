@@ -126,10 +126,12 @@ class Stage:
         """Start a pod, and wait until it can be told what to print."""
         request = JobRequest(
             JOB_ID, self.client.namespace, place("cpu"), "python:3.11-slim", ("python", "-c", POD),
-            environment={"PORT": str(self.listener.getsockname()[1])}, runner="kinetic-runner", folders=("/scratch",),
-            node_selector={"kubernetes.io/hostname": self.node}, grace_seconds=1,
+            environment={"PORT": str(self.listener.getsockname()[1])}, runner="kinetic-runner",
+            node_selector={"kubernetes.io/hostname": self.node},
         )  # fmt: skip
-        template = job_manifests.pod_template(request)
+        template = job_manifests.pod_template(request, terminationGracePeriodSeconds=1)
+        template["spec"]["volumes"].append({"name": "scratch", "emptyDir": {}})
+        template["spec"]["containers"][0]["volumeMounts"].append({"name": "scratch", "mountPath": "/scratch"})
         about = {**template["metadata"], "name": name}
         about["annotations"] = {
             **about.get("annotations", {}), "batch.kubernetes.io/job-completion-index": str(host)

@@ -114,9 +114,10 @@ class Stage(NamedTuple):
             JOB_ID, self.client.namespace, place("cpu")._replace(hosts=hosts), image,
             ("python3", RUNNER_PATH, page.to_argument()),
             environment={"STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]}, runner="kinetic-runner",
-            secret="kinetic-secret", node_selector={"kubernetes.io/hostname": self.node}, grace_seconds=1,
+            secret="kinetic-secret", node_selector={"kubernetes.io/hostname": self.node},
         )  # fmt: skip
-        manifest = job_manifests.job(request) if hosts == 1 else job_manifests.indexed_job(request)
+        manifest = job_manifests.manifest(request, kube_client.JOB)
+        manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
         made = self.client.create(kube_client.JOB, manifest)
         files = {"job-key": bytes(range(32)), "environment.json": b'{"CAPTURED": "of the user"}'}
         secret = job_manifests.secret(request, files, made)

@@ -22,7 +22,8 @@ from cluster.processes import answers
 from kinetic._backends.kube import client, discovery, preflight
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, connect
-from kinetic._backends.kube.preflight import check, kind_for_slices, service_account
+from kinetic._backends.kube.discovery import kind_for_slices
+from kinetic._backends.kube.preflight import check, service_account
 from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings
 from kinetic._google.clusters import NodePool, NodePools
@@ -179,7 +180,7 @@ def test_somebody_without_a_role_is_told_a_command_that_helps(plane, connect_as,
 
     assert f"system:serviceaccount:{namespace}:user" in caught.value.why
     (note,) = allowed(user, "cpu")  # what the command gives does not include looking at service accounts
-    assert "pods run as the default one" in note
+    assert "pods use the default one" in note
 
 
 def test_somebody_who_may_look_only_is_told_what_is_missing(plane, connect_as) -> None:
@@ -280,7 +281,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def test_a_queue_where_kueue_is_not_is_refused(bare) -> None:
-    with pytest.raises(LaunchError, match="has no Kueue, so the queue team-a leads nowhere"):
+    with pytest.raises(LaunchError, match="queue team-a cannot be used"):
         check(bare, place("cpu"), ClusterSettings(queue="team-a"))
 
 
@@ -292,7 +293,7 @@ def test_no_nodes_and_no_trace_of_an_autoscaler_are_a_sentence_that_says_so(bare
     (said,) = check(bare, place("gpu-l4"), PLAIN)
 
     assert "has the labels cloud.google.com/gke-accelerator=nvidia-l4" in said
-    assert "nothing here seems to add nodes by itself" in said
+    assert "nothing here seems to add nodes automatically" in said
 
 
 def test_a_priority_class_must_exist_and_every_cluster_has_two(admin) -> None:
@@ -356,7 +357,7 @@ def test_a_spot_node_is_for_spot_jobs(up, namespace, admin) -> None:
     up(nodes.gpu(f"gpu-{namespace}", "nvidia-tesla-t4", spot=True))
 
     assert check(admin, place("gpu-t4:spot"), PLAIN) == ()
-    assert "take its pods" in check(admin, place("gpu-t4"), PLAIN)[0]
+    assert "accept its pods" in check(admin, place("gpu-t4"), PLAIN)[0]
 
 
 def test_a_slice_that_lacks_a_host_is_a_sentence(up, namespace, admin) -> None:
@@ -374,7 +375,7 @@ def test_a_cordoned_node_does_not_count(plane, up, namespace, admin) -> None:
     plane.api.merge(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
     wait_for("the cordon to become a taint", lambda: "node.kubernetes.io/unschedulable" in taints(plane, name))
 
-    assert "take its pods" in check(admin, place("gpu-v100"), PLAIN)[0]
+    assert "accept its pods" in check(admin, place("gpu-v100"), PLAIN)[0]
 
 
 def test_labels_of_other_clusters_are_looked_for_where_the_settings_name_them(plane, up, namespace, admin) -> None:
@@ -389,7 +390,7 @@ def test_what_google_says_of_node_pools_decides_where_no_node_is_up(admin) -> No
     growing = bare._replace(pools=(NodePool("b200", "a4-highgpu-8g", (("nvidia-b200", 8),), max_nodes=2),))
 
     with pytest.raises(CapacityError) as caught:
-        check(admin, place("gpu-b200x8"), PLAIN, pools=bare)
+        check(admin, place("gpu-b200x8"), PLAIN, pools=lambda: bare)
     (said,) = check(admin, place("gpu-b200x8"), PLAIN, pools=lambda: growing)
 
     assert caught.value.next.startswith("gcloud container node-pools create kinetic-gpu-b200x8 --cluster c")

@@ -49,9 +49,9 @@ def test_whoever_has_the_role_may_submit(submitter: Client, accelerator: str) ->
 def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Client, namespace: str) -> None:
     pod = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i"}]}
     job = {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": pod}}}
-    maker = JobLauncher(lambda: submitter, account=lambda _: "", kind_for_slices=lambda: client.JOB, environ=os.environ)
+    launcher = JobLauncher(lambda: submitter, os.environ)
 
-    assert maker.ensure_runner().startswith("kinetic-runner-")
+    assert launcher.ensure_runner().startswith("kinetic-runner-")
     made = submitter.create(client.JOB, job)
     assert submitter.patch(client.JOB, "j", {"spec": {"suspend": False}})
     assert submitter.list(client.POD).version
@@ -61,7 +61,7 @@ def test_whoever_has_the_role_can_make_and_remove_what_a_job_needs(submitter: Cl
 
 def test_whoever_has_the_role_can_keep_and_forget_what_a_batch_needs(submitter: Client, namespace: str) -> None:
     secret = job_manifests.group_secret("grp-0123abcd", namespace, "ada", {"job-key": b"k" * 32})
-    name = job_manifests.group_secret_name("grp-0123abcd")
+    name = job_manifests.object_name("grp-0123abcd")
 
     submitter.create(client.SECRET, secret)
     submitter.create(client.SECRET, secret)  # as if the first answer had been lost

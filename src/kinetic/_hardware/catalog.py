@@ -114,13 +114,10 @@ class TpuFamily(NamedTuple):
         return f"{prefix}{self.name}-{topology}"
 
     def offers(self, topology: str) -> bool:
-        """Return whether a topology exists.
+        """Return whether a topology exists, as GKE writes it: "2x4" does, "4x2" and "02x4" do not.
 
         A single host's own topology exists. Beyond those, a flat slice is AxA or Ax2A with A a power of two from 4 on;
         a 3-D slice is AxBxC with A <= B <= C, of sides 2 and 4 up to one 4x4x4 cube, of multiples of 4 beyond it.
-
-        Args:
-            topology: Chips per axis as GKE writes it, e.g. "2x4"; "4x2" and "02x4" do not exist.
         """
         if any(machine.own_topology == topology for machine in self.machines):
             return True
@@ -149,23 +146,17 @@ class TpuFamily(NamedTuple):
         return topology_of(min(shapes, key=lambda sides: (sum(sides), sides[-1]))) if shapes else None
 
     def google_topology_for(self, number: int) -> str | None:
-        """Return the topology that a number means in Google's own names, or None if it means nothing there.
-
-        Args:
-            number: TensorCores where a chip has two, else chips (count).
-        """
+        """Return the topology that a number means in Google's own names, which count TensorCores, or None."""
         chips, rest = divmod(number, self.cores_per_chip)
         return None if rest else self.topology_for(chips)
 
     def machines_for(self, topology: str, *, multi_host: bool = False) -> tuple[TpuMachine, int]:
         """Return the machine type that carries a topology, and how many of them (count).
 
-        Args:
-            topology: One that ``offers`` accepts.
-            multi_host: Prefer several small hosts where one large host would do (v5e and v6e ``2x4``).
+        With ``multi_host``, several small hosts are preferred to one large host (v5e and v6e ``2x4``).
 
         Raises:
-            ValueError: The topology does not exist; callers ask ``offers`` first.
+            ValueError: The topology does not exist.
         """
         if not self.offers(topology):
             message = f"{self.name} has no topology {topology}"

@@ -63,11 +63,7 @@ class HardwareName(NamedTuple):
 
 
 def parse(accelerator: str) -> HardwareName:
-    """Read an accelerator name.
-
-    Args:
-        accelerator: As a user writes it, e.g. "tpu-v5litepod-2x4" (chips per axis), "tpu-v5e-8" (chips),
-            "gpu-l4x4" (GPUs), "cpu", or any of them with ":spot".
+    """Read an accelerator name, e.g. "tpu-v5litepod-2x4" (chips per axis), "tpu-v5e-8" (chips), "gpu-l4x4" (GPUs).
 
     Raises:
         OptionError: Unknown name (the message has the three nearest), or a count or topology that the named
@@ -97,11 +93,7 @@ def parse(accelerator: str) -> HardwareName:
 
 
 def slug(accelerator: str) -> str:
-    """Shorten a name to a DNS-safe word for job ids.
-
-    Returns:
-        At most 16 characters of a-z, 0-9 and "-", beginning with a letter and not ending in a dash: "tpu-v5e-1"
-        is "v5e1", "tpu-v5litepod-2x4" is "v5e-2x4", "gpu-l4x4" is "l4x4".
+    """Shorten a name to a DNS-safe word of at most 16 characters for job ids: "tpu-v5e-1" is "v5e1".
 
     Raises:
         OptionError: As ``parse``.

@@ -87,7 +87,7 @@ def test_a_job_that_ran_out_of_memory_says_so_with_its_last_lines_and_what_to_do
     explained = kinetic("jobs", "explain", job_id, "--json")
 
     assert code == "memory"
-    assert "its memory ran out" in words
+    assert "it ran out of memory" in words
     assert LINES[-1] in words
     assert 'resources = { memory = "32Gi" }' in next_
     page = json.loads(explained.out)
@@ -108,7 +108,7 @@ def test_an_image_that_cannot_start_python_is_named_and_nothing_is_said_of_the_f
 
     assert why[job_id] == "FAILED"
     assert "its image does not have the program that starts a job" in why["what"]
-    assert "take an image with Python in its PATH" in why["next"]
+    assert "use an image with Python in its PATH" in why["next"]
     assert "phase" not in why
 
 
@@ -123,7 +123,7 @@ def test_what_is_explained_is_what_is_said_while_a_job_is_being_deleted(
     after = kinetic("jobs", "explain", job_id)
 
     assert before.out.startswith(f"{job_id}: RUNNING\n")
-    assert "runs in the pod" in before.out
+    assert "is running in the pod" in before.out
     assert after.out.startswith(f"{job_id}: FAILED\n"), after.out
     assert "was lost" in after.out
     assert "about to begin" not in after.out

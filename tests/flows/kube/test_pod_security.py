@@ -79,7 +79,7 @@ def test_it_takes_an_image_with_a_user_and_names_one_that_is_root(
 
     def explained() -> str:
         told = kinetic("jobs", "explain", job_id).out
-        return told if "takes no container whose user is root, and that of with-root:1 is" in told else ""
+        return told if "does not accept containers that run as root, as with-root:1 does" in told else ""
 
     told = wait_for("the reason", explained)
 

@@ -35,7 +35,7 @@ def explained(kinetic: Any, job_id: str, words: str) -> str:
 def test_without_a_machine_that_fits_the_job_waits_and_says_for_what(submit: Any, kinetic: Any, machine: str) -> None:
     job_id = submit("gpu-l4")
 
-    told = explained(kinetic, job_id, "no machine of this cluster is what the job asks for")
+    told = explained(kinetic, job_id, "no node of this cluster has what the job asks for")
 
     assert "gpu-l4" in told
     assert "next:" in told
@@ -45,7 +45,7 @@ def test_without_a_machine_that_fits_the_job_waits_and_says_for_what(submit: Any
 def test_whoever_waits_is_told_what_the_job_waits_for(clients: Any, site: Any, add_node: Any, namespace: str) -> None:
     clients.project.write("call.py", "from one import add\nprint(add(1, 2))\n")
     client = clients.project.start("call.py")
-    wait_for("the line that says so", lambda: "the cluster has no machines" in clients.peek(client), 30)
+    wait_for("the line that says so", lambda: "the cluster has no nodes" in clients.peek(client), 30)
 
     add_node(nodes.cpu(f"late-{namespace}"))
     out, told = client.communicate(timeout=60)
@@ -67,9 +67,9 @@ def test_a_job_that_found_no_machine_is_cancelled_and_gone(submit: Any, kinetic:
 def test_an_image_that_does_not_exist_is_named(submit: Any, kinetic: Any, machine: str) -> None:
     job_id = submit(container_image="registry.test/no/such:1")
 
-    told = explained(kinetic, job_id, "there is no image registry.test/no/such:1")
+    told = explained(kinetic, job_id, "the image registry.test/no/such:1 does not exist")
 
-    assert "look at its name and tag" in told
+    assert "check its name and tag" in told
 
 
 def test_a_machine_that_is_full_is_waited_for(
@@ -80,7 +80,7 @@ def test_a_machine_that_is_full_is_waited_for(
     wait_for("the first to hold the machine", lambda: "RUNNING" in kinetic("jobs", "status", first).out)
     second = submit()
 
-    told = explained(kinetic, second, "every machine that would do is taken: not enough cpu")
+    told = explained(kinetic, second, "all matching nodes are busy: not enough cpu")
     clients.go.touch()
 
     assert "wait for other jobs" in told
@@ -94,7 +94,7 @@ def test_where_every_machine_is_too_small_no_other_job_is_waited_for(
     add_node(nodes.cpu(f"tiny-{namespace}", cores=2, memory="1Gi"))
     job_id = submit()
 
-    told = explained(kinetic, job_id, "no machine of this cluster is large enough: not enough memory")
+    told = explained(kinetic, job_id, "no node of this cluster is large enough: not enough memory")
 
     assert "resources = { cpu = 0.5" in told
 

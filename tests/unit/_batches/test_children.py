@@ -19,7 +19,7 @@ FIELDS = {
     "created_at": "2026-11-20T14:30:00Z",
 }
 KINDS = {
-    "a job": (1, lambda job_id, _: job_manifests.job_name(job_id)),
+    "a job": (1, lambda job_id, _: job_manifests.object_name(job_id)),
     "an indexed job": (64, job_manifests.indexed_job_name),
     "a job set": (64, job_manifests.job_set_name),
     "a leader-worker set": (64, job_manifests.leader_worker_set_name),
@@ -60,4 +60,4 @@ def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: st
 def test_a_batch_of_an_older_kinetic_has_names_that_fit() -> None:
     handle = state.record_of(group_of(), 0, 0)
 
-    assert handle.k8s_name == job_manifests.job_name(handle.job_id)
+    assert handle.k8s_name == job_manifests.object_name(handle.job_id)

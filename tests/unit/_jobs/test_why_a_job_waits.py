@@ -42,27 +42,27 @@ def test_a_job_whose_pod_runs_is_nothing_to_warn_of_however_late_the_cluster_cou
 
 
 def test_what_a_job_waits_for_is_forgotten_once_its_pod_runs(ask) -> None:
-    ask(JobState(JobStatus.PENDING, what="the machine makes the container"))
+    ask(JobState(JobStatus.PENDING, what="the node is creating the container"))
 
     assert ask(JobState(JobStatus.RUNNING, pod="pod-a")) == ("waiting", "")
 
 
 def test_what_waiting_alone_does_not_help_is_told_once_with_what_to_do(ask, capsys) -> None:
-    found = JobState(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True)
+    found = JobState(JobStatus.PENDING, what="the image x does not exist", why="404", next="check its name", stuck=True)
 
     told = [ask(found) for _ in range(3)]
 
     assert told == [("waiting", "")] * 3  # not once more in other words
     assert capsys.readouterr().err.splitlines() == [
-        f"kinetic: warning: {JOB_ID}: there is no image x",
+        f"kinetic: warning: {JOB_ID}: the image x does not exist",
         "why:   404",
-        "next:  look at its name",
+        "next:  check its name",
     ]
 
 
 def test_what_a_job_waits_for_after_a_warning_is_told_again(ask, capsys) -> None:
-    ask(JobState(JobStatus.PENDING, what="there is no image x", why="404", next="look at its name", stuck=True))
+    ask(JobState(JobStatus.PENDING, what="the image x does not exist", why="404", next="check its name", stuck=True))
 
-    told = ask(JobState(JobStatus.PENDING, what="the machine pulls the image x"))
+    told = ask(JobState(JobStatus.PENDING, what="the node is pulling the image x"))
 
-    assert told == ("waiting", "the machine pulls the image x")
+    assert told == ("waiting", "the node is pulling the image x")

@@ -1,12 +1,10 @@
-"""Jobs on a Kubernetes cluster: ``gke`` for one host, ``pathways`` for many. Every answer is the cluster's own."""
+"""Jobs on a Kubernetes cluster: ``gke`` for one host, ``pathways`` for many. All state is in the cluster."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -29,12 +27,11 @@ from kinetic._backends.kube import (
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET
 from kinetic._backends.kube.connection import ClusterAddress, client_of, pools_of
 from kinetic._backends.kube.informer import Informer, Informers
-from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
+from kinetic._backends.kube.job_launcher import MOST_NAMES, JobLauncher
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, LiveLog, Observation, Stacks
 from kinetic._config import cluster
 from kinetic._config.resources import PodRequirements
 from kinetic._wire import inspection, threads
-from kinetic._wire.task import ENVIRONMENT_FILE
 from kinetic.errors import AccessDeniedError, OptionError
 from kinetic.job_status import JobStatus
 
@@ -44,22 +41,20 @@ if TYPE_CHECKING:
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
 
-_APPS = job_manifests.label_selector(app=f"{job_manifests.APP},{job_manifests.APP_MANY_HOSTS}")
-_MOST_NAMED = 40  # jobs in one selector; more are found by listing all
-_LOOK_SECONDS = 30.0
-_LOOK_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
+_POLL_SECONDS = 30.0
+_POLL_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
 _CURRENT_SECONDS = 10.0
-_BLIND_SECONDS = 1.0  # between two looks at a job that cannot be watched
+_BLIND_SECONDS = 1.0  # between two requests about a job that cannot be watched
 
 
 def open_backend(opening: Opening) -> KubeBackend:
-    """Open the backend of a cluster; nothing is asked of it yet."""
+    """Open the backend of a cluster; no request is sent yet."""
     entry, where = opening.entry, ClusterAddress(**opening.address._asdict())
     return KubeBackend(entry.name, where, opening.environ, spans_hosts=entry.spans_hosts)
 
 
 class KubeBackend:
-    """Run jobs on a cluster.
+    """Runs jobs on a cluster; ``protocol`` documents its methods.
 
     Args:
         name: As the registry has it.
@@ -78,15 +73,14 @@ class KubeBackend:
         self.name, self.where, self._spans_hosts = name, where, spans_hosts
         self.environ = os.environ if environ is None else environ
         self._kinds: tuple[Kind, ...] | None = None
-        self._begin_anew()
-        os.register_at_fork(after_in_child=self._begin_anew)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _begin_anew(self) -> None:
-        """Have nothing that threads hold or feed, as in a forked child, which has only one of its parent's threads."""
-        self._feeds = Informers(self._make_feed)
-        self._seen = threading.local()  # what each waiting thread has seen of whom
-        self._lock = threading.Lock()
-        self._maker: JobLauncher | None = None
+    def _reset(self) -> None:
+        """Drop what threads hold or update: a forked child has only one of its parent's threads."""
+        self._informers = Informers(lambda selector: Informer(self.client, self.kinds(), selector))
+        self._seen = _SeenByThread()
+        self._launcher = JobLauncher(lambda: self.client, self.environ)
 
     @property
     def client(self) -> Client:
@@ -95,312 +89,261 @@ class KubeBackend:
 
     @property
     def namespace(self) -> str:
-        """Where its objects are: what the settings say, else the context's own."""
+        """The namespace of its objects: of the settings, else of the context."""
         return self.where.namespace or self.client.namespace
 
     @property
     def poll_seconds(self) -> float:
-        """How often whoever waits looks anew although nothing was told."""
+        """How often a waiter asks again without an event."""
         without_end = self._kinds is not None and LEADER_WORKER_SET in self._kinds
-        return _LOOK_WITHOUT_END_SECONDS if without_end else _LOOK_SECONDS
+        return _POLL_WITHOUT_END_SECONDS if without_end else _POLL_SECONDS
 
     # ------------------------------------------------------------------------------------------------ before a launch
 
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Refuse what this cluster cannot run; see the protocol."""
+        """Refuse what this cluster cannot run."""
         if placement.hosts > 1 and not self._spans_hosts:
             other = registry.find(self.name).many_hosts
             raise OptionError(
-                f"{placement.name} has {placement.hosts} hosts, and the {self.name} backend runs jobs of one",
+                f"{placement.name} has {placement.hosts} hosts, and the {self.name} backend runs jobs of one host",
                 next=f'write backend="{other}"' if other else None,
             )
-        chosen = PodRequirements.from_json(requirements).settings
-        return preflight.check(self.client, placement, chosen, pools=lambda: pools_of(self.where, self.environ))
+        settings = PodRequirements.from_json(requirements).settings
+        return preflight.check(self.client, placement, settings, pools=lambda: pools_of(self.where, self.environ))
 
     def check_store(self, url: str) -> None:
-        """Refuse a store that pods cannot reach; see the protocol."""
+        """Refuse a store that pods cannot reach."""
         preflight.check_store(url, self.environ)
 
     def prepare(self) -> None:
-        """Load what a launch needs while the client packs; see the protocol."""
+        """Build the runner in a thread while the client packs."""
         from kinetic._project import runner_bundle
 
         threads.start(runner_bundle.build, "kinetic-prepare")
 
     def begin(self, job_id: str) -> None:
-        """Do nothing: until it is launched there is nothing of a job in the cluster."""
+        """Do nothing: before its launch, a job has no objects in the cluster."""
 
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
-        """Do nothing; see ``begin``."""
+        """Do nothing, as in ``begin``."""
 
     def sweep(self, scratch: Path | None, history: object = None) -> None:
-        """Do nothing: the cluster removes what has ended after its time."""
+        """Do nothing: the cluster removes ended jobs after their time to live."""
 
     def name_of(self, job_id: str, hosts: int) -> str:
-        """Return the name of a job's object; see the protocol."""
-        if hosts == 1:
-            return job_manifests.job_name(job_id)
-        kind = self._kind_for_slices()
-        if kind is JOB_SET:
-            return job_manifests.job_set_name(job_id, hosts)
-        return (
-            job_manifests.indexed_job_name(job_id, hosts)
-            if kind is JOB
-            else job_manifests.leader_worker_set_name(job_id, hosts)
-        )
+        """Return the name of a job's object."""
+        kind = JOB if hosts == 1 else discovery.kind_for_slices(self.client)
+        return job_manifests.resource_name(kind, job_id, hosts)
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        """Make the objects of jobs; see the protocol."""
+        """Create the objects of jobs."""
         mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
-        return kube_client.request_all([partial(self._launch, self._made_maker(), launch, mask) for launch in launches])
+        return kube_client.request_all([partial(self._launch, launch, mask) for launch in launches])
 
-    def _launch(self, maker: JobLauncher, launch: Launch, mask: int) -> str:
-        """Make one job, and let those who watch know of it at once."""
-        made = maker.make(launch, mask)
-        selectors = _selectors(launch.order.job_id, launch.owner, launch.group)
-        for feed in self._feeds.alive():
-            if feed.selector in selectors:
-                feed.add(made)
-        return launch.order.job_id
+    def _launch(self, launch: Launch, mask: int) -> str:
+        """Create one job, and put it into the informers that cover it."""
+        made = self._launcher.make(launch, mask)
+        job_id = launch.order.job_id
+        selectors = {_relatives(launch.group, launch.owner), job_manifests.label_selector(job_id=job_id)}
+        for informer in self._informers.alive():
+            if informer.selector in selectors:
+                informer.add(made)
+        return job_id
 
-    def _made_maker(self) -> JobLauncher:
-        with self._lock:
-            if self._maker is None:
-                self._maker = JobLauncher(
-                    lambda: self.client,
-                    account=self._account_of,
-                    kind_for_slices=self._kind_for_slices,
-                    environ=self.environ,
-                )
-            return self._maker
-
-    def _account_of(self, launch: Launch) -> str:
-        return preflight.service_account(self.client, PodRequirements.from_json(launch.requirements).settings)
-
-    def _kind_for_slices(self) -> Kind:
-        return discovery.kind_for_slices(self.client)
-
-    # ------------------------------------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------------------------------------ observing
 
     def kinds(self) -> tuple[Kind, ...]:
-        """Return what can make the pods of this backend's jobs here."""
+        """Return the kinds of objects that make the pods of this backend's jobs here."""
         if self._kinds is None:
             served = [
                 kind
                 for kind in (JOB_SET, LEADER_WORKER_SET)
                 if self._spans_hosts and discovery.serves(self.client, kind)
             ]
-            with_sets = LEADER_WORKER_SET in served and JOB_SET not in served
-            self._kinds = (JOB, *(kind for kind in served if kind is JOB_SET or with_sets))
+            self._kinds = (JOB, *served[:1])  # with JobSets, there are no LeaderWorkerSets of ours
         return self._kinds
 
-    def observe(self, names_: Sequence[str]) -> dict[str, Observation]:
-        """Look at some jobs: in what the watch has told, or with one question; see the protocol."""
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
+        """Observe some jobs: by the informers that know them, or with one request."""
         seen: dict[str, Observation] = {}
-        for feed in self._feeds.alive():
-            if feed.is_current:
-                found = [each for name in names_ if name not in seen and (each := feed.find(name)) is not None]
+        for informer in self._informers.alive():
+            if informer.is_current:
+                found = [each for name in names if name not in seen and (each := informer.find(name)) is not None]
                 seen |= object_status.observations(found)
-        missing = [name for name in names_ if name not in seen]
-        return seen | self._ask(missing)
+        missing = [name for name in names if name not in seen]
+        requested = object_status.observations(self._objects(missing))
+        return seen | {name: requested[name] for name in missing if name in requested}
 
-    def _ask(self, wanted: Sequence[str]) -> dict[str, Observation]:
-        """Ask the cluster about jobs."""
-        found = object_status.observations(self._objects(wanted))
-        return {name: found[name] for name in wanted if name in found}
-
-    def _objects(self, wanted: Sequence[str]) -> list[Object]:
-        if not wanted:
+    def _objects(self, names: Sequence[str]) -> list[Object]:
+        if not names:
             return []
-        labels = ",".join(job_manifests.label_value(name) for name in wanted)
-        selector = _APPS if len(wanted) > _MOST_NAMED else f"{job_manifests.JOB_LABEL} in ({labels})"
-        return self._list(selector)
+        every = len(names) > MOST_NAMES  # too many for one selector
+        return self._list(job_manifests.label_selector() if every else job_manifests.jobs_selector(names))
 
     def _list(self, selector: str) -> list[Object]:
         found = [each for kind in self.kinds() for each in self.client.list(kind, selector).objects]
         return [each for each in found if not object_status.belongs_to_job_set(each)]
 
     def observe_group(self, group: str) -> dict[str, Observation]:
-        """Look at every living job of a batch with one question; see the protocol."""
+        """Observe every living job of a batch with one request, or none."""
         selector = job_manifests.label_selector(group=group)
-        feed = next((each for each in self._feeds.alive() if each.selector == selector and each.is_current), None)
-        objects = feed.objects() if feed is not None else self._list(selector)
-        seen = object_status.observations(objects)
+        current = [each for each in self._informers.alive() if each.selector == selector and each.is_current]
+        seen = object_status.observations(current[0].objects() if current else self._list(selector))
         return {name: each for name, each in seen.items() if not each.status.is_final}
 
     def find(self) -> Iterator[Observation]:
-        """Look at every job of kinetic in this namespace; see the protocol."""
-        return iter(object_status.observations(self._list(_APPS)).values())
+        """Observe every job of kinetic in this namespace."""
+        return iter(object_status.observations(self._list(job_manifests.label_selector())).values())
 
     # ------------------------------------------------------------------------------------------------ waiting
 
     def watch(self, name: str, *, seconds: float) -> bool:
-        """Wait for a change of a job, told by a watch that all who wait share; see the protocol."""
-        feed = self._feed_of(name)
-        seen: dict[str, int] = self._seen.__dict__.setdefault("news", {})
-        before, now = seen.get(name), feed.changes_of(name)
-        if before is None or before > now:  # what changed before, no such feed told: look once
-            seen[name] = now
+        """Wait for a change of a job by an informer that all waiters share."""
+        informer = self._informer_for(name)
+        before, now = self._seen.changes.get(name), informer.changes_of(name)
+        if before is None or before > now:  # what changed before this informer was made is unknown: observe once
+            self._seen.changes[name] = now
             return True
-        if feed.is_alive:
-            feed.wait(name, before, seconds)
+        if informer.is_alive:
+            informer.wait(name, before, seconds)
         else:
-            time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; whoever waits looks again
-        seen[name] = feed.changes_of(name)
-        return seen[name] != before or (seconds >= _BLIND_SECONDS and not feed.is_alive)
+            time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; the waiter observes again
+        now = self._seen.changes[name] = informer.changes_of(name)
+        return now != before or (seconds >= _BLIND_SECONDS and not informer.is_alive)
 
     def stop_watching(self, name: str) -> None:
-        """Forget what this thread has seen of a job; see the protocol."""
-        self._seen.__dict__.setdefault("news", {}).pop(name, None)
-        self._seen.__dict__.setdefault("feeds", {}).pop(name, None)
+        """Forget what this thread has seen of a job."""
+        self._seen.changes.pop(name, None)
+        self._seen.selectors.pop(name, None)
 
     def watch_group(self, group: str, *, seconds: float) -> None:
-        """Wait until some job of a batch may have ended; see the protocol."""
-        feed = self._feeds.get(job_manifests.label_selector(group=group))
-        if not feed.is_current:
-            if not feed.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not feed.is_alive:
-                time.sleep(min(seconds, 1.0))  # it cannot be watched now; whoever waits looks again
+        """Wait until some job of a batch may have ended."""
+        informer = self._informers.get(job_manifests.label_selector(group=group))
+        if not informer.is_current:
+            if not informer.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not informer.is_alive:
+                time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; the waiter observes again
             return
-        ends: dict[str, int] = self._seen.__dict__.setdefault("ends", {})
-        known = ends.get(group, -1)
-        feed.wait_for_any_end(known if known <= feed.ends else -1, seconds)  # a feed made anew counts from 0
-        ends[group] = feed.ends
+        known = self._seen.ends.get(group, -1)
+        informer.wait_for_any_end(known if known <= informer.ends else -1, seconds)  # a new informer counts from 0
+        self._seen.ends[group] = informer.ends
 
-    def _feed_of(self, name: str) -> Informer:
-        """Return the feed that tells of a job and of its kin: each holds a connection, so no job has one of its own."""
-        known: dict[str, str] = self._seen.__dict__.setdefault("feeds", {})
-        if name not in known:
-            known[name] = self._selector_for(name)
-        return self._feeds.get(known[name])
+    def _informer_for(self, name: str) -> Informer:
+        """Return the informer of a job and its relatives: each has a connection, so no job has one of its own."""
+        if name not in self._seen.selectors:
+            self._seen.selectors[name] = self._selector_for(name)
+        return self._informers.get(self._seen.selectors[name])
 
     def _selector_for(self, name: str) -> str:
-        """Select the jobs that this user submits, if it is among them; else those of its batch or of its owner."""
-        own = _own_jobs(cluster.owner(self.environ))
-        self._feeds.get(own).wait_until_current(_CURRENT_SECONDS)
-        for feed in self._feeds.alive():
-            if feed.is_current and feed.find(name) is not None:
-                return feed.selector
-        return _kin(next(iter(self._objects([name])), {})) or job_manifests.label_selector(job_id=name)
-
-    def _make_feed(self, selector: str) -> Informer:
-        return Informer(self.client, self.kinds(), selector)
+        """Select the jobs that this user submits, if it is one of them; else those of its batch or of its owner."""
+        self._informers.get(_relatives("", cluster.owner(self.environ))).wait_until_current(_CURRENT_SECONDS)
+        for informer in self._informers.alive():
+            if informer.is_current and informer.find(name) is not None:
+                return informer.selector
+        found = next(iter(self._objects([name])), {})
+        group = object_status.label_of(found, job_manifests.GROUP_LABEL)
+        owner = object_status.label_of(found, job_manifests.OWNER_LABEL)
+        return _relatives(group, owner) if group or owner else job_manifests.label_selector(job_id=name)
 
     # ------------------------------------------------------------------------------------------------ explaining, logs
 
     def explain(self, name: str) -> Diagnosis | None:
-        """Say why a job is as it is; see the protocol."""
+        """Explain the status of a job."""
         found = next(iter(self._objects([name])), None)
         if found is None:
             return None
-        hosts = int((found.get("spec") or {}).get("completions") or 1) if found.get("kind") == JOB.name else 1
-        machines = self.where.command_for_pools or diagnosis.NODES
-        scene = diagnosis.gather_evidence(self.client, found, hosts=max(hosts, _hosts_of(found)), machines=machines)
-        seen = diagnosis.diagnose(scene)
-        if seen.status is JobStatus.RUNNING and seen.pod and not seen.what:
-            seen = seen._replace(what=pod_logs.waiting_reason(self.client, seen.pod))
-        return diagnosis.to_diagnosis(seen, name)
+        list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
+        state = diagnosis.diagnose(diagnosis.gather_evidence(self.client, found, list_nodes=list_nodes))
+        if state.status is JobStatus.RUNNING and state.pod and not state.what:
+            state = state._replace(what=pod_logs.waiting_reason(self.client, state.pod))
+        return diagnosis.to_diagnosis(state, name)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
-        """Return the log of a pod that is there; see the protocol."""
-        pods = self.client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(name)}").objects
+        """Return the log of a pod that exists."""
+        pods = self._pods(name)
         if not pods:
             return None
         if follow:
-            return pod_logs.follow_live(
-                self.client, pods, host=host, attempt=attempt, on_verdict=partial(self._tell, name)
-            )
+            notify = partial(self._notify, name)
+            return pod_logs.follow_live(self.client, pods, host=host, attempt=attempt, on_verdict=notify)
         return pod_logs.snapshot(self.client, pods, host=host, attempt=attempt)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
-        """Return the log of a pod whose runner was killed; see the protocol."""
-        pods = self.client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(name)}").objects
-        return pod_logs.last_log(self.client, pods, host=host, attempt=attempt)
+        """Return the log of a pod whose runner was killed."""
+        return pod_logs.last_log(self.client, self._pods(name), host=host, attempt=attempt)
+
+    def _pods(self, name: str) -> list[Object]:
+        return self.client.list(POD, job_manifests.label_selector(job_id=name)).objects
+
+    def _notify(self, name: str) -> None:
+        for informer in self._informers.alive():
+            informer.notify(name)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-        """Say which pods carry out hosts of a job now; see the protocol."""
+        """Return the pods that run hosts of a job now."""
         pods = pod_exec.pods_of(self.client, name)
         return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
-        """Open a connection to a port of a pod; see the protocol."""
+        """Open a connection to a port of a pod."""
         return pod_exec.connect_port(self.client, address.machine, address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
-        """Run a command in the container of a pod; see the protocol."""
+        """Run a command in the container of a pod."""
         return pod_exec.run_in_pod(self.client, name, command, host=host, tty=tty, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        """Ask the workers of a job for their stacks; see the protocol."""
+        """Ask the workers of a job for their stacks."""
         return pod_exec.pod_stacks(self.client, name, hosts)
-
-    def _tell(self, name: str) -> None:
-        for feed in self._feeds.alive():
-            feed.notify(name)
 
     # ------------------------------------------------------------------------------------------------ ending
 
-    def stop(self, names_: Sequence[str], *, wait: float) -> bool:
-        """End jobs by removing their objects; what has ended stays; see the protocol."""
-        wanted = set(names_)
-        found = [each for each in self._objects(names_) if object_status.job_id_of(each) in wanted]
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:
+        """End jobs by deleting their objects; those of ended jobs stay."""
+        wanted = set(names)
+        found = [each for each in self._objects(names) if object_status.job_id_of(each) in wanted]
         alive = [each for each in found if not object_status.status_of(each).is_final]
         job_launcher.delete_jobs(self.client, alive)
-        labels = [job_manifests.label_value(name) for name in names_]
-        return job_launcher.wait_until_gone(self.client, labels, wait) if labels else True
+        return job_launcher.wait_until_gone(self.client, names, wait)
 
-    def remove(self, names_: Sequence[str]) -> None:
-        """Remove what is left of jobs; see the protocol."""
-        feeds = [feed for feed in self._feeds.alive() if feed.is_current]
-        known = {name: each for name in names_ for feed in feeds if (each := feed.find(name)) is not None}
-        asked = self._objects([name for name in names_ if name not in known])
-        found = {object_status.job_id_of(each): each for each in asked} | known
-        job_launcher.delete_jobs(self.client, [found[name] for name in names_ if name in found])
+    def remove(self, names: Sequence[str]) -> None:
+        """Delete the objects of jobs."""
+        informers = [each for each in self._informers.alive() if each.is_current]
+        known = {name: each for name in names for informer in informers if (each := informer.find(name)) is not None}
+        requested = self._objects([name for name in names if name not in known])
+        found = {object_status.job_id_of(each): each for each in requested} | known
+        job_launcher.delete_jobs(self.client, [found[name] for name in names if name in found])
 
     # ------------------------------------------------------------------------------------------------ batches
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
-        """Make the Secret that the children of a batch share; see the protocol."""
-        self._made_maker().keep(group, cluster.owner(self.environ), secrets, keys())
+        """Create the Secret that the children of a batch share."""
+        self._launcher.keep(group, cluster.owner(self.environ), secrets, keys())
 
     def kept(self, group: str) -> dict[str, Any] | None:
-        """Read it again; see the protocol."""
-        found = self.client.get(SECRET, job_manifests.group_secret_name(group))
-        if found is None:
-            return None
-        page, captured = (json.loads(b64decode(found["data"][name])) for name in (KEPT_FILE, ENVIRONMENT_FILE))
-        self._made_maker().note_kept(group, int(page.pop("keys", 0)))
-        return {**page, "captured": captured, "environ": dict(self.environ)}
+        """Read the Secret of a batch."""
+        return self._launcher.kept(group)
 
     def forget_kept(self, group: str) -> None:
-        """Remove it; see the protocol."""
+        """Delete the Secret of a batch."""
+        name = job_manifests.object_name(group)
         try:
-            self.client.delete(SECRET, job_manifests.group_secret_name(group))
-        except AccessDeniedError as error:  # what was computed is there all the same
-            output.warn(f"the Secret {job_manifests.group_secret_name(group)} stays in the cluster: {error.what}")
+            self.client.delete(SECRET, name)
+        except AccessDeniedError as error:  # the results exist all the same
+            output.warn(f"the Secret {name} stays in the cluster: {error.what}")
 
 
-def _own_jobs(owner: str) -> str:
-    """Select the single jobs of one owner: each batch has a watch of its own."""
-    return f"{job_manifests.label_selector(owner=owner)},!{job_manifests.GROUP_LABEL}"
+class _SeenByThread(threading.local):
+    """What each waiting thread has seen: changes and the informer's selector by job, ends by batch."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, int] = {}
+        self.selectors: dict[str, str] = {}
+        self.ends: dict[str, int] = {}
 
 
-def _kin(found: Object) -> str:
-    """Select the jobs of an object's batch, else the single jobs of its owner; "" where it has neither."""
-    if group := object_status.group_of(found):
+def _relatives(group: str, owner: str) -> str:
+    """Select the jobs of a batch, or without one the single jobs of an owner: each batch has an informer of its own."""
+    if group:
         return job_manifests.label_selector(group=group)
-    owner = object_status.owner_of(found)
-    return _own_jobs(owner) if owner else ""
-
-
-def _selectors(job_id: str, owner: str, group: str) -> tuple[str, ...]:
-    """Return the selectors of the feeds in which a job belongs."""
-    theirs = job_manifests.label_selector(group=group) if group else _own_jobs(owner)
-    return theirs, job_manifests.label_selector(job_id=job_id)
-
-
-def _hosts_of(found: Object) -> int:
-    spec = found.get("spec") or {}
-    for part in spec.get("replicatedJobs") or ():
-        return int(part["template"]["spec"].get("completions") or 1)
-    return int((spec.get("leaderWorkerTemplate") or {}).get("size") or 1)
+    return f"{job_manifests.label_selector(owner=owner)},!{job_manifests.GROUP_LABEL}"

@@ -1,10 +1,10 @@
-"""What clusters say, and what it means: tables over the very words of Kubernetes, GKE's autoscaler and Kueue.
+"""What messages of a cluster mean: tables over the exact texts of Kubernetes, GKE's autoscaler and Kueue.
 
-The first row that fits holds. ``what`` and ``next`` may use the pattern's groups and {namespace}, {pod}, {image},
-{account}, {queue}, {accelerator} and {machines}, a command. ``stuck`` means: waiting alone will not help.
+The first row that matches counts. ``what`` and ``next`` may use the pattern's groups and {namespace}, {pod}, {image},
+{account}, {queue}, {accelerator} and {machines}, a command.
 
-The words were read in Kubernetes 1.36 (scheduler, kubelet, controllers, admission), in Kueue 0.14, and in events of
-GKE's autoscaler as they stand in public issues; spec/gke.md sections 3 and 4.
+The texts were read in Kubernetes 1.36 (scheduler, kubelet, controllers, admission), in Kueue 0.14, and in events of
+GKE's autoscaler as public issues quote them; spec/gke.md sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 
 class Pattern(NamedTuple):
-    """A row: words of a cluster, and what they mean.
+    """A row: a message of a cluster, and what it means.
 
     Attributes:
         code: A short word for it.
-        pattern: Of what the cluster says.
+        pattern: Of the message.
         what: For the user.
         next: What to do.
         stuck: Whether waiting alone will not help.
@@ -33,7 +33,7 @@ class Pattern(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What something that a cluster said means; the fields of a row, filled in."""
+    """What a message of a cluster means; the fields of a row, filled in, and the message itself as ``why``."""
 
     code: str
     what: str
@@ -43,361 +43,233 @@ class Explanation(NamedTuple):
 
 
 _DESCRIBE = "kubectl describe pod {pod} -n {namespace}"
-_MACHINES = "{machines} shows what the cluster has; ask for another accelerator, or add machines"
+_NODES = "{machines} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
-_ADMISSION = "change what the message names, use another namespace, or ask who runs the cluster"
+_ADMISSION = "change what the message names, use another namespace, or ask an administrator of the cluster"
 
-# A Job's event FailedCreate: the API server refused its pod. Also what a JobSet says of its Jobs.
+# A Job's event FailedCreate: the API server rejected its pod. Also what a JobSet says of its Jobs.
 CREATION = (
     Pattern(
-        "service-account",
-        r'serviceaccount "[^"]+" not found|error looking up service account',
+        "service-account", r'serviceaccount "[^"]+" not found|error looking up service account',
         "the namespace {namespace} has no service account {account}",
         "kubectl create serviceaccount {account} -n {namespace}, or name another in KINETIC_SERVICE_ACCOUNT",
-        stuck=True,
-    ),
+        stuck=True),
     Pattern(
-        "quota",
-        r"exceeded quota: (?P<quota>[^,\s]+)",
+        "quota", r"exceeded quota: (?P<quota>[^,\s]+)",
         "the quota {quota} of the namespace {namespace} is used up",
-        "kubectl describe resourcequota {quota} -n {namespace}; the job starts when others end",
-    ),
+        "kubectl describe resourcequota {quota} -n {namespace}; the job starts when others end"),
     Pattern(
-        "quota",
-        r"failed quota: (?P<quota>[^:\s]+): must specify (?P<missing>.+)",
-        "the quota {quota} of the namespace {namespace} wants every pod to say {missing}",
-        'write resources = {{ cpu = 4, memory = "16Gi" }} under [tool.kinetic] in pyproject.toml',
-        stuck=True,
-    ),
+        "quota", r"failed quota: (?P<quota>[^:\s]+): must specify (?P<missing>.+)",
+        "the quota {quota} of the namespace {namespace} requires every pod to specify {missing}",
+        'write resources = {{ cpu = 4, memory = "16Gi" }} under [tool.kinetic] in pyproject.toml', stuck=True),
     Pattern(
-        "admission",
-        r"violates PodSecurity \"(?P<level>[^\"]+)\"",
-        "the namespace {namespace} takes pods of the level {level} only",
-        "use another namespace, or ask who runs the cluster",
-        stuck=True,
-    ),
+        "admission", r"violates PodSecurity \"(?P<level>[^\"]+)\"",
+        "the namespace {namespace} only accepts pods of the Pod Security level {level}",
+        "use another namespace, or ask an administrator of the cluster", stuck=True),
     Pattern(
-        "webhook-down",
-        r'failed calling webhook "(?P<hook>[^"]+)"',
-        "the cluster's webhook {hook} does not answer, and no pod comes past it",
-        "ask who runs the cluster; the job starts when it answers",
-    ),
+        "webhook-down", r'failed calling webhook "(?P<hook>[^"]+)"',
+        "the cluster's webhook {hook} does not respond, so no pod can be created",
+        "ask an administrator of the cluster; the job starts when it responds"),
     Pattern(
-        "admission",
-        r"admission webhook|ValidatingAdmissionPolicy|denied the request|denied request",
-        "a rule of the cluster refuses the pod",
-        _ADMISSION,
-        stuck=True,
-    ),
+        "admission", r"admission webhook|ValidatingAdmissionPolicy|denied the request|denied request",
+        "an admission rule of the cluster rejected the pod", _ADMISSION, stuck=True),
     Pattern(
-        "priority-class",
-        r"no PriorityClass with name (?P<name>\S+) was found",
-        "the cluster has no priority class {name}",
-        "kubectl get priorityclasses shows those it has",
-        stuck=True,
-    ),
+        "priority-class", r"no PriorityClass with name (?P<name>\S+) was found",
+        "the cluster has no priority class {name}", "kubectl get priorityclasses lists them", stuck=True),
     Pattern(
-        "busy",
-        r"Operation cannot be fulfilled|etcdserver|time(?:d |)out|deadline exceeded|too many requests",
-        "the cluster is too busy to make its pod",
-        "nothing: it tries again by itself",
-    ),
+        "busy", r"Operation cannot be fulfilled|etcdserver|time(?:d |)out|deadline exceeded|too many requests",
+        "the cluster is too busy to create the pod", "nothing: it is retried automatically"),
     Pattern(
-        "admission",
-        r"is invalid:|maximum .* usage per|minimum .* usage per",
-        "the cluster does not take the pod as it is written",
-        _ADMISSION,
-        stuck=True,
-    ),
-)
+        "admission", r"is invalid:|maximum .* usage per|minimum .* usage per",
+        "the cluster rejected the pod's specification", _ADMISSION, stuck=True),
+)  # fmt: skip
 
-# The event that the autoscaler wrote last. It comes before the scheduler's words, which know today's nodes only.
+# The event that the autoscaler wrote last. It comes before the scheduler's message, which knows today's nodes only.
 SCALING = (
     Pattern(
         "out-of-stock",
         r"GCE out of resources|ZONE_RESOURCE_POOL_EXHAUSTED|out\.of\.resources|does not have enough resources",
         "Google has no {accelerator} left in this zone at the moment",
-        "wait, it is asked for again and again; or try :spot, another zone or another accelerator",
-    ),
+        "wait, the request is repeated; or try :spot, another zone or another accelerator"),
     Pattern(
-        "quota",
-        r"GCE quota exceeded|QUOTA_EXCEEDED|quota\.exceeded|Quota '(?P<quota>[^']+)' exceeded",
-        "the project's quota does not allow another machine with {accelerator}",
-        _QUOTA,
-        stuck=True,
-    ),
+        "quota", r"GCE quota exceeded|QUOTA_EXCEEDED|quota\.exceeded|Quota '(?P<quota>[^']+)' exceeded",
+        "the project's quota does not allow another node with {accelerator}", _QUOTA, stuck=True),
     Pattern(
-        "addresses",
-        r"IP space exhausted|IP_SPACE_EXHAUSTED|ip\.space\.exhausted",
-        "the cluster's network has no addresses left for another machine",
-        "ask who runs the cluster for a larger range of pod addresses",
-        stuck=True,
-    ),
+        "addresses", r"IP space exhausted|IP_SPACE_EXHAUSTED|ip\.space\.exhausted",
+        "the cluster's network has no addresses left for another node",
+        "ask an administrator of the cluster for a larger range of pod addresses", stuck=True),
     Pattern(
-        "permission",
-        r"SERVICE_ACCOUNT_DELETED|service\.account\.deleted|PERMISSIONS_ERROR",
-        "the cluster may not make machines: its own service account was removed or lost its role",
-        "ask who runs the project",
-        stuck=True,
-    ),
+        "permission", r"SERVICE_ACCOUNT_DELETED|service\.account\.deleted|PERMISSIONS_ERROR",
+        "the cluster may not create nodes: its own service account was deleted or lost its role",
+        "ask the project's administrator", stuck=True),
     Pattern(
-        "scaling-failed",
-        r"Node scale up in zones .* failed|scale.?up .*failed|FailedScaleUp",
-        "the cluster tried to make a machine and failed",
-        "wait, it tries again; " + _DESCRIBE + " shows each try",
-    ),
+        "scaling-failed", r"Node scale up in zones .* failed|scale.?up .*failed|FailedScaleUp",
+        "the cluster tried to create a node and failed", "wait, it is retried; " + _DESCRIBE + " shows each attempt"),
     Pattern(
-        "scaling-up",
-        r"pod triggered scale-up",
-        "a machine with {accelerator} is being made: some minutes",
-    ),
+        "scaling-up", r"pod triggered scale-up",
+        "a node with {accelerator} is being created, which takes some minutes"),
     Pattern(
         "pool-full",
         r"max node group size reached|max cluster (?:cpu|memory|\S+) limit reached|max total nodes in cluster reached"
         r"|cluster-wide .* limit|in backoff after failed scale-up",
-        "the node pool with {accelerator} has all the machines that it may have, or waits after a failure",
-        "wait for other jobs, or let the pool grow: gcloud container clusters update --enable-autoscaling --max-nodes",
-    ),
+        "the node pool with {accelerator} has its maximum number of nodes, or waits after a failure",
+        "wait for other jobs, or let the pool grow: gcloud container clusters update --enable-autoscaling --max-nodes"),
     Pattern(
-        "no-node-matches",
-        r"pod didn't trigger scale-up",
-        "no node pool of this cluster can provide {accelerator}",
-        _MACHINES,
-        stuck=True,
-    ),
-)
+        "no-node-matches", r"pod didn't trigger scale-up",
+        "no node pool of this cluster can provide {accelerator}", _NODES, stuck=True),
+)  # fmt: skip
 
-# The condition PodScheduled of a pod for which no autoscaler has said anything.
+# The condition PodScheduled of a pod for which there is no event of an autoscaler.
 SCHEDULING = (
     Pattern(
-        "volume",
-        r"persistentvolumeclaim \"(?P<claim>[^\"]+)\" not found|unbound immediate PersistentVolumeClaims",
-        "a volume of the pod cannot be had",
-        _DESCRIBE,
-        stuck=True,
-    ),
-    Pattern(  # not even an idle one would do; GPUs and chips are left out: those of a new node appear late
+        "volume", r"persistentvolumeclaim \"(?P<claim>[^\"]+)\" not found|unbound immediate PersistentVolumeClaims",
+        "a volume of the pod is not available", _DESCRIBE, stuck=True),
+    Pattern(  # not even an idle node would do; GPUs and chips are left out: those of a new node appear late
         "too-large",
         r"Insufficient (?P<what>cpu|memory|ephemeral-storage)\b(?!.*No preemption victims).*Preemption is not helpful",
-        "no machine of this cluster is large enough: not enough {what}, even on an idle one",
-        'write resources = {{ cpu = 0.5, memory = "1Gi" }} under [tool.kinetic] in pyproject.toml, or add machines',
-        stuck=True,
-    ),
+        "no node of this cluster is large enough: not enough {what}, even on an idle one",
+        'write resources = {{ cpu = 0.5, memory = "1Gi" }} under [tool.kinetic] in pyproject.toml, or add nodes',
+        stuck=True),
     Pattern(
-        "busy",
-        r"Insufficient (?P<what>[\w./-]+)",
-        "every machine that would do is taken: not enough {what}",
-        "wait for other jobs, or ask for less; where an autoscaler runs it makes a machine now",
-    ),
+        "busy", r"Insufficient (?P<what>[\w./-]+)",
+        "all matching nodes are busy: not enough {what}",
+        "wait for other jobs, or ask for less; an autoscaler, if there is one, is creating a node now"),
     Pattern(
-        "no-node-matches",
-        r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
-        "no machine of this cluster takes the job: some are reserved by {taint}",
-        _MACHINES,
-        stuck=True,
-    ),
+        "no-node-matches", r"(?:untolerated|had) taint (?P<taint>\{[^}]*\})",
+        "no node of this cluster accepts the job: some are reserved by {taint}", _NODES, stuck=True),
     Pattern(
         "no-node-matches",
         r"didn't match Pod's node affinity/selector|didn't match node selector|node\(s\) didn't match",
-        "no machine of this cluster is what the job asks for: {accelerator}",
-        _MACHINES,
-        stuck=True,
-    ),
-    Pattern(  # Kubernetes 1.36 names no taint any more: it may be that of a machine that is just starting
-        "no-node-matches",
-        r"had untolerated taint\(s\)",
-        "no machine of this cluster takes the job: all that could are tainted for others, or not ready",
-        "kubectl describe nodes | grep -A3 Taints shows the taints; ask for another accelerator, or add machines",
-    ),
-    Pattern("no-node-matches", r"no nodes available", "the cluster has no machines", _MACHINES),
-    Pattern("waits", r".", "the scheduler has found no machine yet", _DESCRIBE),
-)
+        "no node of this cluster has what the job asks for: {accelerator}", _NODES, stuck=True),
+    Pattern(  # Kubernetes 1.36 names no taint any more: it may be that of a node that is just starting
+        "no-node-matches", r"had untolerated taint\(s\)",
+        "no node of this cluster accepts the job: all matching nodes are tainted for others, or not ready",
+        "kubectl describe nodes | grep -A3 Taints shows the taints; ask for another accelerator, or add nodes"),
+    Pattern("no-node-matches", r"no nodes available", "the cluster has no nodes", _NODES),
+    Pattern("waits", r".", "the scheduler has not found a node yet", _DESCRIBE),
+)  # fmt: skip
 
 # Why a container waits: its reason and message, with a colon between.
 WAITING = (
     Pattern(
-        "image-name",
-        r"^InvalidImageName",
-        "{image} is no name of an image",
-        "write container_image as REGISTRY/NAME:TAG",
-        stuck=True,
-    ),
+        "image-name", r"^InvalidImageName",
+        "{image} is not a valid image name", "write container_image as REGISTRY/NAME:TAG", stuck=True),
     Pattern(
-        "image-architecture",
-        r"no match for platform|exec format error|does not match the specified platform",
-        "the image {image} is not made for the processor of this machine",
-        "build it for linux/amd64, or for linux/arm64 where the accelerator has Arm hosts",
-        stuck=True,
-    ),
+        "image-architecture", r"no match for platform|exec format error|does not match the specified platform",
+        "the image {image} does not support the processor of this node",
+        "build it for linux/amd64, or for linux/arm64 where the accelerator has Arm hosts", stuck=True),
     Pattern(
         "image-denied",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:\b40[13]\b|[Uu]nauthorized|[Ff]orbidden|denied|authorization failed)",
         "the cluster may not pull the image {image}",
-        "look at its spelling; give the nodes' service account Artifact Registry Reader, or name a pull secret",
-        stuck=True,
-    ),
+        "check its spelling; give the nodes' service account Artifact Registry Reader, or name a pull secret",
+        stuck=True),
     Pattern(
         "image-registry",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:no such host|server misbehaving|Name or service not known)",
-        "the registry of {image} is not known by this name",
-        "look at its spelling, before the first slash; a registry inside a network needs a name that nodes can resolve",
-        stuck=True,
-    ),
+        "the host name of the registry of {image} cannot be resolved",
+        "check its spelling, before the first slash; a registry inside a network needs a name that nodes can resolve",
+        stuck=True),
     Pattern(
         "image-missing",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:not found|manifest unknown|NotFound|does not exist|name unknown)",
-        "there is no image {image}",
-        "look at its name and tag; a tag that was pushed a moment ago may take some seconds",
-        stuck=True,
-    ),
+        "the image {image} does not exist",
+        "check its name and tag; a tag that was pushed a moment ago may take some seconds", stuck=True),
     Pattern(
         "image-slow",
         r"(?:ErrImagePull|ImagePullBackOff).*(?:toomanyrequests|\b429\b|rate limit|timeout|EOF)",
-        "the registry of {image} does not serve the cluster well: it is tried again",
-        "wait; if it stays so, copy the image to a registry near the cluster",
-    ),
+        "the registry of {image} is slow or limits requests; the pull is retried",
+        "wait; if this continues, copy the image to a registry near the cluster"),
     Pattern(
-        "image",
-        r"^(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|RegistryUnavailable)",
-        "the image {image} cannot be pulled",
-        _DESCRIBE + " has the registry's words",
-        stuck=True,
-    ),
+        "image", r"^(?:ErrImagePull|ImagePullBackOff|ErrImageNeverPull|RegistryUnavailable)",
+        "the image {image} cannot be pulled", _DESCRIBE + " shows the registry's message", stuck=True),
     Pattern(
-        "program",
-        r"executable file not found|no such file or directory",
+        "program", r"executable file not found|no such file or directory",
         "the image {image} does not have the program that starts the job",
-        "take an image with Python in its PATH",
-        stuck=True,
-    ),
+        "use an image with Python in its PATH", stuck=True),
     Pattern(
-        "configuration",
-        r"^CreateContainerConfigError.*(?P<kind>secret|configmap) \"(?P<name>[^\"]+)\" not found",
-        "the {kind} {name} of the job is gone",
-        "submit the job again",
-        stuck=True,
-    ),
+        "configuration", r"^CreateContainerConfigError.*(?P<kind>secret|configmap) \"(?P<name>[^\"]+)\" not found",
+        "the {kind} {name} of the job was deleted", "submit the job again", stuck=True),
     Pattern(
-        "image-user",
-        r"^CreateContainerConfigError.*runAsNonRoot",
-        "the namespace {namespace} takes no container whose user is root, and that of {image} is, or has no number",
-        "write USER 1000 into its Dockerfile, use Python's own image, or use another namespace",
-        stuck=True,
-    ),
+        "image-user", r"^CreateContainerConfigError.*runAsNonRoot",
+        "the namespace {namespace} does not accept containers that run as root, as {image} does, or may do",
+        "write USER 1000 into its Dockerfile, use Python's own image, or use another namespace", stuck=True),
     Pattern(
-        "configuration",
-        r"^(?:CreateContainerConfigError|CreateContainerError|RunContainerError|StartError)",
-        "the container cannot be made",
-        _DESCRIBE,
-        stuck=True,
-    ),
-    Pattern("restarts", r"^CrashLoopBackOff", "the container ended again and again", _DESCRIBE),
-)
+        "configuration", r"^(?:CreateContainerConfigError|CreateContainerError|RunContainerError|StartError)",
+        "the container cannot be created", _DESCRIBE, stuck=True),
+    Pattern("restarts", r"^CrashLoopBackOff", "the container exits again and again", _DESCRIBE),
+)  # fmt: skip
 
-# Events of a pod that has its machine and no container yet.
+# Events of a pod that has its node and no container yet.
 STARTING = (
     Pattern(
         "bucket",
         r"(?:FailedMount|gcsfuse).*(?:bucket does not exist|bucket doesn't exist|Bucket .*not found|code = NotFound)",
-        "a bucket that the job mounts does not exist",
-        "look at the spelling of the gs:// address",
-        stuck=True,
-    ),
+        "a bucket that the job mounts does not exist", "check the spelling of the gs:// address", stuck=True),
     Pattern(
-        "bucket-denied",
-        r"(?:FailedMount|gcsfuse).*(?:PermissionDenied|Unauthenticated|403|does not have storage\.)",
+        "bucket-denied", r"(?:FailedMount|gcsfuse).*(?:PermissionDenied|Unauthenticated|403|does not have storage\.)",
         "the job's service account may not read a bucket that it mounts",
-        "give it Storage Object Viewer on the bucket",
-        stuck=True,
-    ),
+        "give it Storage Object Viewer on the bucket", stuck=True),
     Pattern(
-        "driver",
-        r"driver name gcsfuse\.csi\.storage\.gke\.io not found",
+        "driver", r"driver name gcsfuse\.csi\.storage\.gke\.io not found",
         "this cluster cannot mount buckets: its Cloud Storage FUSE driver is off",
         "gcloud container clusters update --update-addons GcsFuseCsiDriver=ENABLED, or leave out fuse=True",
-        stuck=True,
-    ),
+        stuck=True),
     Pattern(
-        "configuration",
-        r"FailedMount.*(?P<kind>secret|configmap) \"(?P<name>[^\"]+)\" not found",
-        "the {kind} {name} of the job is not there",
-        "it comes within seconds of the job; if it stays away, submit the job again",
-    ),
+        "configuration", r"FailedMount.*(?P<kind>secret|configmap) \"(?P<name>[^\"]+)\" not found",
+        "the {kind} {name} of the job does not exist",
+        "it is created within seconds of the job; if it does not appear, submit the job again"),
     Pattern("volume", r"^(?:FailedMount|FailedAttachVolume)", "a volume cannot be mounted yet", _DESCRIBE),
-    Pattern("network", r"^FailedCreatePodSandBox", "the machine cannot give the pod a network yet", _DESCRIBE),
-    Pattern("pulling", r"^Pulling:? ", "the machine pulls the image {image}"),
-    Pattern("starting", r".", "the machine makes the container"),
-)
+    Pattern("network", r"^FailedCreatePodSandBox", "the node cannot connect the pod to a network yet", _DESCRIBE),
+    Pattern("pulling", r"^Pulling:? ", "the node is pulling the image {image}"),
+    Pattern("starting", r".", "the node is creating the container"),
+)  # fmt: skip
 
 # Kueue: conditions and messages of a Workload.
 QUEUEING = (
     Pattern(
-        "queue-missing",
-        r"LocalQueue (?P<name>\S+) doesn't exist|localQueue doesn't exist",
-        "the namespace {namespace} has no queue {queue}",
-        "kubectl get localqueues -n {namespace} shows those it has",
-        stuck=True,
-    ),
+        "queue-missing", r"LocalQueue (?P<name>\S+) doesn't exist|localQueue doesn't exist",
+        "the namespace {namespace} has no queue {queue}", "kubectl get localqueues -n {namespace} lists them",
+        stuck=True),
     Pattern(
         "queue-stopped",
         r"(?:LocalQueue|ClusterQueue) (?P<name>\S+) (?:is inactive|doesn't exist)|clusterQueue doesn't exist",
-        "the queue {queue} is not served now",
-        "ask who runs the cluster: kubectl describe localqueue {queue} -n {namespace}",
-        stuck=True,
-    ),
+        "the queue {queue} is inactive",
+        "ask an administrator of the cluster: kubectl describe localqueue {queue} -n {namespace}", stuck=True),
     Pattern(
-        "queue-too-small",
-        r"request > maximum capacity|insufficient quota for (?P<what>\S+) in flavor",
-        "the queue {queue} can never hold this job: it asks for more than there is in all",
-        "ask for less, or use another queue: kubectl get clusterqueues",
-        stuck=True,
-    ),
+        "queue-too-small", r"request > maximum capacity|insufficient quota for (?P<what>\S+) in flavor",
+        "the queue {queue} can never admit this job: it asks for more than the queue's capacity",
+        "ask for less, or use another queue: kubectl get clusterqueues", stuck=True),
     Pattern(
         "queue-no-flavor",
         r"(?:flavor .* not found|doesn't match node affinity|untolerated taint .*flavor|didn't match)",
-        "the queue {queue} offers nothing that the job could run on",
-        "ask for another accelerator, or use another queue",
-        stuck=True,
-    ),
+        "the queue {queue} has no nodes that the job could run on",
+        "ask for another accelerator, or use another queue", stuck=True),
     Pattern(
-        "queued",
-        r"insufficient unused quota for (?P<what>\S+) in flavor",
-        "it waits in the queue {queue} for {what}",
-        "kubectl get workloads -n {namespace} shows who is before it",
-    ),
+        "queued", r"insufficient unused quota for (?P<what>\S+) in flavor",
+        "it waits in the queue {queue} for {what}", "kubectl get workloads -n {namespace} shows what is ahead of it"),
     Pattern(
-        "provisioning",
-        r"ProvisioningRequest|admission check",
-        "the queue {queue} has let it in, and its machines are being made",
-    ),
+        "provisioning", r"ProvisioningRequest|admission check",
+        "the queue {queue} has admitted it, and its nodes are being created"),
     Pattern(
-        "queue-evicted",
-        r"[Pp]reempted|Evicted",
-        "a more important job took its place in the queue {queue}; it starts again when there is room",
-    ),
+        "queue-evicted", r"[Pp]reempted|Evicted",
+        "a job of higher priority took its place in the queue {queue}; it starts again when there is room"),
     Pattern("queued", r".?", "it waits in the queue {queue}", "kubectl get workloads -n {namespace}"),
-)
+)  # fmt: skip
 
 
-def explain_message(table: Iterable[Pattern], said: str, context: Mapping[str, str]) -> Explanation | None:
-    """Return what words mean, by the first row of a table that fits, or None."""
+def explain_message(table: Iterable[Pattern], message: str, context: Mapping[str, str]) -> Explanation | None:
+    """Return what a message means, by the first row of a table that matches, or None."""
     for row in table:
-        found = re.search(row.pattern, said, re.DOTALL)
+        found = re.search(row.pattern, message, re.DOTALL)
         if found is not None:
-            words = _Words(context) | {name: value for name, value in found.groupdict().items() if value}
-            return Explanation(row.code, _filled(row.what, words), said, _filled(row.next, words), row.stuck)
+            values = _Values({**context, **{name: value for name, value in found.groupdict().items() if value}})
+            return Explanation(row.code, row.what.format_map(values), message, row.next.format_map(values), row.stuck)
     return None
 
 
-class _Words(dict[str, str]):
-    """What the texts of a row may use; what is not known is written as the word itself."""
+class _Values(dict[str, str]):
+    """What the texts of a row may use; an unknown value is written as its name."""
 
     def __missing__(self, key: str) -> str:
         return key.upper()
-
-    def __or__(self, other: Mapping[str, str]) -> _Words:  # type: ignore[override]  # stays one of us
-        return _Words({**self, **other})
-
-
-def _filled(text: str, words: _Words) -> str:
-    return text.format_map(words)

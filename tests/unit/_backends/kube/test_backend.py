@@ -86,7 +86,7 @@ def backend_with(folder: Path, *jobs: dict[str, Any], kind: type[Jobs] = Jobs) -
         try:
             yield made
         finally:
-            let_go(server, made._feeds.alive())
+            let_go(server, made._informers.alive())
             made.client.close()
 
 
@@ -108,7 +108,7 @@ def test_however_many_jobs_are_waited_for_few_watches_are_open(tmp_path: Path, l
 
             assert told  # whoever begins to watch looks once
             assert seen.status.value == "RUNNING"
-        open_ = len(backend._feeds.alive())
+        open_ = len(backend._informers.alive())
 
     assert open_ <= 2
 
@@ -118,7 +118,7 @@ def test_what_a_watch_made_anew_tells_first_is_news(tmp_path: Path) -> None:
 
     def waits() -> None:
         backend.watch("a", seconds=0)
-        (feed,) = backend._feeds.alive()
+        (feed,) = backend._informers.alive()
         for _ in range(5):
             feed.notify("a")
         backend.watch("a", seconds=0)
@@ -135,12 +135,12 @@ def test_what_a_watch_made_anew_tells_first_is_news(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has threads; just that is tried
 def test_a_forked_child_submits_though_another_thread_was_submitting(tmp_path: Path) -> None:
-    with backend_with(tmp_path) as backend, backend._made_maker()._lock, backend._lock:
+    with backend_with(tmp_path) as backend, backend._launcher.lock:
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(5)
-            os._exit(0 if backend._made_maker()._lock.acquire(timeout=5) else 1)
+            os._exit(0 if backend._launcher.lock.acquire(timeout=5) else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -138,31 +138,31 @@ ROWS = [
     Row(
         "quota wants limits",
         refused("failed quota: team: must specify limits.cpu for: kinetic-worker; limits.memory for: kinetic-worker"),
-        P, "quota", "wants every pod to say limits.cpu", 'write resources = { cpu = 4, memory = "16Gi" }', STUCK,
+        P, "quota", "requires every pod to specify limits.cpu", 'write resources = { cpu = 4, memory = "16Gi" }', STUCK,
     ),
     Row(
         "pod security",
         refused('violates PodSecurity "restricted:latest": runAsNonRoot != true (pod or container "kinetic-worker")'),
-        P, "admission", "takes pods of the level restricted:latest only", "another namespace", STUCK,
+        P, "admission", "only accepts pods of the Pod Security level restricted:latest", "another namespace", STUCK,
     ),
     Row(
         "admission refused",
         refused('admission webhook "validation.gatekeeper.sh" denied the request: [need-team] no label team'),
-        P, "admission", "a rule of the cluster refuses the pod", "change what the message names", STUCK,
+        P, "admission", "an admission rule of the cluster rejected the pod", "change what the message names", STUCK,
     ),
     Row(
         "webhook down",
         scene(None, event("FailedCreate", 'Error creating: Internal error occurred: failed calling webhook '
                           '"gcsfuse-sidecar-injector.csi.storage.gke.io": no endpoints available', of="job")),
-        P, "webhook-down", "webhook gcsfuse-sidecar-injector.csi.storage.gke.io does not answer", "ask who runs", WAIT,
+        P, "webhook-down", "webhook gcsfuse-sidecar-injector.csi.storage.gke.io does not respond", "ask an", WAIT,
     ),
     Row(
         "priority class",
         refused("no PriorityClass with name urgent was found"),
         P, "priority-class", "no priority class urgent", "kubectl get priorityclasses", STUCK,
     ),
-    Row("no pod yet", scene(None), P, "no-pod", "has not made its pod yet", ""),
-    Row("client died", scene(None, job_=job(suspend=True)), P, "held", "has not let it go", "kinetic jobs cancel"),
+    Row("no pod yet", scene(None), P, "no-pod", "has not created its pod yet", ""),
+    Row("client died", scene(None, job_=job(suspend=True)), P, "held", "has not started it", "kinetic jobs cancel"),
     # ------------------------------------------------------------------------------------------------------- queues
     Row(
         "waits in a queue",
@@ -174,7 +174,7 @@ ROWS = [
         "queue too small",
         queued(condition("QuotaReserved", "Pending", "couldn't assign flavors to pod set main: insufficient quota for "
                          "nvidia.com/gpu in flavor l4, request > maximum capacity (8 > 4)", holds=False)),
-        P, "queue-too-small", "can never hold this job", "ask for less", STUCK,
+        P, "queue-too-small", "can never admit this job", "ask for less", STUCK,
     ),
     Row(
         "no such queue",
@@ -184,18 +184,18 @@ ROWS = [
     Row(
         "queue inactive",
         queued(condition("QuotaReserved", "Inadmissible", "ClusterQueue team is inactive", holds=False)),
-        P, "queue-stopped", "the queue team-a is not served now", "kubectl describe localqueue team-a", STUCK,
+        P, "queue-stopped", "the queue team-a is inactive", "kubectl describe localqueue team-a", STUCK,
     ),
     Row(
         "evicted from a queue",
         queued(condition("QuotaReserved", "Pending", "", holds=False),
                condition("Evicted", "Preempted", "Preempted to accommodate a workload (UID: 1) due to prioritization")),
-        P, "queue-evicted", "a more important job took its place", "", WAIT,
+        P, "queue-evicted", "a job of higher priority took its place", "", WAIT,
     ),
     Row(
         "machines of a queue",
         queued(condition("QuotaReserved", "QuotaReserved", "Quota reserved in ClusterQueue team")),
-        P, "provisioning", "its machines are being made", "", WAIT,
+        P, "provisioning", "its nodes are being created", "", WAIT,
     ),
     Row("queued, nothing said", scene(None, job_=job(suspend=True, queue="team-a")), P, "queued", "in the queue", ""),
     # ---------------------------------------------------------------------------------------------------- no machine
@@ -225,17 +225,17 @@ ROWS = [
     Row(
         "no nodes at all",
         scene(unschedulable("no nodes available to schedule pods")),
-        P, "no-node-matches", "the cluster has no machines", "kubectl get nodes --show-labels", WAIT,
+        P, "no-node-matches", "the cluster has no nodes", "kubectl get nodes --show-labels", WAIT,
     ),
     Row(
         "quota of the namespace being changed",
         refused('Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been modified'),
-        P, "busy", "too busy to make its pod", "tries again", WAIT,
+        P, "busy", "too busy to create the pod", "retried", WAIT,
     ),
     Row(
         "scale-up running",
         scene(unschedulable(MISMATCH), event("TriggeredScaleUp", UP)),
-        P, "scaling-up", "a machine with gpu-l4x4 is being made", "", WAIT,
+        P, "scaling-up", "a node with gpu-l4x4 is being created", "", WAIT,
     ),
     Row(
         "out of stock",
@@ -255,13 +255,13 @@ ROWS = [
                   "resources. Pod is at risk of not being scheduled.", when=1),
             event("TriggeredScaleUp", UP, when=2),
         ),
-        P, "scaling-up", "is being made", "", WAIT,
+        P, "scaling-up", "is being created", "", WAIT,
     ),
     Row(
         "quota of the project",
         scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
               "this pod failed: GCE quota exceeded. Pod is at risk of not being scheduled.")),
-        P, "quota", "the project's quota does not allow another machine", "iam-admin/quotas", STUCK,
+        P, "quota", "the project's quota does not allow another node", "iam-admin/quotas", STUCK,
     ),
     Row(
         "no addresses",
@@ -273,19 +273,19 @@ ROWS = [
         "another failure to scale",
         scene(unschedulable(MISMATCH), event("FailedScaleUp", "Node scale up in zones us-central1-a associated with "
               "this pod failed: Internal error. Pod is at risk of not being scheduled.")),
-        P, "scaling-failed", "tried to make a machine and failed", "kubectl describe pod pod-a -n research", WAIT,
+        P, "scaling-failed", "tried to create a node and failed", "kubectl describe pod pod-a -n research", WAIT,
     ),
     Row(
         "no pool can provide it",
         scene(unschedulable(MISMATCH), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 3 node(s) didn't match "
               "Pod's node affinity/selector")),
-        P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "or add machines", STUCK,
+        P, "no-node-matches", "no node pool of this cluster can provide gpu-l4x4", "or add nodes", STUCK,
     ),
     Row(
         "pool is full",
         scene(unschedulable(BUSY), event("NotTriggerScaleUp", "pod didn't trigger scale-up: 2 node(s) didn't match "
               "Pod's node affinity/selector, 1 max node group size reached")),
-        P, "pool-full", "has all the machines that it may have", "--max-nodes", WAIT,
+        P, "pool-full", "has its maximum number of nodes", "--max-nodes", WAIT,
     ),
     Row(
         "backing off",
@@ -308,7 +308,7 @@ ROWS = [
         "gated",
         scene(pod(conditions=[condition("PodScheduled", "SchedulingGated", "Scheduling is blocked due to non-empty "
               "scheduling gates", holds=False)])),
-        P, "queued", "a queue of the cluster holds it back", "", WAIT,
+        P, "queued", "a queue of the cluster holds it", "", WAIT,
     ),
     Row("new pod", scene(pod()), P, "new", "the scheduler has not looked at it yet", ""),
     # ------------------------------------------------------------------------------------------- image and container
@@ -316,7 +316,7 @@ ROWS = [
         "image missing",
         scene(waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'),
               event("Failed", f'Failed to pull image "{IMAGE}": rpc error: code = NotFound desc = {NOT_FOUND}')),
-        P, "image-missing", f"there is no image {IMAGE}", "look at its name and tag", STUCK,
+        P, "image-missing", f"the image {IMAGE} does not exist", "check its name and tag", STUCK,
     ),
     Row(
         "image forbidden",
@@ -326,31 +326,31 @@ ROWS = [
     Row(
         "image name",
         scene(waiting("InvalidImageName", 'Failed to apply default image tag "A:b:c": invalid reference format')),
-        P, "image-name", "is no name of an image", "REGISTRY/NAME:TAG", STUCK,
+        P, "image-name", "is not a valid image name", "REGISTRY/NAME:TAG", STUCK,
     ),
     Row(
         "image of another processor",
         scene(waiting("ErrImagePull", f'failed to pull image "{IMAGE}": no match for platform in manifest: not found')),
-        P, "image-architecture", "not made for the processor", "linux/arm64", STUCK,
+        P, "image-architecture", "does not support the processor", "linux/arm64", STUCK,
     ),
     Row(
         "registry, misspelt",
         scene(waiting("ErrImagePull", f'failed to pull and unpack image "{IMAGE}": failed to do request: Head '
               '"https://registry.nowhere.example/v2/x/manifests/1": dial tcp: lookup registry.nowhere.example: '
               "no such host")),
-        P, "image-registry", "not known by this name", "look at its spelling", STUCK,
+        P, "image-registry", "cannot be resolved", "check its spelling", STUCK,
     ),
     Row(
         "registry is busy",
         scene(waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit.")),
-        P, "image-slow", "does not serve the cluster well", "registry near the cluster", WAIT,
+        P, "image-slow", "is slow or limits requests", "registry near the cluster", WAIT,
     ),
     Row(
         "registry busy, about an image whose digest has a 403 in it",
         scene(waiting("ErrImagePull", "failed to copy: unexpected status code https://registry-1.docker.io/v2/library/"
               "python/manifests/sha256:5f403ab: 429 Too Many Requests - Server message: toomanyrequests: You have "
               "reached your unauthenticated pull rate limit.")),
-        P, "image-slow", "does not serve the cluster well", "registry near the cluster", WAIT,
+        P, "image-slow", "is slow or limits requests", "registry near the cluster", WAIT,
     ),
     Row(
         "image, other",
@@ -366,13 +366,13 @@ ROWS = [
     Row(
         "secret gone",
         scene(waiting("CreateContainerConfigError", 'secret "kinetic-x" not found')),
-        P, "configuration", "the secret kinetic-x of the job is gone", "submit the job again", STUCK,
+        P, "configuration", "the secret kinetic-x of the job was deleted", "submit the job again", STUCK,
     ),
     Row(
         "secret not there yet",
         scene(pod(node="node-1"), event("FailedMount", 'MountVolume.SetUp failed for volume "secret" : secret '
               '"kinetic-x" not found')),
-        P, "configuration", "the secret kinetic-x of the job is not there", "within seconds", WAIT,
+        P, "configuration", "the secret kinetic-x of the job does not exist", "within seconds", WAIT,
     ),
     Row(
         "bucket missing",
@@ -398,42 +398,42 @@ ROWS = [
         "image being pulled",
         scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1"),
               event("Pulling", f'Pulling image "{IMAGE}"', when=2)),
-        P, "pulling", f"the machine pulls the image {IMAGE}", "", WAIT,
+        P, "pulling", f"the node is pulling the image {IMAGE}", "", WAIT,
     ),
     Row(
         "container being made",
         scene(pod(node="node-1"), event("Scheduled", "Successfully assigned research/pod-a to node-1")),
-        P, "starting", "the machine makes the container", "", WAIT,
+        P, "starting", "the node is creating the container", "", WAIT,
     ),
     # ------------------------------------------------------------------------------------------- preempted: once more
     Row(
         "spot",
         scene(disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.",
                         reason="Terminated")),
-        P, "preempted", "taken away, as Spot capacity is", "starts again by itself", WAIT,
+        P, "preempted", "preempted, as Spot capacity can be", "starts again automatically", WAIT,
     ),
     Row("node gone", scene(disrupted("DeletionByPodGC", "PodGC: node no longer exists")), P, "preempted",
-        "its machine is gone", "starts again", WAIT),
+        "its node no longer exists", "starts again", WAIT),
     Row("node lost", scene(disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")), P,
-        "preempted", "did not answer any more", "starts again", WAIT),
+        "preempted", "no longer responded", "starts again", WAIT),
     Row("drained", scene(disrupted("EvictionByEvictionAPI", "Eviction API: evicting")), P, "preempted",
-        "its machine was emptied", "starts again", WAIT),
+        "its node was drained", "starts again", WAIT),
     Row("pushed aside", scene(disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a "
-        "higher priority pod")), P, "preempted", "a more important pod took its place", "starts again", WAIT),
+        "higher priority pod")), P, "preempted", "a pod of higher priority took its place", "starts again", WAIT),
     Row(
         "node pressure",
         scene(disrupted("TerminationByKubelet", reason="Evicted", message="The node was low on resource: memory. "
                         "Threshold quantity: 100Mi, available: 81Mi. Container kinetic-worker was using 14Gi, request "
                         "is 8Gi, has larger consumption of memory. ")),
-        P, "evicted", "ran out of room", 'memory = "32Gi"', WAIT,
+        P, "evicted", "ran out of memory or disk", 'memory = "32Gi"', WAIT,
     ),
     Row("infrastructure", scene(ended(task.INFRASTRUCTURE_EXIT, said="the store is out of reach")), P,
-        "infrastructure", "tried again", f"kinetic jobs logs {JOB_ID}", WAIT),
+        "infrastructure", "retried", f"kinetic jobs logs {JOB_ID}", WAIT),
     Row("machine restarted", scene(ended(task.LOST_EXIT, "Unknown")), P, "machine-restarted",
-        "its machine was restarted under it", "", WAIT),
+        "its node was restarted", "", WAIT),
     Row("refused by its machine", scene(pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate "
         "failed due to requested number of devices unavailable for nvidia.com/gpu")), P, "refused-by-machine",
-        "refused it at the last moment", "", WAIT),
+        "rejected it at the last moment", "", WAIT),
     # ---------------------------------------------------------------------------------------------------------- ended
     Row("running", scene(pod(node="node-1", phase="Running", containerStatuses=RUNNING)), R, "", "", ""),
     Row("complete", scene(None, job_=job(condition("Complete"))), S, "", "", ""),
@@ -441,10 +441,10 @@ ROWS = [
     Row(
         "out of memory",
         scene(ended(137, "OOMKilled"), job_=job(condition("Failed", "PodFailurePolicy"))),
-        F, "memory", "its memory ran out", 'memory = "32Gi"', STUCK,
+        F, "memory", "it ran out of memory", 'memory = "32Gi"', STUCK,
     ),
     Row("killed", scene(ended(137), job_=job(condition("Failed", "PodFailurePolicy"))), F, "killed",
-        "most often because memory ran out", "memory", STUCK),
+        "most likely because it ran out of memory", "memory", STUCK),
     Row("crashed", scene(ended(139), job_=job(condition("FailureTarget", "PodFailurePolicy"))), F, "signal",
         "ended by SIGSEGV", "kinetic jobs logs", STUCK),
     Row("user error", scene(ended(task.FAILED_EXIT, said="Traceback\nValueError: no data\n"),
@@ -456,21 +456,21 @@ ROWS = [
         scene(ended(137) | {"status": {"phase": "Failed", "reason": "Evicted", "message":
               "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. "}},
               job_=job(condition("Failed", "PodFailurePolicy"))),
-        F, "evicted", "used more than it may", 'disk = "100Gi"', STUCK,
+        F, "evicted", "used more than its limits", 'disk = "100Gi"', STUCK,
     ),
     Row(
         "shared memory",
         scene(pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
               job_=job(condition("Failed", "BackoffLimitExceeded"))),
-        F, "evicted", "used more than it may", 'shm = "16Gi"', STUCK,
+        F, "evicted", "used more than its limits", 'shm = "16Gi"', STUCK,
     ),
     Row("deadline of the pod", scene(pod(phase="Failed", reason="DeadlineExceeded", message="Pod was active on the "
         "node longer than the specified deadline"), job_=job(condition("Failed"))), F, "deadline", "longer than its",
         "deadline", STUCK),
     Row("deadline of the job", scene(None, job_=job(condition("Failed", "DeadlineExceeded", "Job was active longer "
-        "than specified deadline"))), F, "deadline", "longer than it may", "", STUCK),
+        "than specified deadline"))), F, "deadline", "longer than its deadline", "", STUCK),
     Row("failed, pods gone", scene(None, job_=job(condition("Failed", "BackoffLimitExceeded", "Job has reached the "
-        "specified backoff limit"))), F, "failed", "its pods are gone", "", STUCK),
+        "specified backoff limit"))), F, "failed", "its pods no longer exist", "", STUCK),
     Row("start error", scene(ended(128, "StartError", 'exec: "python3": executable file not found in $PATH'),
         job_=job(condition("Failed"))), F, "program", "does not have the program", "Python", STUCK),
 ]  # fmt: skip
@@ -561,7 +561,7 @@ def test_a_slice_waits_for_its_worst_host() -> None:
     found = diagnose(slice_of(host(0), host(1), lost, host(3)))
 
     assert found.status is R
-    assert found.what.startswith("3 of 4 hosts run; host 2: no machine of this cluster")
+    assert found.what.startswith("3 of 4 hosts are running; host 2: no node of this cluster")
     assert found.stuck
 
 
@@ -575,7 +575,7 @@ def test_the_host_that_failed_by_itself_is_the_cause_and_not_the_preempted_or_th
     found = diagnose(slice_of(first, taken, cause, job_=job(condition("Failed", "PodFailurePolicy"))))
 
     assert (found.status, found.code, found.pod) == (F, "memory", "pod-2")
-    assert found.what == "host 2: its memory ran out"
+    assert found.what == "host 2: it ran out of memory"
 
 
 def test_a_job_set_that_is_complete_is_a_success() -> None:
@@ -604,7 +604,7 @@ def test_a_host_that_was_killed_is_named_by_the_job_when_its_pod_is_gone() -> No
     )
 
     assert (found.status, found.code) == (JobStatus.FAILED, "killed")
-    assert found.what == "host 1: it was killed, most often because memory ran out"
+    assert found.what == "host 1: it was killed, most likely because it ran out of memory"
     assert found.pod == "kinetic-x-s-0-1-ab1cd"
 
 

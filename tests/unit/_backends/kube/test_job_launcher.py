@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from servers.scripted import Scripted, page, refusal
 
-from kinetic._backends.kube import client
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.job_launcher import KEPT_FILE, JobLauncher
@@ -35,15 +34,15 @@ def cluster(*answers: object) -> Iterator[tuple[Client, Scripted]]:
             yield client, server
 
 
-def maker_for(clients: list[Client]) -> JobLauncher:
-    return JobLauncher(lambda: clients[-1], account=lambda _: "", kind_for_slices=lambda: client.JOB, environ={})
+def launcher_for(clients: list[Client]) -> JobLauncher:
+    return JobLauncher(lambda: clients[-1], {})
 
 
 def test_the_runner_is_looked_for_once() -> None:
     with cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (client, server):
-        maker = maker_for([client])
+        launcher = launcher_for([client])
 
-        named = {maker.ensure_runner() for _ in range(3)}
+        named = {launcher.ensure_runner() for _ in range(3)}
 
         assert len(named) == 1
         assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
@@ -52,11 +51,11 @@ def test_the_runner_is_looked_for_once() -> None:
 def test_the_runner_is_brought_to_the_cluster_that_the_same_context_means_now() -> None:
     with cluster(THERE) as (before, _), cluster(refusal(404, "no such", "NotFound"), MADE, THERE) as (now, server):
         clients = [before]
-        maker = maker_for(clients)
-        maker.ensure_runner()
+        launcher = launcher_for(clients)
+        launcher.ensure_runner()
 
         clients.append(now)  # somebody made the cluster anew, and the kubeconfig with it
-        maker.ensure_runner()
+        launcher.ensure_runner()
 
         assert [each.method for each in server.asked] == ["GET", "POST", "GET"]
 
@@ -77,7 +76,7 @@ def test_a_runner_that_is_not_ours_is_refused_and_runs_nothing(found: dict[str, 
     answers = [theirs] if was_there else [refusal(404, "no such", "NotFound"), MADE, theirs]
 
     with cluster(*answers) as (client, _), pytest.raises(LaunchError) as caught:
-        maker_for([client]).ensure_runner()
+        launcher_for([client]).ensure_runner()
 
     assert caught.value.code == "runner-changed"
     assert caught.value.next.startswith("ask who did; then: kubectl delete configmap kinetic-runner-")
@@ -94,7 +93,7 @@ def test_everything_that_a_batch_keeps_is_in_its_secret_once() -> None:
     }
 
     with cluster(page({"metadata": {"name": "kinetic-grp"}}, 201)) as (client, server):
-        maker_for([client]).keep("grp-12345678", "ann", kept, [bytes(32)] * inputs)
+        launcher_for([client]).keep("grp-12345678", "ann", kept, [bytes(32)] * inputs)
 
         data = json.loads(server.asked[0].body)["data"]
 

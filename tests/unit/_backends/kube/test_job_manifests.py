@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from kinetic._backends.kube import job_manifests
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from kinetic._backends.kube.job_manifests import BucketVolume
 from kinetic._config.resources import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
@@ -26,16 +27,13 @@ BUCKETS = (
 FULL = {
     "group": "grp-0a1b2c3d",
     "environment": {"A": "1", "B": "costs $(rm -rf)"},
-    "from_pod": {"NODE": "spec.nodeName", "POD": "metadata.name"},
     "needs": ResourceRequests(4, 16 * GIB, 100 * GIB, 8 * GIB),
     "deadline_seconds": 3600,
-    "life_seconds": 86_400,
     "service_account": "kinetic",
     "needs_token": True,
     "queue": "team-a",
     "priority_class": "high",
     "buckets": BUCKETS,
-    "folders": ("/scratch", "/data/copied"),
     "pull_secrets": ("registry",),
     "run_as": 1000,
 }
@@ -162,10 +160,10 @@ def test_nothing_in_a_value_is_replaced_by_kubernetes(ask) -> None:
 
 
 def test_a_run_deadline_counts_from_the_pods_start_and_not_from_the_jobs(ask) -> None:
-    manifest = job_manifests.job(ask(deadline_seconds=60, life_seconds=600))
+    manifest = job_manifests.job(ask(deadline_seconds=60))
 
     assert pod_of(manifest)["activeDeadlineSeconds"] == 60
-    assert manifest["spec"]["activeDeadlineSeconds"] == 600
+    assert "activeDeadlineSeconds" not in manifest["spec"]
 
 
 def test_buckets_are_mounted_read_only_and_the_sidecar_is_asked_for(ask) -> None:
@@ -307,26 +305,21 @@ def test_hosts_find_each_other_by_names_that_the_service_serves(ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "first"),
-    [
-        (job_manifests.job_set, "{0}-s-0-0.{0}:8482"),
-        (job_manifests.indexed_job, "{0}-0.{0}:8482"),
-        (job_manifests.leader_worker_set, "{0}-0.{0}:8482"),
-    ],
+    ("kind", "first"),
+    [(JOB_SET, "{0}-s-0-0.{0}:8482"), (JOB, "{0}-0.{0}:8482"), (LEADER_WORKER_SET, "{0}-0.{0}:8482")],
 )
-def test_hosts_without_tpus_are_told_where_the_first_one_listens(ask, make, first: str) -> None:
-    request = ask("cpu")
-    many = ask("cpu", placement=request.placement._replace(hosts=4))
-    manifest = make(many)
+def test_hosts_without_tpus_are_told_where_the_first_one_listens(ask, kind: Kind, first: str) -> None:
+    many = ask("cpu", placement=ask("cpu").placement._replace(hosts=4))
 
-    assert job_manifests.coordinator(many, manifest) == first.format(manifest["metadata"]["name"])
+    name = job_manifests.manifest(many, kind)["metadata"]["name"]
+
+    assert job_manifests.coordinator(many, kind) == first.format(name)
+    assert job_manifests.resource_name(kind, many.job_id, 4) == name
 
 
 def test_hosts_with_tpus_find_it_by_themselves_and_one_host_needs_none(ask) -> None:
-    request = ask("tpu-v6e-4x4")
-
-    assert job_manifests.coordinator(request, job_manifests.job_set(request)) == task.DETECT
-    assert job_manifests.coordinator(ask("tpu-v6e-2x4"), job_manifests.job(ask("tpu-v6e-2x4"))) == ""
+    assert job_manifests.coordinator(ask("tpu-v6e-4x4"), JOB_SET) == task.DETECT
+    assert job_manifests.coordinator(ask("tpu-v6e-2x4"), JOB) == ""
 
 
 def test_a_runner_learns_how_often_the_set_was_started_again(ask) -> None:

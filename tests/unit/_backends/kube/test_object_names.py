@@ -25,21 +25,21 @@ def test_hostnames_of_a_slice_fit_with_everything_that_kubernetes_appends(job_id
     worker = f"{job_manifests.leader_worker_set_name(job_id, hosts)}-0-{last}"
     revision = f"{job_manifests.leader_worker_set_name(job_id, hosts)}-0-86d7bcf9c4"
 
-    assert max(map(len, (jobset, indexed, worker, revision, job_manifests.job_name(job_id)))) <= 63
-    assert all(DNS.fullmatch(name) for name in (jobset, indexed, worker, revision, job_manifests.job_name(job_id)))
+    assert max(map(len, (jobset, indexed, worker, revision, job_manifests.object_name(job_id)))) <= 63
+    assert all(DNS.fullmatch(name) for name in (jobset, indexed, worker, revision, job_manifests.object_name(job_id)))
 
 
 def test_an_id_that_fits_stands_whole_in_the_name() -> None:
     job_id = new_job_id("l4", "train")
 
-    assert job_manifests.job_name(job_id) == f"kinetic-{job_id}"
+    assert job_manifests.object_name(job_id) == f"kinetic-{job_id}"
     assert job_manifests.job_set_name(job_id, 4) == f"kinetic-{job_id}"
 
 
 def test_two_long_ids_that_differ_at_their_ends_have_two_names() -> None:
     first, second = ("x" * 60 + end for end in "ab")
 
-    assert job_manifests.job_name(first) != job_manifests.job_name(second)
+    assert job_manifests.object_name(first) != job_manifests.object_name(second)
     assert job_manifests.job_set_name(first, 4) != job_manifests.job_set_name(second, 4)
 
 
@@ -73,12 +73,9 @@ def test_the_runner_of_other_bytes_has_another_name() -> None:
     assert one != other
 
 
-def test_a_selector_finds_all_three_kinds_of_objects() -> None:
-    selector = job_manifests.label_selector(
-        app="kinetic,kinetic-pathways", owner="ann@example.com", group="grp-0a1b2c3d"
-    )
+def test_a_selector_finds_the_jobs_of_an_owner_in_a_batch_and_all_jobs_of_all_kinds() -> None:
+    selector = job_manifests.label_selector(owner="ann@example.com", group="grp-0a1b2c3d")
 
-    assert selector == (
-        f"app in (kinetic,kinetic-pathways),kinetic/owner={job_manifests.label_value('ann@example.com')},"
-        "kinetic/group=grp-0a1b2c3d"
-    )
+    owner = job_manifests.label_value("ann@example.com")
+    assert selector == f"kinetic/owner={owner},kinetic/group=grp-0a1b2c3d"
+    assert job_manifests.label_selector() == "app in (kinetic,kinetic-pathways)"

@@ -19,7 +19,7 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.discovery import needed_permissions
 from kinetic._backends.kube.job_manifests import JobRequest
-from kinetic._backends.kube.preflight import check, check_store, kind_for_slices, service_account
+from kinetic._backends.kube.preflight import check, check_store, service_account
 from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings
 from kinetic._google.clusters import NodePool, NodePools
@@ -233,7 +233,7 @@ def test_a_missing_namespace_comes_with_the_command_that_makes_it(cluster, clien
 def test_a_namespace_that_is_being_removed_is_none(cluster, client) -> None:
     cluster.answers["namespaces/team"] = page({"status": {"phase": "Terminating"}})
 
-    assert refused(client).why == "it is being removed"
+    assert refused(client).why == "it is being deleted"
 
 
 def test_where_namespaces_may_not_be_looked_at_something_is_made_as_if(cluster, client) -> None:
@@ -357,10 +357,10 @@ def test_slices_are_made_of_the_best_kind_that_there_is(cluster, client, groups,
     cluster.groups |= groups
     cluster.also = also
 
-    assert kind_for_slices(client) is kind
+    assert discovery.kind_for_slices(client) is kind
 
     asked = len(cluster.seen)
-    assert kind_for_slices(client) is kind
+    assert discovery.kind_for_slices(client) is kind
     assert len(cluster.seen) == asked
 
 
@@ -437,7 +437,7 @@ def notes(client: Client, accelerator: str, settings: ClusterSettings = PLAIN, *
 def test_a_node_that_has_what_is_asked_for_is_enough(cluster, client) -> None:
     cluster.nodes = [node(nvidia_gpu="1")]
 
-    assert notes(client, "gpu-l4", pools=POOLS) == ()
+    assert notes(client, "gpu-l4", pools=lambda: POOLS) == ()
 
 
 def test_node_pools_are_not_asked_for_where_the_nodes_suffice(cluster, client) -> None:
@@ -500,15 +500,16 @@ def test_an_autoscaler_is_known_by_its_traces(cluster, client) -> None:
 def test_no_node_and_no_autoscaler_is_a_sentence_too_and_names_the_way_out(cluster, client) -> None:
     (said,) = notes(client, "gpu-l4")
 
-    assert "nothing here seems to add nodes by itself" in said
+    assert "nothing here seems to add nodes automatically" in said
     assert "KINETIC_NODE_SELECTOR" in said
 
 
 def test_labels_of_the_settings_take_the_place_of_googles(cluster, client) -> None:
     cluster.nodes = [node({"gpu": "big"}, nvidia_gpu="1")]
 
-    assert notes(client, "gpu-l4", ClusterSettings(node_selector={"gpu": "big"}), pools=POOLS) == ()
-    assert "gpu=small" in notes(client, "gpu-l4", ClusterSettings(node_selector={"gpu": "small"}), pools=POOLS)[0]
+    assert notes(client, "gpu-l4", ClusterSettings(node_selector={"gpu": "big"}), pools=lambda: POOLS) == ()
+    (said,) = notes(client, "gpu-l4", ClusterSettings(node_selector={"gpu": "small"}), pools=lambda: POOLS)
+    assert "gpu=small" in said
 
 
 def test_no_labels_at_all_mean_any_node_with_the_chips(cluster, client) -> None:
@@ -528,19 +529,19 @@ def test_machines_that_no_pool_can_ever_give_are_refused_with_the_command(cluste
     if not listed:
         cluster.answers["/nodes"] = refusal(403, "forbidden", "Forbidden")
 
-    error = refused(client, accelerator="gpu-l4", pools=POOLS)
+    error = refused(client, accelerator="gpu-l4", pools=lambda: POOLS)
 
     assert isinstance(error, CapacityError)
-    assert error.what == "the context test has no machines for gpu-l4"
+    assert error.what == "the context test has no nodes for gpu-l4"
     assert error.next.startswith("gcloud container node-pools create kinetic-gpu-l4 --cluster c")
 
 
 def test_a_pool_that_was_made_since_is_seen_at_once(cluster, client) -> None:
-    refused(client, accelerator="gpu-l4", pools=POOLS)
+    refused(client, accelerator="gpu-l4", pools=lambda: POOLS)
 
     cluster.nodes = [node(nvidia_gpu="1")]
 
-    assert notes(client, "gpu-l4", pools=POOLS) == ()
+    assert notes(client, "gpu-l4", pools=lambda: POOLS) == ()
 
 
 def test_a_pool_that_has_none_up_is_a_sentence(cluster, client) -> None:
@@ -554,7 +555,7 @@ def test_a_pool_that_has_none_up_is_a_sentence(cluster, client) -> None:
 def test_a_pool_that_does_not_grow_comes_with_the_command_that_fills_it(cluster, client) -> None:
     fixed = POOLS._replace(pools=(NodePool("l4", "g2-standard-4", (("nvidia-l4", 1),)),))
 
-    (said,) = notes(client, "gpu-l4", pools=fixed)
+    (said,) = notes(client, "gpu-l4", pools=lambda: fixed)
 
     assert "and a fixed size: gcloud container clusters resize c --node-pool l4 --num-nodes 1" in said
 
@@ -628,7 +629,7 @@ def test_an_address_with_a_password_is_refused_as_it_would_stand_in_the_pods_spe
     with pytest.raises(OptionError) as caught:
         check_store("gs://jobs", {name: "https://ann:secret@minio.example.com:9000/path@x"})
 
-    assert caught.value.what == f"{name} holds a user name or a password"
+    assert caught.value.what == f"{name} contains a user name or a password"
     assert "secret" not in str(caught.value).replace("Secret", "")
     check_store("gs://jobs", {name: "https://minio.example.com:9000/path@x"})
 
@@ -685,7 +686,7 @@ def test_whether_gpus_are_counted_is_asked_once(cluster, client) -> None:
 
 
 def test_the_pods_of_such_a_job_do_not_ask_for_the_label() -> None:
-    request = JobRequest("job", "team", place("gpu-l4"), "image", (), by_count=False)
+    request = JobRequest("job", "team", place("gpu-l4"), "image", by_count=False)
 
     assert job_manifests.node_selector(request) == UNCOUNTED
 

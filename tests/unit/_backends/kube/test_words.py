@@ -204,7 +204,9 @@ def test_the_taints_that_keep_a_job_off_its_machines_are_named_by_no_scheduler_a
     read = event_patterns.explain_message(event_patterns.SCHEDULING, NODES.format(said), CONTEXT)
 
     assert read is not None
-    assert read.what == "no machine of this cluster takes the job: all that could are tainted for others, or not ready"
+    assert (
+        read.what == "no node of this cluster accepts the job: all matching nodes are tainted for others, or not ready"
+    )
 
 
 def test_a_job_still_names_the_pod_that_ended_it() -> None:
