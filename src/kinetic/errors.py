@@ -1,11 +1,11 @@
-"""Every exception that kinetic raises, and what each one means to the reader.
+"""Every exception that kinetic raises.
 
     KineticError(what, *, why=None, next=None, code=None)
     ├── OptionError(ValueError)            the call as written cannot work: a value
     │   └── OptionTypeError(TypeError)     … or the type of a value
     ├── CallableError(TypeError)           this object cannot be run as a job
-    ├── SettingsError                      where am I pointing?
-    ├── CredentialsError(RuntimeError)     who am I?
+    ├── SettingsError                      a profile or a setting
+    ├── CredentialsError(RuntimeError)     no usable credentials
     ├── PackingError                       the call does not fit into a bundle
     │   ├── ArgumentNotPicklableError(TypeError, ValueError)
     │   └── ProjectRootError(ValueError)
@@ -93,16 +93,22 @@ __all__ = [
 
 
 class KineticError(Exception):
-    """Tell what happened, why, and what to do next.
+    """An error with what happened, why, and what to do next.
 
     Attributes:
         what: One sentence: what happened.
         why: The evidence: a value, a limit, a place. May be None.
-        next: What to do now, best as a command that can be pasted. May be None.
+        next: What to do now, if possible a command that can be pasted. May be None.
         code: A short kebab-case word for searching, e.g. "job-not-found".
     """
 
     default_code: ClassVar[str] = "kinetic"
+
+    def __init_subclass__(cls, *, code: str = "", **options: Any) -> None:
+        """Set the code of a class; without one it has its base's."""
+        super().__init_subclass__(**options)
+        if code:
+            cls.default_code = code
 
     def __init__(self, what: str, *, why: str | None = None, next: str | None = None, code: str | None = None) -> None:  # noqa: A002 - the documented name
         super().__init__(what)
@@ -122,7 +128,7 @@ class KineticError(Exception):
 
     @property
     def _render_traceback_(self) -> Any:
-        """Show a mistake in a notebook as its message only: IPython calls what it finds under this name.
+        """Show an error in a notebook as its message only: IPython calls what it finds under this name.
 
         Raises:
             AttributeError: A job failed, or KINETIC_DEBUG is set: then IPython shows the traceback.
@@ -138,19 +144,14 @@ class KineticError(Exception):
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    """Return a text that does nothing to a terminal: what is not printable is written as Python writes it.
-
-    Args:
-        text: E.g. a name from a store, or what a cluster said.
-        keep: What stays although it is not printable.
-    """
+    """Return a text that does nothing to a terminal: except `keep`, what is not printable is escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def _part(text: str) -> str:
-    """Return one part of a message: none of its lines after the first can be taken for another part."""
+    """Return one part of a message, indented so that none of its lines looks like another part."""
     first, *others = printable(str(text)).split("\n")
     return "\n".join([first, *(line if line[:1] in {"", " "} else f"{_INDENT}{line}" for line in others)])
 
@@ -173,202 +174,138 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 _DEFINED_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
-class OptionError(KineticError, ValueError):
-    """Say that a value given to kinetic cannot work."""
-
-    default_code = "option"
+class OptionError(KineticError, ValueError, code="option"):
+    """A value passed to kinetic is not valid."""
 
 
-class OptionTypeError(OptionError, TypeError):
-    """Say that a value given to kinetic is of the wrong type."""
-
-    default_code = "option-type"
+class OptionTypeError(OptionError, TypeError, code="option-type"):
+    """A value passed to kinetic has the wrong type."""
 
 
-class CallableError(KineticError, TypeError):
-    """Say that this object cannot run as a job."""
-
-    default_code = "callable"
+class CallableError(KineticError, TypeError, code="callable"):
+    """This object cannot run as a job."""
 
 
-class SettingsError(KineticError):
-    """Say that a profile or a setting cannot be read."""
-
-    default_code = "settings"
+class SettingsError(KineticError, code="settings"):
+    """A profile or a setting cannot be read."""
 
 
-class CredentialsError(KineticError, RuntimeError):
-    """Say that no usable credentials were found."""
-
-    default_code = "credentials"
+class CredentialsError(KineticError, RuntimeError, code="credentials"):
+    """No usable credentials were found."""
 
 
-class PackingError(KineticError):
-    """Say that a call does not fit into a bundle."""
-
-    default_code = "packing"
+class PackingError(KineticError, code="packing"):
+    """A call does not fit into a bundle."""
 
 
-class ArgumentNotPicklableError(PackingError, TypeError, ValueError):
-    """Name the path to the value that cannot be pickled."""
-
-    default_code = "not-picklable"
+class ArgumentNotPicklableError(PackingError, TypeError, ValueError, code="not-picklable"):
+    """An argument cannot be pickled; the message names the path to the value."""
 
 
-class ProjectRootError(PackingError, ValueError):
-    """Say why a folder cannot be the project that ships."""
-
-    default_code = "project-root"
+class ProjectRootError(PackingError, ValueError, code="project-root"):
+    """A folder cannot be the project that is sent."""
 
 
-class DataError(KineticError):
-    """Say that data for a job is not as it should be."""
-
-    default_code = "data"
+class DataError(KineticError, code="data"):
+    """Data for a job is not valid."""
 
 
-class DataMissingError(DataError, FileNotFoundError):
-    """Say that data for a job does not exist."""
-
-    default_code = "data-missing"
+class DataMissingError(DataError, FileNotFoundError, code="data-missing"):
+    """Data for a job does not exist."""
 
 
-class DataChangedError(DataError):
-    """Say that data changed between hashing and upload."""
-
-    default_code = "data-changed"
+class DataChangedError(DataError, code="data-changed"):
+    """Data changed between hashing and upload."""
 
 
-class DebugError(KineticError, RuntimeError):
-    """Say that no debugger can be attached to a job, or that the call would wait for one that cannot come."""
-
-    default_code = "debug"
+class DebugError(KineticError, RuntimeError, code="debug"):
+    """No debugger can be attached to a job, or the call would wait for one that cannot come."""
 
 
-class ImageError(KineticError):
-    """Say that the image of a job is not usable."""
-
-    default_code = "image"
+class ImageError(KineticError, code="image"):
+    """The image of a job is not usable."""
 
 
-class ImageBuildError(ImageError):
-    """Say that an image could not be built."""
-
-    default_code = "image-build"
+class ImageBuildError(ImageError, code="image-build"):
+    """An image could not be built."""
 
 
-class ImageUnavailableError(ImageError):
-    """Say that an image could not be pulled."""
-
-    default_code = "image-unavailable"
+class ImageUnavailableError(ImageError, code="image-unavailable"):
+    """An image could not be pulled."""
 
 
-class StoreError(KineticError):
-    """Say that the store did not do what it was asked to."""
-
-    default_code = "store"
+class StoreError(KineticError, code="store"):
+    """A request to the store failed."""
 
 
-class KeyMissingError(StoreError, KeyError):
-    """Say that nothing lies under a key."""
-
-    default_code = "key-missing"
+class KeyMissingError(StoreError, KeyError, code="key-missing"):
+    """The store has nothing under a key."""
 
     __str__ = KineticError.__str__  # KeyError would show the repr of the first argument only
 
 
-class StoreUnreachableError(StoreError):
-    """Say that the store cannot be reached, or refuses us."""
-
-    default_code = "store-unreachable"
+class StoreUnreachableError(StoreError, code="store-unreachable"):
+    """The store cannot be reached, or rejected our credentials."""
 
 
-class IntegrityError(StoreError):
-    """Say that bytes are not what was promised: they are not used."""
-
-    default_code = "integrity"
+class IntegrityError(StoreError, code="integrity"):
+    """Bytes do not match their digest or seal; they are not used."""
 
 
-class BackendError(KineticError, RuntimeError):
-    """Say that the place where jobs run did not do what it was asked to."""
-
-    default_code = "backend"
+class BackendError(KineticError, RuntimeError, code="backend"):
+    """A request to the place where jobs run failed."""
 
 
-class CapacityError(BackendError):
-    """Say that the accelerator cannot be had there."""
-
-    default_code = "capacity"
+class CapacityError(BackendError, code="capacity"):
+    """The accelerator is not available there."""
 
 
-class AccessDeniedError(BackendError):
-    """Say which permission is missing."""
-
-    default_code = "access-denied"
+class AccessDeniedError(BackendError, code="access-denied"):
+    """A permission is missing; the message names it."""
 
 
-class LaunchError(BackendError):
-    """Say that a job could not be started."""
-
-    default_code = "launch"
+class LaunchError(BackendError, code="launch"):
+    """A job could not be started."""
 
 
-class BackendUnavailableError(BackendError):
-    """Say that this place cannot be used now, or with this installation."""
-
-    default_code = "backend-unavailable"
+class BackendUnavailableError(BackendError, code="backend-unavailable"):
+    """This place cannot be used now, or with this installation."""
 
 
-class JobError(KineticError, RuntimeError):
-    """Say that a job failed without an exception of the user's to raise."""
-
-    default_code = "job-failed"
+class JobError(KineticError, RuntimeError, code="job-failed"):
+    """A job failed, and there is no exception of the user's to raise."""
 
 
-class JobNotFoundError(JobError):
-    """Say that no job has this id."""
-
-    default_code = "job-not-found"
+class JobNotFoundError(JobError, code="job-not-found"):
+    """No job has this id."""
 
 
-class BatchNotFoundError(JobNotFoundError, FileNotFoundError):
-    """Say that there is no batch of this id; a FileNotFoundError as well, since its manifest is what is missing."""
-
-    default_code = "batch-not-found"
+class BatchNotFoundError(JobNotFoundError, FileNotFoundError, code="batch-not-found"):
+    """No batch has this id; a FileNotFoundError as well, since its manifest is missing."""
 
 
-class JobCancelledError(JobError):
-    """Say that the job was cancelled."""
-
-    default_code = "job-cancelled"
+class JobCancelledError(JobError, code="job-cancelled"):
+    """The job was cancelled."""
 
 
-class ResultMissingError(JobError):
-    """Say that a job has ended and left no result."""
-
-    default_code = "result-missing"
+class ResultMissingError(JobError, code="result-missing"):
+    """A job has ended and left no result."""
 
 
-class ResultNotPicklableError(JobError, ValueError):
-    """Name the path to the part of a returned value that cannot be pickled."""
-
-    default_code = "serialization"
+class ResultNotPicklableError(JobError, ValueError, code="serialization"):
+    """A returned value cannot be pickled; the message names the path to the part."""
 
 
-class ResultUnreadableError(JobError):
-    """Say that a result is there and cannot be opened here; its bytes stay."""
-
-    default_code = "result-unreadable"
+class ResultUnreadableError(JobError, code="result-unreadable"):
+    """A result exists and cannot be loaded here; its bytes are kept."""
 
 
-class RunnerError(JobError):
-    """Say that a job failed before or after the user's function, in a named phase.
+class RunnerError(JobError, code="runner"):
+    """A job failed before or after the user's function, in a named phase.
 
     Attributes:
         phase: Which phase of the runner failed, e.g. "payload unpickle".
     """
-
-    default_code = "runner"
 
     def __init__(
         self,
@@ -383,30 +320,24 @@ class RunnerError(JobError):
         self.phase = phase
 
 
-class JobTimeoutError(JobError, TimeoutError):
-    """Say that waiting ended before the job did; the job goes on."""
-
-    default_code = "timeout"
+class JobTimeoutError(JobError, TimeoutError, code="timeout"):
+    """Waiting ended before the job did; the job keeps running."""
 
 
-class ClusterError(KineticError):
-    """Say that the ground under the jobs is not as it should be."""
-
-    default_code = "cluster"
+class ClusterError(KineticError, code="cluster"):
+    """A cluster is not as jobs need it."""
 
 
-class CheckFailedError(ClusterError):
-    """Say which prerequisite is missing."""
-
-    default_code = "check-failed"
+class CheckFailedError(ClusterError, code="check-failed"):
+    """A prerequisite is missing; the message names it."""
 
 
 class BatchError(Exception):
-    """Say that children of a batch failed.
+    """Jobs of a batch failed.
 
     Attributes:
         group_id: The batch.
-        failures: Handles of the failed children.
+        failures: Handles of the failed jobs.
         partial_results: Aligned with the inputs; None where a job failed.
     """
 
@@ -419,9 +350,9 @@ class BatchError(Exception):
         self.partial_results = partial_results
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the three documented parts; the words and the notes come along."""
+        """Pickle by the three documented parts, with message and notes."""
         return type(self), (self.group_id, self.failures, self.partial_results), {**vars(self), "args": self.args}
 
 
 class Preempted(Exception):  # noqa: N818 - a state that user code announces, not a mistake
-    """Raised by user code that saved its work because its machine is taken away; on this machine a plain failure."""
+    """Raised by user code that saved its work because its machine is preempted; on this machine a plain failure."""

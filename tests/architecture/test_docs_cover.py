@@ -42,6 +42,8 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if getattr(target, "id", "") == "default_code":
                 yield from constants(node.value)
+        elif isinstance(node, ast.ClassDef):
+            yield from (code for keyword in node.keywords if keyword.arg == "code" for code in constants(keyword.value))
         elif isinstance(node, ast.Call):
             for keyword in node.keywords:
                 if keyword.arg == "code":

@@ -12,7 +12,8 @@ from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._output import format as output_format
-from kinetic._output.format import Column
+from kinetic._output.format import Column, count_text
+from kinetic.errors import CapacityError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,8 +36,8 @@ _TPU_COLUMNS = (
     Column("MACHINE TYPE", spare=1),
     Column("AT GOOGLE", spare=2),
 )
-_GOOGLE_EXAMPLE = 8  # "v5p-8": the number that is most often taken for Google's
-_PLANE = 2  # axes; what has more of them comes in too many shapes for a table
+_GOOGLE_EXAMPLE = 8  # "v5p-8": the number that is most often mistaken for Google's
+_PLANE = 2  # axes; TPUs with more have too many shapes for a table
 _CUBE = 64  # chips; larger slices are made of whole cubes
 
 
@@ -55,46 +56,9 @@ def accelerators(name: str | None, live: bool, as_json: bool, **place: str | Non
 
     Example: kinetic accelerators tpu-v5p-8
     """
-    if name is None:
-        _refuse_without_a_name(live=live, place=place)
     if name is not None:
         _explain(name, place if live or any(place.values()) else None, as_json=as_json)
-    elif as_json:
-        _list_json()
-    else:
-        _list()
-
-
-def _list() -> None:
-    from kinetic import _hardware as hardware
-
-    output_format.print_table(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in hardware.GPUS.values()])
-    print()
-    output_format.print_table(
-        _TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in hardware.TPUS.values() for page in _sizes(tpu)]
-    )
-    print()
-    for line in _table_notes():
-        print(output_format.plain(line))
-
-
-def _list_json() -> None:
-    from kinetic import _hardware as hardware
-
-    output_format.print_document(
-        gpus=[_gpu_page(gpu) for gpu in hardware.GPUS.values()],
-        tpus=[_tpu_page(tpu) for tpu in hardware.TPUS.values()],
-    )
-
-
-def _refuse_without_a_name(*, live: bool, place: Mapping[str, str | None]) -> None:
-    """Refuse to ask a cluster about everything at once.
-
-    Raises:
-        OptionError: A cluster was to be asked, and no accelerator is named.
-    """
-    from kinetic.errors import OptionError
-
+        return
     given = [f"--{word}" for word, value in place.items() if value] or (["--live"] if live else [])
     if given:
         raise OptionError(
@@ -102,26 +66,34 @@ def _refuse_without_a_name(*, live: bool, place: Mapping[str, str | None]) -> No
             why="a cluster is checked for one accelerator at a time: nodes, node pools and your permissions",
             next="kinetic accelerators tpu-v5e-1 --live",
         )
+    from kinetic import _hardware as hardware
+
+    gpus, tpus = hardware.GPUS.values(), hardware.TPUS.values()
+    if as_json:
+        output_format.print_document(gpus=[*map(_gpu_page, gpus)], tpus=[*map(_tpu_page, tpus)])
+        return
+    output_format.print_table(_GPU_COLUMNS, [_gpu_cells(gpu) for gpu in gpus])
+    print()
+    output_format.print_table(_TPU_COLUMNS, [_tpu_cells(tpu, page) for tpu in tpus for page in _sizes(tpu)])
+    print()
+    # What the tables cannot show: above all where a number means something else at Google.
+    for tpu in tpus:
+        if tpu.cores_per_chip > 1:
+            for note in hardware.parse(f"tpu-{tpu.short.removeprefix('tpu')}-{_GOOGLE_EXAMPLE}").notes:
+                print(output_format.plain(note))
+    *most, last = [tpu.short for tpu in tpus if tpu.axes > _PLANE and tpu.max_chips > _CUBE]
+    print(f"{', '.join(most)} and {last} also have the shapes AxBxC with A <= B <= C, all multiples of 4")
 
 
 def _cluster_notes(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Ask the cluster what a submission would ask it, and return what it would say.
-
-    Raises:
-        OptionError: Jobs run on this machine: there is no cluster to ask.
-        CapacityError: The cluster cannot have such machines.
-    """
+    """Check the cluster as a submission does, and return its notes."""
     from kinetic import _config as settings
     from kinetic._config import cluster
     from kinetic._jobs import locate
-    from kinetic.errors import OptionError
 
-    target = settings.resolve(
-        project=place.get("project"),
-        zone=place.get("zone"),
-        cluster=place.get("cluster"),
-        multi_host=placement.hosts > 1,
-    )
+    project, zone, cluster_name = place["project"], place["zone"], place["cluster"]
+    multi_host = placement.hosts > 1
+    target = settings.resolve(project=project, zone=zone, cluster=cluster_name, multi_host=multi_host)
     if registry.is_here(target.backend.value):
         raise OptionError(
             "no cluster is configured",
@@ -135,14 +107,20 @@ def _cluster_notes(placement: Placement, place: Mapping[str, str | None]) -> tup
 
 
 def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool) -> None:
-    placement = _placed(name)
+    from kinetic import _hardware as hardware
+
+    try:
+        placement = hardware.place(name)
+    except OptionError as error:
+        nearest = re.search(r'accelerator="([^"]+)"', error.next or "")
+        error.next = f"kinetic accelerators {nearest[1]}" if nearest else error.next
+        raise
     here, possible = _local_notes(placement)
     there = _cluster_notes(placement, place) if place is not None else ()
     if as_json:
-        page = {**_placement_page(placement), "here": {"possible": possible, "notes": [*here]}}
-        output_format.print_document(
-            accelerator={**page, "cluster": {"notes": [*there]}} if place is not None else page
-        )
+        page = {**placement._asdict(), "here": {"possible": possible, "notes": [*here]}}
+        page |= {"cluster": {"notes": [*there]}} if place is not None else {}
+        output_format.print_document(accelerator=page)
         return
     rows = [
         ["name", placement.name],
@@ -164,22 +142,9 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
             print(f"{label:<{width}}  {output_format.plain(text)}")
 
 
-def _placed(name: str) -> Placement:
-    from kinetic import _hardware as hardware
-    from kinetic.errors import OptionError
-
-    try:
-        return hardware.place(name)
-    except OptionError as error:
-        nearest = re.search(r'accelerator="([^"]+)"', error.next or "")
-        error.next = f"kinetic accelerators {nearest[1]}" if nearest else error.next
-        raise
-
-
 def _local_notes(placement: Placement) -> tuple[tuple[str, ...], bool]:
-    """Say what a job for this accelerator becomes on this machine: in the words that a submission would say."""
+    """Return what a submission would report for this machine, and whether a job can run here."""
     from kinetic._jobs import locate
-    from kinetic.errors import CapacityError
 
     backend = locate.local()
     try:
@@ -194,23 +159,9 @@ def _local_notes(placement: Placement) -> tuple[tuple[str, ...], bool]:
 def _meaning(placement: Placement) -> str:
     if placement.kind == "cpu":
         return "any machine; no accelerator is requested"
-    what = "GPU" if placement.kind == "gpu" else "TPU chip"
-    count = f"{placement.chips} {what}{'' if placement.chips == 1 else 's'} of the kind {placement.family}"
-    if placement.hosts == 1:
-        return f"{count}, on one host"
-    return f"{count}, on {placement.hosts} hosts of one slice"
-
-
-def _table_notes() -> Iterator[str]:
-    """Say what the tables cannot, where a number means something else at Google above all."""
-    from kinetic import _hardware as hardware
-
-    for tpu in hardware.TPUS.values():
-        if tpu.cores_per_chip > 1:
-            yield from hardware.parse(f"tpu-{tpu.short.removeprefix('tpu')}-{_GOOGLE_EXAMPLE}").notes
-    boxes = [tpu.short for tpu in hardware.TPUS.values() if tpu.axes > _PLANE and tpu.max_chips > _CUBE]
-    families = f"{', '.join(boxes[:-1])} and {boxes[-1]}"
-    yield f"{families} also have the shapes AxBxC with A <= B <= C, all multiples of 4"
+    count = count_text(placement.chips, "GPU" if placement.kind == "gpu" else "TPU chip")
+    hosts = "one host" if placement.hosts == 1 else f"{placement.hosts} hosts of one slice"
+    return f"{count} of the kind {placement.family}, on {hosts}"
 
 
 def _gpu_cells(gpu: GpuFamily) -> list[str]:
@@ -280,8 +231,3 @@ def _sizes(tpu: TpuFamily) -> Iterator[dict[str, Any]]:
             "tensor_cores": chips * tpu.cores_per_chip,
             "notes": [*hardware.place(by_number).notes],
         }
-
-
-def _placement_page(placement: Placement) -> dict[str, Any]:
-    page = placement._asdict()
-    return {**page, "tolerations": [*placement.tolerations], "notes": [*placement.notes]}

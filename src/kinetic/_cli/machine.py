@@ -1,4 +1,4 @@
-"""``kinetic disk``: what kinetic's files hold and why, and how what is not needed goes."""
+"""``kinetic disk`` and ``kinetic key``: the disk space that kinetic uses, and the keys that seal results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import time
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -14,12 +13,12 @@ import click
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
-from kinetic._output.format import Column, age_text, size_text
+from kinetic._output.format import Column, age_text, count_text, names_text, size_text
+from kinetic.errors import OptionError, SettingsError
 
 if TYPE_CHECKING:
     from kinetic._maintenance.garbage_collection import Removed
-    from kinetic._maintenance.usage import Holding, Usage, Waiting
-
+    from kinetic._maintenance.usage import Usage, Waiting
 
 DISK_COLUMNS = (
     Column("WHAT"),
@@ -49,27 +48,32 @@ def disk(clean: bool, as_json: bool) -> None:
 
     home, runtime = locate.home(), locate.runtime()
     store = locate.local_store()
-    swept = garbage_collection.collect(store, home, runtime) if clean else None
+    removed = garbage_collection.collect(store, home, runtime) if clean else None
     found, now = usage.measure(home, runtime, store, functools.partial(value_age, store)), time.time()
     if as_json:
-        output_format.print_document(**_page(found, now), removed=swept._asdict() if swept else None)
+        output_format.print_document(**_disk_page(found, now), removed=removed._asdict() if removed else None)
     else:
-        output_format.print_table(DISK_COLUMNS, [_cells(holding, now) for holding in found.holdings if holding.units])
-        click.echo(
-            f"{size_text(found.size_bytes)} in {output_format.plain(', '.join(map(os.fspath, found.places)))}", err=True
-        )
-    if swept is not None:
-        click.echo(_removed_summary(swept), err=True)
+        rows = [
+            [
+                holding.name,
+                str(holding.count),
+                size_text(holding.size_bytes),
+                f"{age_text(now - holding.oldest)} ago" if holding.oldest is not None else "",
+                holding.why,
+            ]
+            for holding in found.holdings
+            if holding.units
+        ]
+        output_format.print_table(DISK_COLUMNS, rows)
+        places = output_format.plain(", ".join(map(os.fspath, found.places)))
+        click.echo(f"{size_text(found.size_bytes)} in {places}", err=True)
+    if removed is not None:
+        click.echo(_removed_summary(removed), err=True)
     if overdue := found.overdue(now):
         _warn(overdue)
 
 
-def _cells(holding: Holding, now: float) -> list[str]:
-    oldest = f"{age_text(now - holding.oldest)} ago" if holding.oldest is not None else ""
-    return [holding.name, str(holding.count), size_text(holding.size_bytes), oldest, holding.why]
-
-
-def _page(found: Usage, now: float) -> dict[str, Any]:
+def _disk_page(found: Usage, now: float) -> dict[str, Any]:
     from kinetic._wire import keys
 
     overdue = {result.job_id for result in found.overdue(now)}
@@ -98,36 +102,31 @@ def _page(found: Usage, now: float) -> dict[str, Any]:
     }
 
 
-def _removed_summary(swept: Removed) -> str:
-    if not any(swept):
+def _removed_summary(removed: Removed) -> str:
+    if not any(removed):
         return "there was nothing to remove"
-    kinds = {"pack": swept.packs, "page of the cache": swept.pages, "environment": swept.environments}
-    kinds |= {"file that a job was sent": swept.payloads, "blob of data": swept.data}
-    what = ", ".join(f"{count} {name if count == 1 else _plural(name)}" for name, count in kinds.items() if count)
-    return f"removed: {what}; {size_text(swept.size_bytes)}"
-
-
-def _plural(name: str) -> str:
-    word, space, rest = name.partition(" ")
-    return f"{word}s{space}{rest}"
+    counts = [
+        (removed.packs, "pack", ""),
+        (removed.pages, "page", " of the cache"),
+        (removed.environments, "environment", ""),
+        (removed.payloads, "file", " that a job was sent"),
+        (removed.data, "blob", " of data"),
+    ]
+    what = ", ".join(f"{count_text(count, noun)}{of}" for count, noun, of in counts if count)
+    return f"removed: {what}; {size_text(removed.size_bytes)}"
 
 
 def _warn(overdue: list[Waiting]) -> None:
-    """Name the results that have waited for long, and the commands that collect and remove them."""
-    names = ", ".join(result.job_id for result in overdue[:_NAMED])
-    more = f" and {len(overdue) - _NAMED} more" if len(overdue) > _NAMED else ""
-    many = f"{len(overdue)} results were" if len(overdue) > 1 else "1 result was"
+    """Name the results that were not collected for long, and the commands that collect and remove them."""
+    names = names_text([result.job_id for result in overdue], _NAMED)
+    results = f"{count_text(len(overdue), 'result')} {'was' if len(overdue) == 1 else 'were'}"
     size = size_text(sum(result.size_bytes for result in overdue))
-    click.echo(f"warning: {many} not collected for more than 30 days, {size}: {names}{more}", err=True)
+    click.echo(f"warning: {results} not collected for more than 30 days, {size}: {names}", err=True)
     click.echo(f"  collect: kinetic jobs result {overdue[0].job_id}", err=True)
     click.echo("  remove:  kinetic jobs cleanup --all --older-than 30d", err=True)
 
 
-@click.group(
-    cls=LazyGroup,
-    path=["key"],
-    aliases={"ls": "list"},
-)
+@click.group(cls=LazyGroup, path=["key"], aliases={"ls": "list"})
 def key() -> None:
     """Export and import the keys that seal results.
 
@@ -148,15 +147,17 @@ def list_(as_json: bool) -> None:
 
     Example: kinetic key list
     """
+    from kinetic import _config as settings
     from kinetic._config import keyring
 
-    found = keyring.list_ids(_home())
+    home = settings.kinetic_home(os.environ)
+    found = keyring.list_ids(home)
     if as_json:
         output_format.print_document(keys=[{"key_id": key_id} for key_id in found])
     elif found:
         output_format.print_table([Column("KEY ID")], [[key_id] for key_id in found])
     else:
-        click.echo(f"There are no keys in {_home()}; the first job creates one", err=True)
+        click.echo(f"There are no keys in {home}; the first job creates one", err=True)
 
 
 @click.command
@@ -171,20 +172,17 @@ def export(key_id: str | None) -> None:
     """
     from kinetic import _config as settings
     from kinetic._config import keyring
-    from kinetic.errors import OptionError
 
+    found: bytes | None
     if key_id is None:
         key_id, found = keyring.own_key(settings.ensure_home(os.environ))
-    else:
-        other = keyring.find_key(_home(), key_id)
-        if other is None:
-            raise OptionError(
-                f"there is no key {key_id!r} here",
-                why=f"keys in {_home()}: {', '.join(keyring.list_ids(_home())) or 'none'}",
-                next="kinetic key list",
-                code="no-such-key",
-            )
-        found = other
+    elif (found := keyring.find_key(home := settings.kinetic_home(os.environ), key_id)) is None:
+        raise OptionError(
+            f"there is no key {key_id!r} here",
+            why=f"keys in {home}: {', '.join(keyring.list_ids(home)) or 'none'}",
+            next="kinetic key list",
+            code="no-such-key",
+        )
     print(found.hex())
     click.echo(f"this is the key {key_id}; on the other machine run: kinetic key import", err=True)
 
@@ -200,7 +198,6 @@ def import_(file: IO[str]) -> None:
     """
     from kinetic import _config as settings
     from kinetic._config import keyring
-    from kinetic.errors import SettingsError
 
     if file is sys.stdin and sys.stdin.isatty():
         click.echo("Paste the key and press Return, then Ctrl-D:", err=True)
@@ -212,9 +209,3 @@ def import_(file: IO[str]) -> None:
         error.next = error.next or "on the machine that has the key: kinetic key export"
         raise
     click.echo(f"imported the key {key_id}", err=True)
-
-
-def _home() -> Path:
-    from kinetic import _config as settings
-
-    return settings.kinetic_home(os.environ)

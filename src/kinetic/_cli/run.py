@@ -1,11 +1,9 @@
-"""``kinetic run``: a function of a file becomes a job, without a change to the file."""
+"""``kinetic run``: submit a function of a file as a job, without a change to the file."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -19,40 +17,33 @@ from kinetic._output import format as output_format
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kinetic._cli.target_function import Arguments
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.status import Snapshot
     from kinetic._remote.callable import RemoteCallable
 
-_ALIKE = 0.75  # so much must an option look like one of ours to be a slip of the finger
-_ADVISED = re.compile(r'(\w+)="([^"]+)"')
+_TYPO = 0.75  # an option this similar to one of ours is a typo
+_ADVICE = re.compile(r'(\w+)="([^"]+)"')
 
 
 class _Run(click.Command):
-    """Knows that an option before the file, which kinetic does not have, was probably meant for the function."""
+    """Knows that an unknown option before the file is probably meant for the function."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read options and arguments."""
         try:
             return super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
-            raise _misplaced_option(ctx, error, args) from None
+            from difflib import get_close_matches  # 2 ms; only on the way to an error
 
-
-def _misplaced_option(ctx: click.Context, error: click.NoSuchOption, args: list[str]) -> click.UsageError:
-    from difflib import get_close_matches  # 2 ms; only on the way to an error
-
-    own = [name for option in ctx.command.params for name in option.opts if name.startswith("--")]
-    near = get_close_matches(error.option_name, own, 1, _ALIKE)
-    file = next((word for word in args if ".py" in word), None)
-    if near or file is None:
-        return error
-    return SuggestionError(
-        f"kinetic run has no option {error.option_name}",
-        ctx,
-        why=f"options of kinetic come before the file; arguments of the function come after {file}",
-        next=f"kinetic run {file} {error.option_name} …     or see: kinetic run -h",
-    )
+            own = [name for option in self.params for name in option.opts if name.startswith("--")]
+            file = next((word for word in args if ".py" in word), None)
+            if file is None or get_close_matches(error.option_name, own, 1, _TYPO):
+                raise
+            raise SuggestionError(
+                f"kinetic run has no option {error.option_name}",
+                ctx,
+                why=f"options of kinetic come before the file; arguments of the function come after {file}",
+                next=f"kinetic run {file} {error.option_name} …     or see: kinetic run -h",
+            ) from None
 
 
 @click.command(cls=_Run, context_settings={"allow_interspersed_args": False})
@@ -86,33 +77,33 @@ def run(target: str, words: tuple[str, ...], names: tuple[str, ...], detach: boo
     Example: kinetic run -a cpu train.py::train --lr 1e-3
     """
     from kinetic._cli import target_function
+    from kinetic.errors import OptionError
 
     found = target_function.find_function(target, words)
     if target_function.wants_help(words):
         click.echo(target_function.usage(found.function, found.written))
         return
-    with _advice_as_flags():
+    try:
         remote = _decorated(found.function, shared_options.read_job_options(given), names)
-    handle = _submit(remote, target_function.read_arguments(found.function, words, found.written))
-    _report_job(handle, detach=detach)
+    except OptionError as error:  # advise accelerator="cpu" as it is typed here: --accelerator cpu
+        flags = _ADVICE.sub(lambda each: f"--{each[1].replace('_', '-')} {each[2]}", error.next or "")
+        error.next = flags or None
+        raise
+    call = target_function.read_arguments(found.function, words, found.written)
+    try:
+        handle = remote.run_async(*call.args, **call.kwargs)
+    except KeyboardInterrupt:
+        click.echo("interrupted; no job was submitted", err=True)
+        raise
+    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if detach:
+        output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")
     if not detach:
         _wait(handle, as_json=as_json)
     elif as_json:
         output_format.print_document(job_id=handle.job_id, function=handle.func_name)
     else:
         print(handle.job_id)
-
-
-@contextmanager
-def _advice_as_flags() -> Iterator[None]:
-    """Write what an error advises as it is typed here: ``accelerator="cpu"`` is ``--accelerator cpu``."""
-    from kinetic.errors import OptionError
-
-    try:
-        yield
-    except OptionError as error:
-        error.next = _ADVISED.sub(lambda said: f"--{said[1].replace('_', '-')} {said[2]}", error.next or "") or None
-        raise
 
 
 def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple[str, ...]) -> RemoteCallable[..., Any]:
@@ -126,21 +117,6 @@ def _decorated(function: Callable[..., Any], given: dict[str, Any], names: tuple
     return remote.with_options(**given) if given else remote
 
 
-def _submit(remote: RemoteCallable[..., Any], call: Arguments) -> JobHandle:
-    try:
-        return remote.run_async(*call.args, **call.kwargs)
-    except KeyboardInterrupt:
-        click.echo("interrupted; no job was submitted", err=True)
-        raise
-
-
-def _report_job(handle: JobHandle, *, detach: bool) -> None:
-    """Say which job it is, and how to follow it from any terminal; of one that is not waited for, how to cancel it."""
-    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
-    if detach:
-        output.report(f"cancel it with: kinetic jobs cancel {handle.job_id}")
-
-
 def _wait(handle: JobHandle, *, as_json: bool) -> None:
     """Follow a job to its end, and print its value."""
     from kinetic._jobs import locate, wait
@@ -152,7 +128,11 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     progress.wrote("\n")
     progress.end()
     if seen.outcome is None or not seen.outcome.succeeded:
-        raise _failure(handle, seen, as_json=as_json)
+        failure = error_output.job_error(handle, seen, log_is_shown=True)
+        if as_json:
+            output_format.print_document(**job_results.failure_page(handle, seen, failure))
+            sys.stdout.flush()
+        raise failure
     locate.key_to_read(handle)  # nothing of a store is unpickled unverified
     value = job_results.load_value(handle, seen.outcome)
     if as_json:
@@ -162,16 +142,8 @@ def _wait(handle: JobHandle, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _failure(handle: JobHandle, seen: Snapshot, *, as_json: bool) -> Exception:
-    failed = error_output.job_error(handle, seen, log_is_shown=True)
-    if as_json:
-        output_format.print_document(**job_results.failure_page(handle, seen, failed))
-        sys.stdout.flush()
-    return failed
-
-
 class _Log:
-    """Passes on the log of a job, and knows whether it left a line open."""
+    """Writes the log of a job, and knows whether it left a line open."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -185,6 +157,6 @@ class _Log:
         self._last = text[-1:] or self._last
 
     def end_line(self) -> None:
-        """See to it that what follows begins a line of its own."""
+        """Let what follows begin on a new line."""
         if self._last != "\n":
             self.write("\n")

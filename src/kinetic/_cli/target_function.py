@@ -1,4 +1,7 @@
-"""From ``FILE.py::func`` to the function: the file is imported under its real name, as its own project would."""
+"""``kinetic run FILE.py::func``: import the file as its own project would, and read the function's arguments.
+
+A click command is made from the function's signature.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import importlib.util
 import inspect
 import json
 import os
-import pathlib
 import sys
 import traceback
 import types
@@ -18,242 +20,22 @@ import typing
 import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from pathlib import Path
-from types import FunctionType, ModuleType
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from kinetic._output.format import names_text, shortened
 from kinetic._remote.callable import RemoteCallable
 from kinetic.errors import KineticError, OptionError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MANY = 10  # functions named in one message
-
-
-class Target(NamedTuple):
-    """A function in a file.
-
-    Attributes:
-        written: As it can be typed again, e.g. "train.py::train".
-        function: What was found: decorated or not.
-    """
-
-    written: str
-    function: Any
-
-
-def find_function(written: str, words: Sequence[str]) -> Target:
-    """Import a file and return the function that is meant.
-
-    Args:
-        written: ``FILE.py::func``, or ``FILE.py`` when exactly one function in it is decorated.
-        words: What the file shall find in ``sys.argv`` behind its own name.
-
-    Raises:
-        OptionError: There is no such file or function, or several are decorated.
-        KineticError: The file cannot be imported; the note holds the user's part of the traceback.
-    """
-    place, _, name = written.partition("::")
-    file = Path(place)
-    _check_file(file, name)
-    module = _load(file, words)
-    if not name:
-        return _only_one(module, place)
-    return Target(written, _attribute(module, name, place))
-
-
-def _check_file(file: Path, name: str) -> None:
-    if file.is_file() and file.suffix == ".py":
-        return
-    alone, colon, rest = str(file).rpartition(":")
-    if colon and not name and Path(alone).is_file():
-        raise OptionError(
-            f"{file} is not a file", why="the function follows two colons", next=f"kinetic run {alone}::{rest}"
-        )
-    if file.exists():
-        raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
-    beside = (
-        [str(file.parent / other.name) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
-    )
-    near = get_close_matches(str(file), beside, 1)
-    raise OptionError(
-        f"there is no file {file}",
-        why=f"looked in {file.parent.absolute()}",
-        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "pass a file, such as train.py::train",
-    )
-
-
-def _load(file: Path, words: Sequence[str]) -> ModuleType:
-    """Import a file with ``sys.path`` and ``sys.argv`` as ``python FILE.py`` would have them."""
-    import kinetic._jobs.submit  # noqa: F401 - ours first: the folder may hold a file named like a standard module
-
-    real = os.path.realpath(file)
-    name, base = _module_name(real)
-    _set_first_path(os.path.dirname(real), base)
-    sys.argv = [str(file), *words]
-    sys.modules["__main__"].__dict__.pop("__file__", None)  # the kinetic command is no script of the job's
-    try:
-        return importlib.import_module(name) if _is_found_as(name, real) else _load_under_own_name(name, real)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the user's file may raise anything, SystemExit too
-        raise _import_error(error, file, real) from None
-
-
-def _module_name(file: str) -> tuple[str, str]:
-    """Return the name under which a project imports a file, and the folder that must be on ``sys.path`` for it."""
-    base, parts = os.path.dirname(file), [Path(file).stem]
-    while os.path.isfile(f"{base}/__init__.py") and base != os.path.dirname(base):
-        parts.insert(0, os.path.basename(base))
-        base = os.path.dirname(base)
-    if parts[-1] == "__init__" and len(parts) > 1:
-        parts.pop()
-    return ".".join(parts), base
-
-
-def _is_found_as(name: str, file: str) -> bool:
-    """Say whether Python would import this file under this name; packages above it are imported on the way."""
-    if name == "__main__" or "." in Path(file).stem:
-        return False
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == file
-
-
-def _set_first_path(folder: str, base: str) -> None:
-    """Put the file's folder first, in the place of what Python put there for the ``kinetic`` command."""
-    command = getattr(sys.modules["__main__"], "__file__", None)
-    put_there = {os.getcwd(), os.path.dirname(os.path.realpath(command)) if command else os.getcwd()}
-    if sys.path and not sys.flags.safe_path and os.path.abspath(sys.path[0]) in put_there:
-        del sys.path[0]
-    sys.path[:0] = dict.fromkeys((folder, base))
-
-
-def _load_under_own_name(name: str, file: str) -> ModuleType:
-    """Load a file whose name already means another module, e.g. ``json.py``; what it defines travels by value."""
-    own = "kinetic_run_" + "".join(letter if letter.isalnum() else "_" for letter in name)
-    spec = importlib.util.spec_from_file_location(own, file)
-    assert spec is not None  # noqa: S101 - it ends in .py
-    assert spec.loader is not None  # noqa: S101 - as above
-    module = sys.modules[own] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _attribute(module: ModuleType, name: str, place: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if callable(found):
-        return found
-    if found is not None:
-        raise OptionError(f"{name} in {place} cannot be called", why=f"it is a {type(found).__qualname__}")
-    known = [*_decorated(module), *_plain(module)]
-    near = get_close_matches(name, known, 1)
-    raise OptionError(
-        f"there is no function {name!r} in {place}",
-        why=f"it has {_listed(known)}",
-        next=f"kinetic run {place}::{near[0]}" if near else f"kinetic run {place}::{known[0]}" if known else None,
-    )
-
-
-def _only_one(module: ModuleType, place: str) -> Target:
-    decorated = _decorated(module)
-    if len(decorated) == 1:
-        return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
-    known = decorated or _plain(module)
-    raise OptionError(
-        f"{place} has more than one candidate function",
-        why=f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: {_listed(known)}",
-        next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
-    )
-
-
-def _decorated(module: ModuleType) -> list[str]:
-    """Name the functions of a module that ``kinetic.run`` decorates, each once, in its order."""
-    found = {
-        id(value): name
-        for name, value in reversed(list(vars(module).items()))
-        if isinstance(value, RemoteCallable) and value.__module__ == module.__name__
-    }
-    return list(found.values())[::-1]
-
-
-def _plain(module: ModuleType) -> list[str]:
-    """Name the public functions that a module itself defines."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
-    ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
-    return ", ".join(names[:_MANY]) + more if names else "no functions"
-
-
-def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
-    """Return what stands for an error of the user's file, with the user's part of the traceback as its note."""
-    page = traceback.TracebackException.from_exception(error)
-    _trim(page)
-    if isinstance(
-        error, KineticError
-    ):  # of a decorator, for example: its three parts say all; --debug shows the frames
-        return error
-    told = _describe_import_error(error, file, page, real)
-    told.add_note("".join(page.format()))
-    return told
-
-
-def _describe_import_error(
-    error: BaseException, file: Path, page: traceback.TracebackException, real: str
-) -> KineticError:
-    last = page.stack[-1] if page.stack else None
-    why = f"line {last.lineno} of {_short(last.filename, real, file)}: {last.line}" if last else None
-    if isinstance(error, SystemExit):
-        what, way = (
-            f"{file} ended the program while it was imported: exit({error.code!r})",
-            ('put what runs the script below: if __name__ == "__main__":'),
-        )
-    elif isinstance(error, ModuleNotFoundError) and error.name:
-        what, way = (
-            f"{file} cannot be imported: there is no module {error.name}",
-            (f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"),
-        )
-    else:
-        (text, *_), kind = str(error).splitlines() or [""], type(error).__name__
-        what, way = (
-            f"{file} cannot be imported: {kind}: {text}".removesuffix(": "),
-            f"correct the file; to see it alone: python {file}",
-        )
-    return KineticError(what, why=why, next=way, code="import-failed")
-
-
-def _short(name: str, real: str, file: Path) -> str:
-    return str(file) if os.path.realpath(name) == real else name
-
-
-def _trim(page: traceback.TracebackException) -> None:
-    """Keep the frames of the user's code and of what it calls: neither the importer's nor ours."""
-    theirs = [frame for frame in page.stack if not _is_machinery(frame.filename)]
-    page.stack = traceback.StackSummary.from_list(theirs)
-    for inner in (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())):
-        if inner is not None:
-            _trim(inner)
-
-
-def _is_machinery(file: str) -> bool:
-    machinery = file.startswith("<frozen ") or os.path.dirname(file) == os.path.dirname(importlib.__file__)
-    return machinery or file.startswith(_OURS + os.sep)
-
-
 EMPTY = inspect.Parameter.empty
 _HELP = frozenset({"--help", "-h"})
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
 _VALUES = "kinetic values"  # the click argument that collects values by position; no parameter can have this name
-_LONGEST_DEFAULT = 40  # characters
 _COLLECTIONS: dict[object, Callable[[Any], Any]] = {
     list: list,
     set: set,
@@ -276,6 +58,193 @@ _SIMPLE: dict[object, click.ParamType[Any]] = {
 }
 
 
+class Target(NamedTuple):
+    """A function in a file, decorated or not, and how it can be typed again: "train.py::train"."""
+
+    written: str
+    function: Any
+
+
+def find_function(written: str, words: Sequence[str]) -> Target:
+    """Import a file and return the function.
+
+    Args:
+        written: ``FILE.py::func``, or ``FILE.py`` when exactly one function in it is decorated.
+        words: What the file finds in ``sys.argv`` after its own name.
+
+    Raises:
+        OptionError: There is no such file or function, or several are decorated.
+        KineticError: The file cannot be imported; the note has the user's part of the traceback.
+    """
+    place, _, name = written.partition("::")
+    file = Path(place)
+    _check_file(file, name)
+    module = _load(file, words)
+    if not name:
+        return _only_one(module, place)
+    return Target(written, _attribute(module, name, place))
+
+
+def _check_file(file: Path, name: str) -> None:
+    if file.is_file() and file.suffix == ".py":
+        return
+    alone, colon, rest = str(file).rpartition(":")
+    if colon and not name and Path(alone).is_file():
+        next_ = f"kinetic run {alone}::{rest}"
+        raise OptionError(f"{file} is not a file", why="the function follows two colons", next=next_)
+    if file.exists():
+        raise OptionError(f"{file} is not a Python file", why="its name does not end in .py")
+    others = sorted(file.parent.glob("*.py")) if file.parent.is_dir() else []
+    near = get_close_matches(str(file), [str(file.parent / other.name) for other in others], 1)
+    raise OptionError(
+        f"there is no file {file}",
+        why=f"looked in {file.parent.absolute()}",
+        next=f"kinetic run {near[0]}{'::' if name else ''}{name}" if near else "pass a file, such as train.py::train",
+    )
+
+
+def _load(file: Path, words: Sequence[str]) -> types.ModuleType:
+    """Import a file with ``sys.path`` and ``sys.argv`` as ``python FILE.py`` would have them."""
+    import kinetic._jobs.submit  # noqa: F401 - ours first: the folder may hold a file named like a standard module
+
+    real = os.path.realpath(file)
+    name, base = _module_name(real)
+    _set_first_path(os.path.dirname(real), base)
+    sys.argv = [str(file), *words]
+    sys.modules["__main__"].__dict__.pop("__file__", None)  # the kinetic command is no script of the job's
+    try:
+        if _is_importable_as(name, real):
+            return importlib.import_module(name)
+        # The name already means another module, e.g. json.py; what the file defines is pickled by value.
+        own = "kinetic_run_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+        spec = importlib.util.spec_from_file_location(own, real)
+        assert spec is not None  # noqa: S101 - it ends in .py
+        assert spec.loader is not None  # noqa: S101 - as above
+        module = sys.modules[own] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the user's file may raise anything, SystemExit too
+        raise _import_error(error, file, real) from None
+    return module
+
+
+def _module_name(file: str) -> tuple[str, str]:
+    """Return the name under which a project imports a file, and the folder that must be on ``sys.path`` for it."""
+    base, parts = os.path.dirname(file), [Path(file).stem]
+    while os.path.isfile(f"{base}/__init__.py") and base != os.path.dirname(base):
+        parts.insert(0, os.path.basename(base))
+        base = os.path.dirname(base)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts.pop()
+    return ".".join(parts), base
+
+
+def _is_importable_as(name: str, file: str) -> bool:
+    """Return whether Python would import this file under this name; packages above it are imported for that."""
+    if name == "__main__" or "." in Path(file).stem:
+        return False
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == file
+
+
+def _set_first_path(folder: str, base: str) -> None:
+    """Put the file's folder first in sys.path, in place of what Python put there for the ``kinetic`` command."""
+    command = getattr(sys.modules["__main__"], "__file__", None)
+    put_there = {os.getcwd(), os.path.dirname(os.path.realpath(command)) if command else os.getcwd()}
+    if sys.path and not sys.flags.safe_path and os.path.abspath(sys.path[0]) in put_there:
+        del sys.path[0]
+    sys.path[:0] = dict.fromkeys((folder, base))
+
+
+def _attribute(module: types.ModuleType, name: str, place: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        return found
+    if found is not None:
+        raise OptionError(f"{name} in {place} cannot be called", why=f"it is a {type(found).__qualname__}")
+    known = [*_decorated(module), *_plain(module)]
+    near = get_close_matches(name, known, 1)
+    raise OptionError(
+        f"there is no function {name!r} in {place}",
+        why=f"it has {names_text(known, _MANY) or 'no functions'}",
+        next=f"kinetic run {place}::{near[0]}" if near else f"kinetic run {place}::{known[0]}" if known else None,
+    )
+
+
+def _only_one(module: types.ModuleType, place: str) -> Target:
+    decorated = _decorated(module)
+    if len(decorated) == 1:
+        return Target(f"{place}::{decorated[0]}", getattr(module, decorated[0]))
+    known = decorated or _plain(module)
+    why = f"{len(decorated) or 'none'} of its functions {'are' if decorated else 'is'} decorated: "
+    raise OptionError(
+        f"{place} has more than one candidate function",
+        why=why + (names_text(known, _MANY) or "no functions"),
+        next=f"kinetic run {place}::{known[0]}" if known else f"define a function in {place}",
+    )
+
+
+def _decorated(module: types.ModuleType) -> list[str]:
+    """Return the names of the functions that ``kinetic.run`` decorates, each once, in order."""
+    found = {
+        id(value): name
+        for name, value in reversed(list(vars(module).items()))
+        if isinstance(value, RemoteCallable) and value.__module__ == module.__name__
+    }
+    return list(found.values())[::-1]
+
+
+def _plain(module: types.ModuleType) -> list[str]:
+    """Return the names of the public functions that a module itself defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def _import_error(error: BaseException, file: Path, real: str) -> KineticError:
+    """Return an error for an error of the user's file, with the user's part of the traceback as its note."""
+    if isinstance(error, KineticError):  # of a decorator, for example: its parts say all; --debug shows the frames
+        return error
+    page = traceback.TracebackException.from_exception(error)
+    _trim(page)
+    last, why = (page.stack[-1] if page.stack else None), None
+    if last is not None:
+        name = str(file) if os.path.realpath(last.filename) == real else last.filename
+        why = f"line {last.lineno} of {name}: {last.line}"
+    if isinstance(error, SystemExit):
+        what = f"{file} ended the program while it was imported: exit({error.code!r})"
+        next_ = 'put what runs the script below: if __name__ == "__main__":'
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        what = f"{file} cannot be imported: there is no module {error.name}"
+        next_ = f"install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"
+    else:
+        first, *_ = str(error).splitlines() or [""]
+        what = f"{file} cannot be imported: {type(error).__name__}: {first}".removesuffix(": ")
+        next_ = f"correct the file; to see it alone: python {file}"
+    found = KineticError(what, why=why, next=next_, code="import-failed")
+    found.add_note("".join(page.format()))
+    return found
+
+
+def _trim(page: traceback.TracebackException) -> None:
+    """Keep the frames of the user's code and of what it calls, without the importer's and ours."""
+    theirs = [frame for frame in page.stack if not _is_machinery(frame.filename)]
+    page.stack = traceback.StackSummary.from_list(theirs)
+    for inner in (page.__cause__, page.__context__, *(getattr(page, "exceptions", None) or ())):
+        if inner is not None:
+            _trim(inner)
+
+
+def _is_machinery(file: str) -> bool:
+    machinery = file.startswith("<frozen ") or os.path.dirname(file) == os.path.dirname(importlib.__file__)
+    return machinery or file.startswith(_OURS + os.sep)
+
+
 class Arguments(NamedTuple):
     """The arguments of one call."""
 
@@ -289,12 +258,12 @@ def wants_help(words: Sequence[str]) -> bool:
 
 
 def read_arguments(function: Callable[..., Any], words: Sequence[str], target: str) -> Arguments:
-    """Return the arguments that the words stand for.
+    """Convert the words after the function to its arguments.
 
     Args:
         function: The function to call.
-        words: The words after the function: values by position, ``--name value``, ``--name=value``, ``--flag`` and
-            ``--no-flag``; all words after ``--`` are values.
+        words: Values by position, ``--name value``, ``--name=value``, ``--flag`` and ``--no-flag``; all words after
+            ``--`` are values.
         target: As the user wrote it, e.g. "train.py::train".
 
     Raises:
@@ -321,11 +290,7 @@ def usage(function: Callable[..., Any], target: str) -> str:
 
 
 class Value(click.ParamType):  # type: ignore[type-arg] # not generic before click 8.3
-    """A value of the type that an annotation names.
-
-    Args:
-        kind: The annotation, resolved; ``EMPTY`` if there is none: a Python literal, otherwise a string.
-    """
+    """A value of an annotated type; without annotation a Python literal or else a string."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = _bare(kind)
@@ -352,7 +317,13 @@ def _command(function: Callable[..., Any], parameters: list[inspect.Parameter], 
             options.append(_option(parameter, taken))
         else:
             others = {word.partition("=")[0] for word in words if word.startswith("--")} - taken
-            options += [_other(name, parameter) for name in sorted(others) if name[2:].replace("-", "_").isidentifier()]
+            for option in sorted(others):
+                name = option[2:].replace("-", "_")
+                if name.isidentifier():  # for **kwargs; without a value it is True
+                    value = Value(parameter.annotation)
+                    options.append(
+                        click.Option([name, option], type=value, is_flag=False, flag_value="True", hidden=True)
+                    )
     signature = f"{getattr(function, '__name__', type(function).__name__)}{inspect.Signature(parameters)}"
     first, *_ = (inspect.getdoc(function) or "").splitlines() or [""]
     many = f" More values go to *{values.name}." if values is not None else ""
@@ -368,28 +339,20 @@ def _command(function: Callable[..., Any], parameters: list[inspect.Parameter], 
 def _option(parameter: inspect.Parameter, taken: set[str]) -> click.Option:
     value = Value(_kind(parameter))
     names = [parameter.name, f"--{_dashed(parameter.name)}"]
-    help_ = "[required]" if parameter.default is EMPTY else f"[default: {_shortened(repr(parameter.default))}]"
+    default = "required" if parameter.default is EMPTY else f"default: {shortened(repr(parameter.default), 40)}"
+    help_ = f"[{default}]"
     if set(typing.get_args(value.kind)) == {bool, types.NoneType} or value.kind is bool:
         no = f"--no-{_dashed(parameter.name)}"
         return click.Option([names[0], names[1] + (f"/{no}" if no not in taken else "")], default=None, help=help_)
     names += [f"--{parameter.name}"] if "_" in parameter.name else []
-    many = _is_collection(_without_none(value.kind))
+    kind = _without_none(value.kind)
+    many = (typing.get_origin(kind) or kind) in _COLLECTIONS
     words = click.UNPROCESSED if many else value
     return click.Option(names, type=words, multiple=many, metavar=value.name or "VALUE", help=help_)
 
 
-def _other(name: str, parameter: inspect.Parameter) -> click.Option:
-    """Return an option for ``**kwargs``; without a value it is True."""
-    value = Value(parameter.annotation)
-    return click.Option([name[2:].replace("-", "_"), name], type=value, is_flag=False, flag_value="True", hidden=True)
-
-
 def _check_options(command: click.Command, values: list[str]) -> None:
-    """Refuse what looks like an option that the function does not have; a negative number is a value.
-
-    Raises:
-        click.NoSuchOption: One of the values is an option.
-    """
+    """Refuse values that look like an option that the function does not have; a negative number is a value."""
     for word in values:
         if word.startswith("-") and len(word) > 1 and not _is_number(word):
             name = word.partition("=")[0]
@@ -398,7 +361,7 @@ def _check_options(command: click.Command, values: list[str]) -> None:
 
 
 def _bound(context: click.Context, parameters: list[inspect.Parameter], values: list[str]) -> Arguments:
-    """Give the values to the parameters that have none yet, and convert what click has not converted."""
+    """Assign the values to the parameters that have none, and convert what click has not converted."""
     declared = {option.name: option for option in context.command.params}
     named = {
         name: context.params[name]
@@ -487,10 +450,6 @@ def _without_none(kind: Any) -> Any:
     return _bare(others[0]) if len(others) == 1 < len(members) and types.NoneType in members else kind
 
 
-def _is_collection(kind: Any) -> bool:
-    return (typing.get_origin(kind) or kind) in _COLLECTIONS
-
-
 def _type_name(kind: Any) -> str:
     """Return a type as the help shows it; "" if it is not known."""
     if kind is EMPTY:
@@ -503,11 +462,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _converted(word: str, kind: Any) -> Any:
-    """Convert a word.
-
-    Raises:
-        click.BadParameter: It is not a value of the type.
-    """
+    """Convert a word, or raise click.BadParameter."""
     kind = _bare(kind)
     origin, members = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin in {typing.Union, types.UnionType}:
@@ -524,7 +479,7 @@ def _converted(word: str, kind: Any) -> Any:
         return _SIMPLE[kind].convert(word, None, None)
     if kind in {None, types.NoneType}:
         return _choice(word, {"None": None})
-    return kind(word) if isinstance(kind, type) and issubclass(kind, pathlib.PurePath) else _literal(word)
+    return kind(word) if isinstance(kind, type) and issubclass(kind, PurePath) else _literal(word)
 
 
 def _member(word: str, members: tuple[Any, ...]) -> Any:
@@ -603,7 +558,3 @@ def _is_number(word: str) -> bool:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_DEFAULT else f"{text[:_LONGEST_DEFAULT]}…"

@@ -40,6 +40,12 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def names_text(names: Sequence[str], most: int) -> str:
+    """Write the first names and how many there are besides: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def size_text(count: float) -> str:
     """Write a number of bytes: "1.5 MB"."""
     return _in_unit(count, count)
