@@ -42,7 +42,7 @@ __all__ = [
     "testing",
 ]
 
-_HOME = {
+_MODULE_OF = {
     "BatchError": "errors",
     "BatchHandle": "collections",
     "Data": "_data.data",
@@ -57,20 +57,20 @@ _HOME = {
     "output_dir": "_remote.function_paths",
     "run": "_remote.callable",
 }
-_DOORS = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
+_SUBMODULES = frozenset({"collections", "debug", "errors", "job_status", "jobs", "testing"})
 
 
 def __getattr__(name: str) -> object:
     """Import what is touched for the first time."""
-    if name not in _HOME and name not in _DOORS:
+    if name not in _MODULE_OF and name not in _SUBMODULES:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
     from kinetic._wire import standard_library  # first: no import of ours may take a user's file for Python's module
 
     with standard_library.naming_what_hides():
         from importlib import import_module
 
-        module = import_module(f"kinetic.{_HOME.get(name, name)}")
-    found = globals()[name] = module if name in _DOORS else getattr(module, name)
+        module = import_module(f"kinetic.{_MODULE_OF.get(name, name)}")
+    found = globals()[name] = module if name in _SUBMODULES else getattr(module, name)
     return found
 
 

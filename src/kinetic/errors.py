@@ -1,45 +1,6 @@
 """Every exception that kinetic raises.
 
-    KineticError(what, *, why=None, next=None, code=None)
-    ├── OptionError(ValueError)            the call as written cannot work: a value
-    │   └── OptionTypeError(TypeError)     … or the type of a value
-    ├── CallableError(TypeError)           this object cannot be run as a job
-    ├── SettingsError                      a profile or a setting
-    ├── CredentialsError(RuntimeError)     no usable credentials
-    ├── PackingError                       the call does not fit into a bundle
-    │   ├── ArgumentNotPicklableError(TypeError, ValueError)
-    │   └── ProjectRootError(ValueError)
-    ├── DataError
-    │   ├── DataMissingError(FileNotFoundError)
-    │   └── DataChangedError
-    ├── DebugError(RuntimeError)           no debugger can be attached
-    ├── ImageError
-    │   ├── ImageBuildError
-    │   └── ImageUnavailableError
-    ├── StoreError                         bytes by key
-    │   ├── KeyMissingError(KeyError)
-    │   ├── StoreUnreachableError
-    │   └── IntegrityError                 bytes that are not what was promised
-    ├── BackendError(RuntimeError)         a place where jobs run
-    │   ├── CapacityError
-    │   ├── AccessDeniedError
-    │   ├── LaunchError
-    │   └── BackendUnavailableError
-    ├── JobError(RuntimeError)             one job
-    │   ├── JobNotFoundError
-    │   │   └── BatchNotFoundError(FileNotFoundError)
-    │   ├── JobCancelledError
-    │   ├── ResultMissingError
-    │   ├── ResultNotPicklableError(ValueError)
-    │   ├── ResultUnreadableError
-    │   ├── RunnerError                    the job failed before the function began; has .phase
-    │   └── JobTimeoutError(TimeoutError)
-    └── ClusterError
-        └── CheckFailedError
-    BatchError(Exception)                  documented signature: group_id, failures, partial_results
-    Preempted(Exception)                   user code raises it after saving its work
-
-Built-ins stay among the bases, so that the documented ``except TimeoutError``, ``except RuntimeError`` and
+Built-in exceptions are among the bases, so that the documented ``except TimeoutError``, ``except RuntimeError`` and
 ``except ValueError`` keep working. ``str()`` of a kinetic error is complete plain text in three parts: what
 happened, why, and what to do next.
 """

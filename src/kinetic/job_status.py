@@ -18,7 +18,7 @@ class JobStatus(Enum):
 
     @property
     def is_final(self) -> bool:
-        """Say whether a job in this state will ever change by itself."""
+        """Whether the job has ended."""
         return self in FINAL
 
 

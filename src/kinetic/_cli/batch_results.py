@@ -133,8 +133,8 @@ def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> Kinet
 def _result_page(batch: Batch, found: InputResult, *, with_value: bool) -> dict[str, Any]:
     head: dict[str, Any] = {"index": found.index, "input": batch_command.input_text(batch, found.index)}
     if found.handle is None or found.seen is None:
-        told = found.failure.what if found.failure is not None else ""
-        return {**head, "job_id": None, "status": None, "error": {"told": told}}
+        what = found.failure.what if found.failure is not None else ""
+        return {**head, "job_id": None, "status": None, "error": {"told": what}}
     if found.failure is not None:
         return {**head, **job_results.failure_page(found.handle, found.seen, found.failure)}
     value = job_results.value_page(found.value) if with_value else {}

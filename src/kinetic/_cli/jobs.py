@@ -58,7 +58,7 @@ def jobs() -> None:
 class Filters(NamedTuple):
     """Which jobs are listed: those that pass every filter. `since` and `older_than` are ages in seconds."""
 
-    statuses: frozenset[str] = frozenset()
+    statuses: tuple[str, ...] = ()
     function: str | None = None
     since: float | None = None
     older_than: float | None = None
@@ -137,23 +137,7 @@ class _ListRequest(NamedTuple):
 @click.option("--namespace", metavar="NAME", help="Kubernetes namespace.  [default: KINETIC_NAMESPACE, or the profile]")
 @shared_options.place_options
 @shared_options.json_option
-def list_(
-    everything: bool,
-    statuses: tuple[str, ...],
-    function: str | None,
-    name: str | None,
-    tags: tuple[str, ...],
-    where: str | None,
-    since: float | None,
-    older_than: float | None,
-    limit: int | None,
-    sort: str,
-    reverse: bool,
-    children: bool,
-    watch: bool,
-    as_json: bool,
-    **place: str | None,
-) -> None:
+def list_(watch: bool, as_json: bool, **given: Any) -> None:
     """List jobs, newest first.
 
     Jobs of this machine, of machines with the same home, and of the configured cluster. The jobs
@@ -161,8 +145,10 @@ def list_(
 
     Example: kinetic jobs list --status failed --since 7d
     """
-    filters = Filters(frozenset(statuses), function, since, older_than, name, tags, where)
-    request = _ListRequest(place, filters, everything, limit, sort, reverse, children or as_json)
+    place = {name: given.pop(name) for name in ("project", "zone", "cluster", "namespace")}
+    filters = Filters(**{name: given.pop(name) for name in Filters._fields})
+    children, everything = given.pop("children") or as_json, given["everything"]
+    request = _ListRequest(place, filters, children=children, **given)
     if watch:
         _watch(request, as_json=as_json)
     with output.phase("looking at the jobs", summary=False):
@@ -454,14 +440,14 @@ def explain(handle: JobHandle, as_json: bool) -> None:
     from kinetic._jobs import status as job_status
 
     with output.phase("looking at the job", summary=False):
-        seen, told = _observe_and_explain(handle)
+        seen, found = _observe_and_explain(handle)
         page = job_status.job_to_json(handle, seen)
     if as_json:
         head = {"job_id": handle.job_id, "function": handle.func_name, "status": page["status"]}
-        output_format.print_document(**head, **told._asdict())
+        output_format.print_document(**head, **found._asdict())
         return
     print(f"{handle.job_id}: {output_format.status_text(page, time.time())}")
-    parts = {**told._asdict(), "log": "\n".join(told.log)}
+    parts = {**found._asdict(), "log": "\n".join(found.log)}
     for name, text in parts.items():
         if text:
             first, *others = text.splitlines()

@@ -308,8 +308,8 @@ def unset() -> None:
     Example: kinetic profile unset
     """
     before = profiles.unset(os.environ)
-    told = f"there is no current profile now; it was {before}" if before else "there was no current profile"
-    click.echo(told, err=True)
+    now = f"there is no current profile now; it was {before}" if before else "there was no current profile"
+    click.echo(now, err=True)
     _report_override()
 
 
@@ -355,8 +355,8 @@ def remove(name: str, yes: bool) -> None:
         click.echo("not removed", err=True)
         return
     was_current = profiles.remove(os.environ, name)
-    told = "; there is no current profile now" if was_current else ""
-    click.echo(f"removed the profile {name}{told}", err=True)
+    now = "; there is no current profile now" if was_current else ""
+    click.echo(f"removed the profile {name}{now}", err=True)
     _report_override()
 
 

@@ -93,7 +93,7 @@ def write_line(text: str) -> None:
 
 
 def clear() -> None:
-    """Remove what is shown, whoever drew it; call it before writing to the terminal directly."""
+    """Remove what is shown, whatever its owner; call it before writing to the terminal directly."""
     global _shown, _above
     with _lock:
         if _shown:

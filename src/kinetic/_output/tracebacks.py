@@ -64,7 +64,7 @@ def hides_frames_of_methods(kind: Class) -> Class:
 
 
 def interrupt(words: str) -> KeyboardInterrupt:
-    """Return Ctrl-C for a caller who may catch it; the user was told everything, so nothing more is shown.
+    """Return Ctrl-C for a caller who may catch it; all messages were written, so nothing more is shown.
 
     It has no class of its own: Python tells a shell that Ctrl-C ended the program (130) only if it was exactly this.
     """

@@ -186,7 +186,7 @@ class RemoteCallable(Generic[P, R]):
         """
         self._refuse_inside_a_job()
         if (recorded := record_call(self, args, kwargs)) is not None:
-            return recorded  # type: ignore[no-any-return] # stands for a handle until its batch is submitted
+            return recorded  # type: ignore[no-any-return] # in place of a handle until its batch is submitted
         with standard_library.naming_what_hides():
             from kinetic._jobs import submit
 
