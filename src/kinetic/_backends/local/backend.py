@@ -24,7 +24,6 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._config import home
 from kinetic._project import runner_bundle
-from kinetic._runner.worker import mount_namespace, stack_dump
 from kinetic._stores import open_store, parallel
 from kinetic._wire import documents, folders
 from kinetic._wire.failpoints import step
@@ -49,6 +48,8 @@ def _read_stacks(paths: Paths, row: JobRow | None, hosts: Sequence[int]) -> list
 
 
 def _stacks_of(paths: Paths, row: JobRow | None, host: int) -> Stacks:
+    from kinetic._runner.worker import stack_dump  # the worker's modules: 10 ms, only to look into a running job
+
     try:
         running = _must_run(row)
         return Stacks(host, stack_dump.ask(paths.files(running.job_id, running.attempt, host).stacks))
@@ -64,6 +65,8 @@ def _run_beside(
     Raises:
         RunnerError: The job does not run, or there is no such command.
     """
+    from kinetic._runner.worker import mount_namespace, stack_dump  # as above
+
     running = _must_run(row)
     door = stack_dump.read_header(paths.files(running.job_id, running.attempt, host).stacks)
     variables = _environment(paths, running, host, environ)
@@ -86,6 +89,8 @@ def _run_beside(
 
 def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:
     """Start a command in a folder as a worker sees it."""
+    from kinetic._runner.worker import mount_namespace  # as above
+
     if not mount_namespace.has_own_mounts(pid):
         return subprocess.Popen(words, env=variables, cwd=folder)
     import ctypes  # noqa: F401 - in the forked child nothing should be imported any more
