@@ -15,6 +15,7 @@ import time
 import urllib.request
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,11 +84,15 @@ def _small(bench: Bench, folder: Path, count: int) -> None:
 
     def ours_down() -> float:
         with Target(folder) as target:
-            return _seconds(lambda: parallel.fetch_many(store, [(name, target / name) for name in names]))
+            return _seconds(
+                lambda: list(parallel.in_parallel(store, [partial(store.fetch, name, target / name) for name in names]))
+            )
 
     ours_up = alternate(
         bench.runs,
-        ours=lambda: _seconds(lambda: parallel.put_many(store, [(name, source / name) for name in names])),
+        ours=lambda: _seconds(
+            lambda: list(parallel.in_parallel(store, [partial(store.put, name, source / name) for name in names]))
+        ),
         threads=lambda: up(threads),
         processes=lambda: up(processes),
     )

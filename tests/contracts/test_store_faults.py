@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from functools import partial
 
 import pytest
 from servers.faults import Fault
@@ -279,8 +280,8 @@ def test_many_transfers_on_a_bad_wire_arrive(wire, tmp_path):
     contents = {f"data/{number:02}": os.urandom(1000 + number) for number in range(40)}
     proxy.faults = [Fault("status", times=5, after=3), Fault("drop", times=5, after=20), Fault("cut", times=5, after=5)]
 
-    assert parallel.put_many(store, contents.items()) == 40
-    parallel.fetch_many(store, ((key, tmp_path / key.rpartition("/")[2]) for key in contents))
+    list(parallel.in_parallel(store, [partial(store.put, *item) for item in contents.items()]))
+    list(parallel.in_parallel(store, [partial(store.fetch, key, tmp_path / key[-2:]) for key in contents]))
 
     assert {f"data/{path.name}": path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == contents
 

@@ -1010,7 +1010,7 @@ def test_a_store_out_of_reach_is_told_and_the_next_pod_may_try(pods: Pods) -> No
     code, out = pods.run(HOME=nobody, GCE_METADATA_IP="127.0.0.1:9", GCE_METADATA_HOST="127.0.0.1:9")
 
     assert code == INFRASTRUCTURE_EXIT
-    assert "gs://jobs does not let us in" in out
+    assert "gs://jobs rejected our credentials" in out
 
 
 def test_an_image_that_cannot_open_its_store_gets_what_can(

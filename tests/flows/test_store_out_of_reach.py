@@ -179,7 +179,7 @@ def test_a_job_says_that_it_has_finished_and_waits_for_credentials(away: Away) -
         explained = away.project.run("", instead=[sys.executable, "-m", "kinetic", "jobs", "explain", job_id])
 
         assert explained.stdout.startswith(f"{job_id}: RUNNING\n"), explained.stderr
-        assert "finished; waiting for credentials: gs://jobs-of-a-test does not let us in" in explained.stdout
+        assert "finished; waiting for credentials: gs://jobs-of-a-test rejected our credentials" in explained.stdout
     away.come_back()
     assert away.collected(job_id) == "computed once\n"
 

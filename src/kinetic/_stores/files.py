@@ -1,7 +1,7 @@
 """A store in a folder of a local or shared file system: durable, conditional, whole or not at all.
 
-Layout: an object lies in the file of its key; objects that are being written lie in ``.tmp/`` of the same file
-system and are linked or renamed into place, after their bytes were forced to the disk.
+An object is the file of its key; objects that are being written are in ``.tmp/`` of the same file system and are linked
+or renamed into place, after their bytes were forced to the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from kinetic._stores.protocol import HIDDEN, SCRATCH, Entry, Source, check_key, check_prefix, is_hidden
 from kinetic._wire import folders
-from kinetic._wire import folders as wire_folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
@@ -25,7 +24,7 @@ _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 class FileStore:
     """Keep objects as files below one folder.
 
-    Nothing is listed, read, written or deleted through a link below it; see ``_wire/descriptors``.
+    Nothing is listed, read, written or deleted through a link below it; see ``_wire/folders``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -39,9 +38,8 @@ class FileStore:
         return self
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
-        """Write an object; see the protocol."""
         with _translated_errors(key, writing=True):
-            self._path(key)  # refused before anything is written
+            check_key(key)  # before anything is written
             scratch = self._write_beside(source)
             kept = False
             try:
@@ -53,10 +51,11 @@ class FileStore:
                         os.unlink(scratch)  # hot path
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
-        """Take over a complete file of the same file system as an object; see LocalStore."""
         with _translated_errors(key, writing=True):
             try:
-                written = self._place(os.fspath(path), key, if_absent=if_absent, force=True)
+                check_key(key)
+                folders.sync(path)
+                written = self._place(os.fspath(path), key, if_absent=if_absent)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
@@ -66,19 +65,16 @@ class FileStore:
             return written
 
     def scratch(self) -> Path:
-        """Return a folder of this store's file system for files that will be adopted; see LocalStore."""
         folder = self.root / SCRATCH
         with _translated_errors(SCRATCH, writing=True):
             folders.make(self.root)
-            with wire_folders.opened(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
+            with folders.opened(self.root, SCRATCH, make=folders.PRIVATE_FOLDER):  # refused where it is a link
                 pass
         return folder
 
     def reserve(self, size: int) -> int:
-        """Keep space on this store's disk; see LocalStore."""
         with _translated_errors(SCRATCH, writing=True):
-            path = self._scratch_name()
-            descriptor = self._create(path)
+            path, descriptor = self._create_scratch_file()
             try:
                 os.unlink(path)  # hot path
                 if hasattr(os, "posix_fallocate"):
@@ -91,19 +87,16 @@ class FileStore:
             return descriptor
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """Return bytes of an object; see the protocol."""
         with _translated_errors(key), open(self.open(key), "rb", buffering=0) as file:  # no text layer
             wanted = max(0, os.fstat(file.fileno()).st_size - start) if length is None else length
-            return _read_at(file.fileno(), start, wanted)
+            return folders.read_range(file.fileno(), start, wanted)
 
     def open(self, key: str) -> int:
-        """Return a descriptor of an object's file; see LocalStore."""
         with _translated_errors(key):
             check_key(key)
-            return wire_folders.open_file(self.root, key)
+            return folders.open_file(self.root, key)
 
     def fetch(self, key: str, to: os.PathLike[str]) -> None:
-        """Copy an object into a local file; see the protocol."""
         target = Path(to)
         beside = target.with_name(f".{target.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
         with _translated_errors(key):
@@ -115,77 +108,71 @@ class FileStore:
                 beside.unlink(missing_ok=True)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, or None."""
         found = self.entry(key)
         return None if found is None else found.size
 
     def entry(self, key: str) -> Entry | None:
-        """Return size and age of an object, or None."""
         with _translated_errors(key):
             check_key(key)
             try:
-                about = wire_folders.lstat(self.root, key)
+                about = folders.lstat(self.root, key)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return Entry(key, about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
 
     def touch(self, key: str) -> bool:
-        """Make an object young again; see the protocol."""
         if self.entry(key) is None:
             return False
         with _translated_errors(key, writing=True):
             try:
-                with wire_folders.opened_parent(self.root, key) as folder:
-                    os.utime(wire_folders.name_of(key), dir_fd=folder, follow_symlinks=False)
+                with folders.opened_parent(self.root, key) as folder:
+                    os.utime(folders.name_of(key), dir_fd=folder, follow_symlinks=False)
             except (FileNotFoundError, NotADirectoryError):  # deleted between the two
                 return False
         return True
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
-        """List objects under a prefix in key order; see the protocol."""
         check_prefix(prefix)
         return self._entries_below(prefix, after)
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Name the folders directly below a prefix."""
         check_prefix(prefix)
         with _translated_errors(prefix), contextlib.suppress(FileNotFoundError):
             if not prefix and not self.root.is_dir() and os.path.lexists(self.root):
                 raise StoreUnreachableError(
                     "the store cannot be read", why=f"{self.root} is not a folder", next="move it out of the way"
                 )
-            with wire_folders.opened(self.root, prefix) as folder, os.scandir(folder) as items:
+            with folders.opened(self.root, prefix) as folder, os.scandir(folder) as items:
                 found = [item.name for item in items if item.is_dir(follow_symlinks=False)]
             yield from sorted(name for name in found if prefix or name not in HIDDEN)
 
     def delete(self, prefix: str) -> int:
-        """Delete one key or everything under a prefix; see the protocol."""
         with _translated_errors(prefix):
             if prefix.endswith("/"):
                 check_prefix(prefix)
-                count = wire_folders.remove(self.root, prefix)
+                count = folders.remove(self.root, prefix)
                 self._known_folders.clear()
             else:
                 count = self._delete_one(prefix)
             if count:
-                self._tidy(prefix)
+                self._remove_empty_folders(prefix)
             return count
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:  # noqa: ARG002 - of the protocol
-        """Delete nothing: half-written files of a folder belong to the local backend; see the protocol."""
+        """Delete nothing: half-written files of a folder belong to the local backend."""
         return 0
 
     def _entries_below(self, prefix: str, after: str) -> Iterator[Entry]:
         with _translated_errors(prefix):
-            for key, about in wire_folders.walk(self.root, prefix, after):
+            for key, about in folders.walk(self.root, prefix, after):
                 if stat.S_ISREG(about.st_mode) and (prefix or not is_hidden(key)):
                     yield Entry(key, about.st_size, about.st_mtime)
 
     def _delete_one(self, key: str) -> int:
         check_key(key)
-        name = wire_folders.name_of(key)
+        name = folders.name_of(key)
         try:
-            with wire_folders.opened_parent(self.root, key) as folder:
+            with folders.opened_parent(self.root, key) as folder:
                 try:
                     os.unlink(name, dir_fd=folder)
                 except (IsADirectoryError, PermissionError):  # Linux says the first of a folder, macOS the second
@@ -196,26 +183,21 @@ class FileStore:
             return 0
         return 1
 
-    def _tidy(self, key: str) -> None:
-        """Remove folders above a deleted key that hold nothing any more: a listing must not name them."""
+    def _remove_empty_folders(self, key: str) -> None:
+        """Remove folders above a deleted key that are empty now: a listing must not name them."""
         folder = key.rstrip("/").rpartition("/")[0]
         while folder:
             try:
-                with wire_folders.opened_parent(self.root, folder) as above:
-                    os.rmdir(wire_folders.name_of(folder), dir_fd=above)
+                with folders.opened_parent(self.root, folder) as above:
+                    os.rmdir(folders.name_of(folder), dir_fd=above)
             except OSError:  # not empty, or gone already
                 return
             self._known_folders.discard(f"{self.root}/{folder}")
             folder = folder.rpartition("/")[0]
 
-    def _path(self, key: str) -> str:
-        check_key(key)
-        return f"{self.root}/{key}"
-
     def _write_beside(self, source: Source) -> str:
         """Write the bytes into a scratch file and force them to the disk."""
-        path = self._scratch_name()
-        descriptor = self._create(path)
+        path, descriptor = self._create_scratch_file()
         try:
             _write_all(descriptor, source)
             os.fsync(descriptor)
@@ -227,35 +209,29 @@ class FileStore:
             os.close(descriptor)
         return path
 
-    def _scratch_name(self) -> str:
-        return f"{self.root}/{SCRATCH}/{os.getpid():x}-{os.urandom(8).hex()}"
-
-    def _create(self, path: str) -> int:
+    def _create_scratch_file(self) -> tuple[str, int]:
+        path = f"{self.root}/{SCRATCH}/{os.getpid():x}-{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            with wire_folders.opened(self.root, SCRATCH) as folder:
-                return os.open(wire_folders.name_of(path), flags, 0o600, dir_fd=folder)
+            with folders.opened(self.root, SCRATCH) as folder:
+                return path, os.open(folders.name_of(path), flags, 0o600, dir_fd=folder)
         except FileNotFoundError:
             self.scratch()
-            return os.open(path, flags, 0o600)
+            return path, os.open(path, flags, 0o600)
 
-    def _place(self, scratch: str, key: str, *, if_absent: bool, force: bool = False) -> bool:
-        """Put a complete scratch file under its key: link creates only if absent, rename replaces."""
-        if force:
-            folders.sync(scratch)
-        folder = self._path(key).rpartition("/")[0]
-        kept = self._into_folder(scratch, key, folder, if_absent=if_absent)
-        self._force(folder)
-        return kept
+    def _place(self, scratch: str, key: str, *, if_absent: bool) -> bool:
+        """Put a complete scratch file under its key: link creates only if absent, rename replaces.
 
-    def _into_folder(self, scratch: str, key: str, folder: str, *, if_absent: bool) -> bool:
-        """Move the file into its folder, which is made where it is missing, and again while others delete it."""
+        Its folder is made where it is missing, and again while others delete it.
+        """
         inside, _, name = key.rpartition("/")
+        folder = f"{self.root}/{inside}" if inside else str(self.root)
         make, left = None, _ATTEMPTS
         while True:
             try:
-                with wire_folders.opened(self.root, inside, make=make) as at:  # refused where a link leads out
-                    return self._into_place(scratch, name, at, if_absent=if_absent)
+                with folders.opened(self.root, inside, make=make) as at:  # refused where a link leads out
+                    kept = self._into_place(scratch, name, at, if_absent=if_absent)
+                    break
             except FileNotFoundError:
                 left -= 1
                 if left < 0:
@@ -266,9 +242,11 @@ class FileStore:
             while gone.startswith(f"{self.root}/"):  # one by one: other threads use the set at the same time
                 self._known_folders.discard(gone)
                 gone = gone.rpartition("/")[0]
+        self._sync_folders(folder)
+        return kept
 
     def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
-        """Give a file its name in an open folder, which nobody can exchange for a link any more."""
+        """Give a file its name in an open folder, which cannot be replaced by a link any more."""
         if not if_absent:
             os.replace(scratch, name, dst_dir_fd=at)  # hot path
             return True
@@ -282,7 +260,7 @@ class FileStore:
             return _create_without_links(scratch, name, at, self.scratch())
         return True
 
-    def _force(self, folder: str) -> None:
+    def _sync_folders(self, folder: str) -> None:
         """Force the names in a folder to the disk, and its own and those above it: they must outlive a power cut, too.
 
         After the file is in its place, not before: while an empty folder waits for the disk, others may remove it.
@@ -323,17 +301,6 @@ def _write_all(descriptor: int, source: Source) -> None:
             folders.write_all(descriptor, chunk)
 
 
-def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    first = os.pread(descriptor, length, start)
-    if len(first) in {length, 0}:
-        return first
-    parts, got = [first], len(first)
-    while got < length and (part := os.pread(descriptor, length - got, start + got)):
-        parts.append(part)
-        got += len(part)
-    return b"".join(parts)
-
-
 class _translated_errors:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
     """Translate the file system's errors into ours."""
 
@@ -360,5 +327,5 @@ class _translated_errors:  # noqa: N801 - reads as a statement; a class because 
         raise StoreUnreachableError(
             f"the store refused {self.key!r}",
             why=str(error),
-            next="look at the folder's owner and permissions, or point KINETIC_HOME elsewhere",
+            next="check the folder's owner and permissions, or set KINETIC_HOME to another folder",
         ) from error

@@ -26,181 +26,9 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import GCSStore, S3Store
 
-
-# "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
-_OF_OBSTORE = re.compile(
-    r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
-    r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
-)
-UNTRUSTED = "InvalidCertificate"  # in the pages of debugging: the server's was refused, and asking again is no use
-_NOT_WELL = "Server returned non-2xx status code: "
-_CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services say what is wrong
-GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
-GOOGLE_NEXT = (
-    "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
-    "the role Storage Object User on the bucket"
-)
-AMAZON_NEXT = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; where you log in with SSO or a role, run "
-    'eval "$(aws configure export-credentials --format env)"'
-)
-
-
-def access_denied(address: Address, why: object) -> CredentialsError:
-    """Say that we are not let in, and who we said we were."""
-    google = address.scheme == "gs"
-    return CredentialsError(
-        f"{address.scheme}://{address.bucket} does not let us in",
-        why=f"{brief(why)}; looked for {_google_credential_sources() if google else _amazon_credential_sources()}",
-        next=GOOGLE_NEXT if google else AMAZON_NEXT,
-    )
-
-
-def key_missing(address: Address, key: str) -> KeyMissingError:
-    """Say that nothing lies under a key."""
-    return KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {address.url}")
-
-
-def bucket_missing(address: Address, why: object) -> StoreError:
-    """Say that the bucket does not exist."""
-    return StoreError(
-        f"the bucket {address.scheme}://{address.bucket} does not exist",
-        why=brief(why),
-        next="look at its spelling in KINETIC_STORE or the profile, or make it",
-        code="store-missing",
-    )
-
-
-def unreachable(address: Address, key: str, why: object) -> StoreUnreachableError:
-    """Say that no useful answer came, however often we asked."""
-    return StoreUnreachableError(
-        f"{address.scheme}://{address.bucket} did not answer for {key!r}",
-        why=brief(why),
-        next="look at the network and the service's status page, and try again: what was stored is stored",
-    )
-
-
-def brief(error: object) -> str:
-    """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
-    line = str(error).partition("\n")[0]
-    found = _OF_OBSTORE.search(line)
-    if found is None:
-        return line[:500]
-    said, xml, _ = found["said"].removeprefix(_NOT_WELL).partition(": <")
-    code = _CODE.search(found["said"]) if xml else None
-    asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
-    if UNTRUSTED in str(error):
-        return f"{asked}: the server's certificate is not trusted"[:500]
-    return f"{asked}: {said}{f': {code[1]}' if code else ''}"[:500]
-
-
-def amazon_profile() -> str:
-    """Return the name of the profile of the ``aws`` command that counts."""
-    return os.environ.get("AWS_PROFILE") or "default"
-
-
-def amazon_file() -> Path:
-    """Return where ``aws configure`` writes keys."""
-    return Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
-
-
-def amazon_keys() -> dict[str, str]:
-    """Read the keys of the profile, in obstore's words; empty where there are none."""
-    file = amazon_file()
-    if not file.is_file():
-        return {}
-    parser = configparser.RawConfigParser()
-    parser.read(file, encoding="utf-8")
-    profile = amazon_profile()
-    names = {
-        "aws_access_key_id": "access_key_id",
-        "aws_secret_access_key": "secret_access_key",
-        "aws_session_token": "session_token",
-    }
-    return {ours: parser[profile][theirs] for theirs, ours in names.items() if parser.has_option(profile, theirs)}
-
-
-def _google_credential_sources() -> str:
-    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    file = Path.home() / GOOGLE_FILE
-    return (
-        f"GOOGLE_APPLICATION_CREDENTIALS ({named or 'not set'}), {file} ({'there' if file.exists() else 'missing'}), "
-        "the metadata server of Google's machines"
-    )
-
-
-def _amazon_credential_sources() -> str:
-    key = os.environ.get("AWS_ACCESS_KEY_ID")
-    return (
-        f"AWS_ACCESS_KEY_ID ({f'ends in {key[-4:]}' if key else 'not set'}), the profile {amazon_profile()!r} of "
-        f"{amazon_file()} (keys {'there' if amazon_keys() else 'none'}), AWS_WEB_IDENTITY_TOKEN_FILE, "
-        "container credentials, the metadata server of Amazon's machines"
-    )
-
-
-# For one request, whose body is at most a piece of 8 MiB: passes at 35 KiB a second.
-TIMEOUT = timedelta(seconds=240)
-
-
-def make_client(address: Address, retry: Retry) -> GCSStore | S3Store:
-    """Make the client; no request goes out yet.
-
-    Raises:
-        CredentialsError: The environment names credentials that cannot be read.
-    """
-    options: dict[str, Any] = {
-        "client_options": {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
-        "retry_config": {
-            "max_retries": retry.attempts - 1,
-            "retry_timeout": timedelta(seconds=retry.total_seconds),
-            "backoff": {
-                "init_backoff": timedelta(seconds=retry.first_seconds),
-                "max_backoff": timedelta(seconds=retry.most_seconds),
-            },
-        },
-    }
-    from obstore.exceptions import BaseError
-
-    try:
-        return _google_client(address, options) if address.scheme == "gs" else _amazon_client(address, options)
-    except (BaseError, OSError, ValueError) as error:
-        raise CredentialsError(
-            f"the credentials for {address.url} cannot be used",
-            why=brief(error),
-            next=GOOGLE_NEXT if address.scheme == "gs" else AMAZON_NEXT,
-        ) from error
-
-
-def _google_client(address: Address, options: dict[str, Any]) -> GCSStore:
-    from obstore.store import GCSStore
-
-    emulator = protocol.google_emulator()
-    if emulator is None:
-        return GCSStore(address.bucket, **options)
-    options["client_options"]["allow_http"] = True
-    # Always a token: without one obstore asks the metadata server, even for an emulator.
-    return GCSStore(address.bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
-
-
-def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
-    from obstore.store import S3Store
-
-    environ = os.environ
-    config: Any = {
-        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
-        "copy_if_not_exists": "multipart",  # the only conditional copy of S3
-    }
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        config["endpoint"] = endpoint.rstrip("/")
-        options["client_options"]["allow_http"] = endpoint.startswith("http://")
-    if not environ.get("AWS_ACCESS_KEY_ID") and not environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        config |= amazon_keys()  # obstore does not look there
-    return S3Store(address.bucket, config=config, **options)
-
-
 T = TypeVar("T")
 
+TIMEOUT = timedelta(seconds=240)  # for one request, whose body is at most a piece of 8 MiB: passes at 35 KiB a second
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_RETRY = re.compile(r"(?<!_)retries: 0,")  # in the debug text; "max_retries: 0" is something else
 _RETRIES = re.compile(r"(?<!_)retries: (\d+),\s*max_retries: (\d+)")
@@ -209,17 +37,24 @@ _TOKEN = re.compile(
     r"token request|computeMetadata|/latest/(?:api/token|meta-data)|oauth2|AssumeRole|credential", re.IGNORECASE
 )
 _BUSY = frozenset({408, 429})  # obstore repeats after 5xx, not after these
+# "Generic GCS error: Error performing PUT URL in 2.6ms, after 7 retries, max_retries: 7, retry_timeout: 120s  - WORDS"
+_OF_OBSTORE = re.compile(
+    r"Error performing (?P<verb>[A-Z]+) (?P<url>\S+) in \S+?(?P<tries>, after \d+ retries)?"
+    r"(?:, max_retries: \d+)?(?:, retry_timeout: \S+)?\s+- (?P<said>.*)"
+)
+_UNTRUSTED = "InvalidCertificate"  # in the debug text: the server's was refused, and asking again does not help
+_CODE = re.compile(r"<Code>([^<]+)</Code>")  # of the XML in which both services say what is wrong
 
 _first_process: int | None = None  # in which obstore started its threads
 
 
 def is_forked() -> bool:
-    """Say whether obstore cannot work here: its threads stayed behind in the process that this one was forked from."""
+    """Return whether obstore cannot work here: its threads stayed in the process that this one was forked from."""
     return _first_process not in {None, os.getpid()}
 
 
 class ObstoreClient:
-    """Whom we ask, and as whom. The client is made with the first request."""
+    """A client of one bucket, made with the first request."""
 
     def __init__(self, address: Address, retry: Retry) -> None:
         self.address = address
@@ -250,7 +85,7 @@ class ObstoreClient:
         return self.address.prefix + key
 
     def ask(self, function: Callable[..., T], *arguments: Any, again: bool = True, **options: Any) -> T:
-        """Call a function on our client, and again after what passes and obstore does not repeat itself.
+        """Call a function on our client, and again after a temporary error that obstore does not retry itself.
 
         Args:
             function: Takes the client first.
@@ -258,7 +93,10 @@ class ObstoreClient:
             again: The request may be repeated though the first one may have arrived.
             options: Named arguments.
         """
-        call = partial(function, self._connected(), *arguments, **options)
+        with self._lock:
+            if self._client is None:
+                self._client = make_client(self.address, self.retry)
+        call = partial(function, self._client, *arguments, **options)
         begun = time.monotonic()
         for attempt in range(self.retry.attempts):
             try:
@@ -288,63 +126,70 @@ class ObstoreClient:
             return call()
         return _on_own_thread(call)
 
-    def ours(self, key: str) -> _TranslatedErrors:
+    def translated_errors(self, key: str) -> _TranslatedErrors:
         """Translate obstore's errors while a block runs."""
         return _TranslatedErrors(self.address, key)
 
-    def _connected(self) -> GCSStore | S3Store:
-        with self._lock:
-            if self._client is None:
-                self._client = make_client(self.address, self.retry)
-            return self._client
 
+def make_client(address: Address, retry: Retry) -> GCSStore | S3Store:
+    """Make the client; no request is sent yet.
 
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error of obstore tells of, or None where no answer came."""
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else None
-
-
-def is_past_the_end(error: BaseException) -> bool:
-    """Say whether a range began behind the last byte."""
-    return status_of(error) == 416
-
-
-def names_no_bucket(error: BaseException) -> bool:
-    """Say whether it is the bucket that is missing."""
-    return _NO_BUCKET.search(str(error)) is not None
-
-
-def is_ambiguous(error: BaseException, *, first: bool) -> bool:
-    """Say whether a conditional write that failed may have been carried out.
-
-    Args:
-        error: What it failed with.
-        first: Nothing like it was sent before.
+    Raises:
+        CredentialsError: The environment names credentials that cannot be read.
     """
-    from obstore.exceptions import AlreadyExistsError
+    options: dict[str, Any] = {
+        "client_options": {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
+        "retry_config": {
+            "max_retries": retry.attempts - 1,
+            "retry_timeout": timedelta(seconds=retry.total_seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=retry.first_seconds),
+                "max_backoff": timedelta(seconds=retry.most_seconds),
+            },
+        },
+    }
+    from obstore.exceptions import BaseError
 
-    if isinstance(error, AlreadyExistsError):  # perhaps our own object, when obstore repeated the request
-        return not (first and _NO_RETRY.search(str(error)))
-    status = status_of(error)
-    return status is None or status >= 500 or status in _BUSY
+    try:
+        return _google_client(address, options) if address.scheme == "gs" else _amazon_client(address, options)
+    except (BaseError, OSError, ValueError) as error:
+        raise CredentialsError(
+            f"the credentials for {address.url} cannot be used",
+            why=brief(error),
+            next=_GOOGLE_NEXT if address.scheme == "gs" else _AMAZON_NEXT,
+        ) from error
 
 
-def is_transient(error: BaseException) -> bool:
-    """Say whether the same request may succeed later, and obstore has not tried that often enough."""
-    from obstore.exceptions import GenericError
+def _google_client(address: Address, options: dict[str, Any]) -> GCSStore:
+    from obstore.store import GCSStore
 
-    if not isinstance(error, GenericError) or _TOKEN.search(str(error)) or UNTRUSTED in str(error):
-        return False
-    status = status_of(error)
-    if status is not None:
-        return status in _BUSY
-    counts = _RETRIES.search(str(error))  # obstore's own are used up where it repeats such errors
-    return counts is None or int(counts[1]) < int(counts[2])
+    emulator = protocol.google_emulator()
+    if emulator is None:
+        return GCSStore(address.bucket, **options)
+    options["client_options"]["allow_http"] = True
+    # Always a token: without one obstore asks the metadata server, even for an emulator.
+    return GCSStore(address.bucket, config={"base_url": emulator, "bearer_token": "emulator"}, **options)
+
+
+def _amazon_client(address: Address, options: dict[str, Any]) -> S3Store:
+    from obstore.store import S3Store
+
+    environ = os.environ
+    config: Any = {
+        "region": environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "copy_if_not_exists": "multipart",  # the only conditional copy of S3
+    }
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    if not environ.get("AWS_ACCESS_KEY_ID") and not environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        config |= _amazon_keys()  # obstore does not look there
+    return S3Store(address.bucket, config=config, **options)
 
 
 def _on_own_thread(call: Callable[[], T]) -> T:
-    """Carry out a call on a thread of its own: obstore holds off signals until the answer is there."""
+    """Run a call on a thread of its own: obstore holds off signals until the answer is there."""
     done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def work() -> None:
@@ -359,6 +204,48 @@ def _on_own_thread(call: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # of the call, whose result is a T
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error of obstore tells of, or None where no answer came."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def names_no_bucket(error: BaseException) -> bool:
+    """Return whether it is the bucket that is missing."""
+    return _NO_BUCKET.search(str(error)) is not None
+
+
+def is_ambiguous(error: BaseException, *, first: bool) -> bool:
+    """Return whether a conditional write that failed may have been carried out.
+
+    Args:
+        error: What it failed with.
+        first: Nothing like it was sent before.
+    """
+    from obstore.exceptions import AlreadyExistsError
+
+    if isinstance(error, AlreadyExistsError):  # perhaps our own object, when obstore repeated the request
+        return not (first and _NO_RETRY.search(str(error)))
+    status = status_of(error)
+    return status is None or status >= 500 or status in _BUSY
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same request may succeed later, and obstore has not tried that often enough."""
+    from obstore.exceptions import GenericError
+
+    if not isinstance(error, GenericError) or _TOKEN.search(str(error)) or _UNTRUSTED in str(error):
+        return False
+    status = status_of(error)
+    if status is not None:
+        return status in _BUSY
+    counts = _RETRIES.search(str(error))  # obstore's own are used up where it repeats such errors
+    return counts is None or int(counts[1]) < int(counts[2])
 
 
 class _TranslatedErrors:
@@ -380,20 +267,107 @@ class _TranslatedErrors:
 def _translated(error: BaseException, address: Address, key: str) -> KineticError | None:
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-    if isinstance(error, FileNotFoundError) and error.errno is None:  # obstore's; the system's have a number
-        if names_no_bucket(error):
-            return bucket_missing(address, error)
+    bucket = f"{address.scheme}://{address.bucket}"
+    status = status_of(error) if isinstance(error, BaseError) else None
+    is_missing = isinstance(error, FileNotFoundError) and error.errno is None  # obstore's; the system's have a number
+    if (is_missing or status == 404) and names_no_bucket(error):
+        return StoreError(
+            f"the bucket {bucket} does not exist",
+            why=brief(error),
+            next="check its spelling in KINETIC_STORE or the profile, or create it",
+            code="store-missing",
+        )
+    if is_missing:
         return key_missing(address, key)
     if isinstance(error, ValueError) and "parse path" in str(error):
-        return StoreError(f"{key!r} cannot be asked for", why=brief(error))
+        return StoreError(f"{key!r} cannot be requested", why=brief(error))
     if not isinstance(error, BaseError):
         return None
-    status = status_of(error)
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in {401, 403}
     if refused or _TOKEN.search(str(error).partition("\n")[0]):
-        return access_denied(address, error)
-    if status == 404 and names_no_bucket(error):
-        return bucket_missing(address, error)
+        google = address.scheme == "gs"
+        return CredentialsError(
+            f"{bucket} rejected our credentials",
+            why=f"{brief(error)}; looked for {_google_sources() if google else _amazon_sources()}",
+            next=_GOOGLE_NEXT if google else _AMAZON_NEXT,
+        )
     if status is None or status >= 500 or status in _BUSY:
         return unreachable(address, key, error)
-    return StoreError(f"the store did not take the request for {key!r}", why=brief(error))
+    return StoreError(f"the store rejected the request for {key!r}", why=brief(error))
+
+
+def key_missing(address: Address, key: str) -> KeyMissingError:
+    """Return the error that there is no such object."""
+    return KeyMissingError(f"nothing is stored under {key!r}", why=f"looked in {address.url}")
+
+
+def unreachable(address: Address, key: str, error: BaseException) -> StoreUnreachableError:
+    """Return the error that no useful answer came, however often we asked."""
+    return StoreUnreachableError(
+        f"{address.scheme}://{address.bucket} did not answer for {key!r}",
+        why=brief(error),
+        next="check the network and the service's status page, and try again; what was stored is safe",
+    )
+
+
+def brief(error: object) -> str:
+    """Return what was asked and what the answer was: obstore's errors say it in pages of debugging."""
+    line = str(error).partition("\n")[0]
+    found = _OF_OBSTORE.search(line)
+    if found is None:
+        return line[:500]
+    said, xml, _ = found["said"].removeprefix("Server returned non-2xx status code: ").partition(": <")
+    code = _CODE.search(found["said"]) if xml else None
+    asked = f"{found['verb']} {urllib.parse.unquote(found['url'])}{found['tries'] or ''}"
+    if _UNTRUSTED in str(error):
+        return f"{asked}: the server's certificate is not trusted"[:500]
+    return f"{asked}: {said}{f': {code[1]}' if code else ''}"[:500]
+
+
+# ---------------------------------------------------------------------------------------------------------- credentials
+
+_GOOGLE_FILE = ".config/gcloud/application_default_credentials.json"
+_GOOGLE_NEXT = (
+    "run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file; the account needs "
+    "the role Storage Object User on the bucket"
+)
+_AMAZON_NEXT = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; where you log in with SSO or a role, run "
+    'eval "$(aws configure export-credentials --format env)"'
+)
+
+
+def _amazon_profile() -> tuple[str, Path]:
+    """Return the name of the profile of the ``aws`` command that counts, and the file of its keys."""
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    return os.environ.get("AWS_PROFILE") or "default", Path(file or Path.home() / ".aws" / "credentials")
+
+
+def _amazon_keys() -> dict[str, str]:
+    """Read the keys of the profile, in obstore's words; empty where there are none."""
+    profile, file = _amazon_profile()
+    if not file.is_file():
+        return {}
+    parser = configparser.RawConfigParser()
+    parser.read(file, encoding="utf-8")
+    names = ("access_key_id", "secret_access_key", "session_token")
+    return {name: parser[profile][f"aws_{name}"] for name in names if parser.has_option(profile, f"aws_{name}")}
+
+
+def _google_sources() -> str:
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    file = Path.home() / _GOOGLE_FILE
+    return (
+        f"GOOGLE_APPLICATION_CREDENTIALS ({named or 'not set'}), {file} ({'there' if file.exists() else 'missing'}), "
+        "the metadata server of Google's machines"
+    )
+
+
+def _amazon_sources() -> str:
+    key = os.environ.get("AWS_ACCESS_KEY_ID")
+    profile, file = _amazon_profile()
+    return (
+        f"AWS_ACCESS_KEY_ID ({f'ends in {key[-4:]}' if key else 'not set'}), the profile {profile!r} of "
+        f"{file} (keys {'there' if _amazon_keys() else 'none'}), AWS_WEB_IDENTITY_TOKEN_FILE, "
+        "container credentials, the metadata server of Amazon's machines"
+    )

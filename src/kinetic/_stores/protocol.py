@@ -1,4 +1,4 @@
-"""What every store can do: durable bytes by key."""
+"""What every store can do: durable bytes by key. And what an address of one says: ``gs://bucket/prefix``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ Source = bytes | bytearray | memoryview | os.PathLike[str] | Iterable[bytes]
 
 
 class Entry(NamedTuple):
-    """One key as a listing shows it.
-
-    Attributes:
-        key: The whole key.
-        size: Bytes.
-        modified: Seconds since the epoch by the store's own clock, never by ours.
-    """
+    """One key as a listing shows it."""
 
     key: str
-    size: int
-    modified: float
+    size: int  # bytes
+    modified: float  # seconds since the epoch by the store's own clock, never by ours
 
 
 class Store(Protocol):
@@ -41,29 +35,24 @@ class Store(Protocol):
         """This store with what only a folder of this machine can do, or None for any other store."""
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
-        """Write an object.
-
-        Args:
-            key: Where.
-            source: Bytes, a file (streamed), or chunks of bytes.
-            if_absent: Create only: an object that is there is left as it is.
+        """Write an object from bytes, a file (streamed), or chunks of bytes.
 
         Returns:
-            True when this call wrote the object, False when ``if_absent`` found one.
+            True when this call wrote the object, False when ``if_absent`` found one, which is left as it is.
         """
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         """Return the bytes of an object, or a range of them.
 
         Raises:
-            KeyMissingError: Nothing lies under this key.
+            KeyMissingError: There is no such object.
         """
 
     def fetch(self, key: str, to: os.PathLike[str]) -> None:
         """Copy an object into a local file, which appears whole or not at all.
 
         Raises:
-            KeyMissingError: Nothing lies under this key.
+            KeyMissingError: There is no such object.
         """
 
     def size(self, key: str) -> int | None:
@@ -82,30 +71,23 @@ class Store(Protocol):
         """List everything under a prefix that ends in "/" (or is empty), in key order, keys after ``after`` only."""
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Name what lies directly below a prefix that ends in "/" (or is empty) and holds further keys."""
+        """Name what is directly below a prefix that ends in "/" (or is empty) and holds further keys."""
 
     def delete(self, prefix: str) -> int:
-        """Delete one key, or everything under a prefix that ends in "/".
+        """Delete one key, or everything under a prefix that ends in "/"; return how many objects this call deleted.
 
-        ``job-1/`` does not delete ``job-12/``. What is already gone is no error.
-
-        Returns:
-            How many objects this call deleted.
+        ``job-1/`` does not delete ``job-12/``. It is no error if nothing is left to delete.
         """
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:
-        """Delete what killed writers left half-made and nothing lists; return how many there were.
+        """Delete what killed writers left half-made and no listing shows; return how many there were.
 
         In a folder these files may be the only copy of a result: there the local backend recovers or removes them.
         """
 
 
 class LocalStore(Store, Protocol):
-    """A store in a folder of this machine: what it can do beyond a store, because its objects are files.
-
-    Attributes:
-        root: The folder.
-    """
+    """A store in a folder of this machine: what it can do beyond a store, because its objects are files."""
 
     root: Path
 
@@ -113,7 +95,7 @@ class LocalStore(Store, Protocol):
         """Take over a complete file of the same file system as an object: a rename instead of a copy.
 
         The file is gone when this returns, whatever the answer, and stays when this raises: it may be the only copy of
-        what somebody computed. From another file system it is copied.
+        a result. From another file system it is copied.
         """
 
     def scratch(self) -> Path:
@@ -126,7 +108,7 @@ class LocalStore(Store, Protocol):
         """Return a descriptor of an object's file, for readers that must not hold it whole in memory.
 
         Raises:
-            KeyMissingError: Nothing lies under this key.
+            KeyMissingError: There is no such object.
         """
 
 
@@ -153,6 +135,8 @@ def scratch_folder(store: Store) -> Path:
 
     return Path(tempfile.gettempdir())
 
+
+# ----------------------------------------------------------------------------------------------------------------- keys
 
 SCRATCH = ".tmp"  # half-written objects; no key
 RESERVED_FOLDER = ".kinetic"  # what kinetic notes about a store itself; keys, but in no listing of the whole store
@@ -191,19 +175,21 @@ def check_prefix(prefix: str) -> None:
 
 
 def is_hidden(key: str) -> bool:
-    """Say whether a listing of the whole store leaves this key out."""
+    """Return whether a listing of the whole store leaves this key out."""
     return key.startswith(".") and key.partition("/")[0] in HIDDEN
 
 
+# --------------------------------------------------------------------------------------------------- conditional writes
+
 PROBE = f"{RESERVED_FOLDER}/probe-1"
-PROBE_CONTENT = b"kinetic asks here whether this service creates objects only where none is. Safe to delete.\n"
+PROBE_CONTENT = b"kinetic tests here that this service creates objects only where none is. Safe to delete.\n"
 
 _proven: set[str] = set()
 _proven_lock = threading.Lock()
 
 
 def check_conditional_writes(store: Store) -> None:
-    """Prove once per process that this store refuses to create what is there already.
+    """Prove once per process that this store refuses to create an object that exists.
 
     The probe stays where it is. So the question costs one small request, whose refusal is the proof; only the very
     first on a bucket costs two.
@@ -213,22 +199,23 @@ def check_conditional_writes(store: Store) -> None:
     """
     if store.url.startswith(("file://", "memory://")) or store.url in _proven:
         return
-    created = store.put(PROBE, PROBE_CONTENT, if_absent=True) and store.put(PROBE, PROBE_CONTENT, if_absent=True)
-    if created:
+    if store.put(PROBE, PROBE_CONTENT, if_absent=True) and store.put(PROBE, PROBE_CONTENT, if_absent=True):
         raise unconditional_store_error(store.url, "an object was created a second time under the same key")
     with _proven_lock:
         _proven.add(store.url)
 
 
 def unconditional_store_error(url: str, why: str) -> StoreError:
-    """Say that a store cannot be used."""
+    """Return the error that a store cannot be used."""
     return StoreError(
         f"{url} ignores conditional writes, so results in it could be lost",
         why=why,
-        next="use a service that honours If-None-Match (Amazon S3, Cloud Storage, MinIO and Ceph of 2024 or later)",
+        next="use a service that honors If-None-Match (Amazon S3, Cloud Storage, MinIO and Ceph of 2024 or later)",
         code="store-unconditional",
     )
 
+
+# ------------------------------------------------------------------------------------------------------------ addresses
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 
@@ -246,24 +233,18 @@ CREDENTIAL_VARIABLES = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_METADATA_ENDPOINT",
 )  # fmt: skip
 
-# Those of them that say where a store is, and nothing about who we are: whoever can read pods may read them.
+# Those of them that say where a store is, and nothing about who we are: everyone who can read pods may read them.
 PUBLIC_VARIABLES = (
     "STORAGE_EMULATOR_HOST", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
 )  # fmt: skip
 
 
 class Address(NamedTuple):
-    """Where a store in the cloud lies.
+    """The address of a store in the cloud."""
 
-    Attributes:
-        scheme: "gs" or "s3".
-        bucket: Its name.
-        prefix: Empty, or ends in "/".
-    """
-
-    scheme: str
+    scheme: str  # "gs" or "s3"
     bucket: str
-    prefix: str
+    prefix: str  # empty, or ends in "/"
 
     @property
     def url(self) -> str:
@@ -280,7 +261,7 @@ def parse_address(url: str) -> Address:
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} stands where the bucket's name belongs")
+        raise OptionError(f"{url!r} names no bucket", why=f"{bucket!r} is not a valid bucket name")
     prefix = prefix.strip("/")
     if prefix:
         check_key(prefix)

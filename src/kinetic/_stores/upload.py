@@ -1,8 +1,8 @@
 """Writing objects into a bucket through obstore, and knowing who wrote them though an answer was lost.
 
-A small object is one conditional request. A large one goes up in parts; where it must be created only if absent, which
-no service offers for parts, it goes up beside its place, below ``.tmp/``, and is copied into place inside the service,
-on the condition that nothing lies there.
+A small object is one conditional request. A large one is uploaded in parts; where it must be created only if absent,
+which no service offers for parts, it is uploaded beside its place, below ``.tmp/``, and copied into place inside the
+service, on the condition that no object is there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -18,31 +18,32 @@ from typing import Self
 
 from kinetic._stores import obstore_client
 from kinetic._stores.obstore_client import ObstoreClient, is_ambiguous, is_transient, names_no_bucket
-from kinetic._stores.protocol import SCRATCH, Source
+from kinetic._stores.protocol import SCRATCH, Source, unconditional_store_error
 from kinetic.errors import StoreError
 
 Body = bytes | memoryview
 
+WRITER = "kinetic-writer"  # metadata: who wrote an object, to tell one's own after an answer that was lost
+PART = 8 << 20  # bytes: what fits into one request
+PARTS_AT_ONCE = 6
+MOST_PARTS = 10_000  # of one upload; Cloud Storage and S3
+MOST_COPIED = 5 << 30  # bytes that S3 copies in one piece
+_LARGE_AT_ONCE = threading.BoundedSemaphore(3)  # uploads in parts: 3 x 6 parts of 8 MiB in memory
+
 
 class Large:
-    """More than fits into one request.
+    """More than fits into one request: a view, a file, or chunks.
 
     Attributes:
-        source: A view, a file, or chunks.
         size: In bytes; None where only reading to the end will tell.
         again: It can be read from the front: it is no stream, or nothing was read from it yet.
-
-    Args:
-        source: As above.
-        size: As above.
-        rest: Where the chunks come from; closed in the end.
     """
 
-    def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None, rest: object = None) -> None:
+    def __init__(self, source: memoryview | Path | Iterator[Body], size: int | None, stream: object = None) -> None:
         self.source: memoryview | Path | Iterator[Body] = source
         self.size = size
         self.again = True
-        self._rest = rest
+        self._stream = stream  # where the chunks come from; closed in the end
         if size is None:
             self.source = self._watched(source)  # type: ignore[arg-type]  # without a size they are chunks
 
@@ -54,11 +55,11 @@ class Large:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close a generator that was not read to its end; what it holds is free again.
+        """Close a generator that was not read to its end, to free what it holds.
 
         Not left to the generators around it: closing one that never began runs none of it.
         """
-        for stream in (self.source, self._rest):
+        for stream in (self.source, self._stream):
             close = getattr(stream, "close", None)
             if close is not None:
                 close()
@@ -78,26 +79,15 @@ def body_of(source: Source, most: int) -> Body | Large:
         path = Path(source)
         size = path.stat().st_size
         return path.read_bytes() if size <= most else Large(path, size)
-    return _of_chunks(source, most)
-
-
-def _of_chunks(source: Iterable[bytes], most: int) -> Body | Large:
-    rest = iter(source)
+    stream = iter(source)
     head: list[Body] = []
     size = 0
-    for chunk in rest:
+    for chunk in stream:
         head.append(_flat(chunk))
         size += len(head[-1])
         if size > most:
-            return Large(_joined(head, rest), None, rest)
+            return Large((_flat(chunk) for chunk in chain(head, stream) if len(chunk)), None, stream)
     return b"".join(head)
-
-
-def _joined(head: list[Body], rest: Iterator[bytes]) -> Iterator[Body]:
-    """Go on where the reading stopped."""
-    for chunk in chain(head, rest):
-        if len(chunk):
-            yield _flat(chunk)
 
 
 def _flat(data: bytes | bytearray | memoryview) -> memoryview:
@@ -105,41 +95,33 @@ def _flat(data: bytes | bytearray | memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-WRITER = "kinetic-writer"  # metadata: who wrote an object, to tell one's own after an answer that was lost
-PART = 8 << 20  # bytes
-PARTS_AT_ONCE = 6
-MOST_PARTS = 10_000  # of one upload; Cloud Storage and S3
-MOST_COPIED = 5 << 30  # bytes that S3 copies in one piece
-_LARGE_AT_ONCE = threading.BoundedSemaphore(3)  # uploads in parts: 3 x 6 parts of 8 MiB in memory
-
-
 class Uploader:
     """Write objects; errors leave as obstore's."""
 
-    def __init__(self, service: ObstoreClient) -> None:
-        self._service = service
-        self._is_google = service.address.scheme == "gs"
-        self._copies_conditionally = self._is_google  # S3: to be seen, for many services imitate it
+    def __init__(self, client: ObstoreClient) -> None:
+        self._client = client
+        self._is_google = client.address.scheme == "gs"
+        self._copies_conditionally = self._is_google  # S3 is tested first, for many services imitate it
 
     def write(self, key: str, body: Body) -> bool:
-        """Write a small object, whatever lies there."""
-        self._service.ask_about("put", key, body, mode="overwrite", use_multipart=False)
+        """Write a small object, whatever is there."""
+        self._client.ask_about("put", key, body, mode="overwrite", use_multipart=False)
         return True
 
     def create(self, key: str, body: Body) -> bool:
         """Write a small object if nothing is there."""
         me = _new_writer_id()
         options = {"mode": "create", "use_multipart": False, "attributes": {WRITER: me}}
-        return self._conditionally(key, me, lambda: self._service.ask_about("put", key, body, again=False, **options))
+        return self._conditionally(key, me, lambda: self._client.ask_about("put", key, body, again=False, **options))
 
     def write_large(self, key: str, body: Large) -> bool:
-        """Write a large object, whatever lies there."""
+        """Write a large object, whatever is there."""
         self._in_parts(key, body, _new_writer_id())
         return True
 
     def create_large(self, key: str, body: Large) -> bool:
         """Upload beside the place, and copy into it if nothing is there."""
-        if self._service.about(key) is not None:
+        if self._client.about(key) is not None:
             return False
         me = _new_writer_id()
         with self._beside(me) as beside:
@@ -157,10 +139,8 @@ class Uploader:
         else:
             self._copy_there_and_back(key)
 
-    # -------------------------------------------------------------------------------------------------- only if absent
-
     def _conditionally(self, key: str, me: str, write: Callable[[], object], beside: str | None = None) -> bool:
-        """Carry out a conditional write, and find out whose the object is when its answer leaves that open.
+        """Run a conditional write, and find out whose the object is when its answer leaves that open.
 
         Args:
             key: What is written.
@@ -170,47 +150,47 @@ class Uploader:
         """
         from obstore.exceptions import AlreadyExistsError, GenericError
 
-        turns = self._service.retry.attempts
-        for turn in range(turns):
+        attempts = self._client.retry.attempts
+        for attempt in range(attempts):
             try:
                 write()
                 return True
             except (AlreadyExistsError, GenericError) as error:
-                if not is_ambiguous(error, first=turn == 0):
+                if not is_ambiguous(error, first=attempt == 0):
                     if isinstance(error, AlreadyExistsError):
                         return False
                     raise
                 writer = self._writer(key)
                 if writer is not None:
                     return writer == me if writer or beside is None else self._same(beside, key)
-                if turn == turns - 1:
+                if attempt == attempts - 1:
                     raise
-                self._service.retry.pause(turn)
-        raise AssertionError("the last turn returns or raises")
+                self._client.retry.pause(attempt)
+        raise AssertionError("the last attempt returns or raises")
 
     def _writer(self, key: str) -> str | None:
-        """Say who wrote an object: "" when it does not tell, None when there is none."""
+        """Return who wrote an object: "" when it does not tell, None when there is none."""
         try:
-            return str(self._service.ask_about("get", key, options={"head": True}).attributes.get(WRITER, ""))
+            return str(self._client.ask_about("get", key, options={"head": True}).attributes.get(WRITER, ""))
         except FileNotFoundError:
             return None
 
     def _same(self, one: str, other: str) -> bool:
-        first, second = self._service.about(one), self._service.about(other)
+        first, second = self._client.about(one), self._client.about(other)
         if first is None or second is None or first["size"] != second["size"]:
             return False
         return all(self._part(one, at) == self._part(other, at) for at in range(0, first["size"], PART))
 
     def _part(self, key: str, start: int) -> bytes:
-        return bytes(self._service.ask_about("get_range", key, start=start, length=PART))
+        return bytes(self._client.ask_about("get_range", key, start=start, length=PART))
 
     def _check_copies(self, beside: str) -> None:
-        """See once whether this service heeds the condition of a copy: onto itself it must refuse."""
+        """Test once whether this service heeds the condition of a copy: onto itself it must refuse."""
         if self._copies_conditionally:
             return
         from obstore.exceptions import AlreadyExistsError
 
-        about = self._service.about(beside)
+        about = self._client.about(beside)
         if about is None or about["size"] > MOST_COPIED:
             raise StoreError(
                 f"an object of more than {MOST_COPIED >> 30} GiB cannot be created in S3 in one step",
@@ -221,13 +201,8 @@ class Uploader:
         except AlreadyExistsError:
             self._copies_conditionally = True
             return
-        from kinetic._stores.protocol import unconditional_store_error
-
-        raise unconditional_store_error(
-            self._service.address.url, "a copy replaced an object that it should have left alone"
-        )
-
-    # ----------------------------------------------------------------------------------------------------------- parts
+        url = self._client.address.url
+        raise unconditional_store_error(url, "a copy replaced an object that it should have left alone")
 
     def _in_parts(self, key: str, body: Large, me: str) -> None:
         """Upload in parts; from the front again where the source allows it and the first request was lost."""
@@ -235,47 +210,48 @@ class Uploader:
 
         largest = PART if body.size is not None else 2 * PART
         size = max(largest, -(-(body.size or 0) // (MOST_PARTS - 1)))
-        service = self._service
-        for attempt in range(service.retry.attempts):
+        client = self._client
+        for attempt in range(client.retry.attempts):
             try:
                 with _LARGE_AT_ONCE:
-                    service.ask_about(
+                    client.ask_about(
                         "put", key, body.source, mode="overwrite", use_multipart=True, chunk_size=size,
                         max_concurrency=PARTS_AT_ONCE, attributes={WRITER: me}, again=False,
                     )  # fmt: skip
                 return
             except (GenericError, FileNotFoundError) as error:
-                if not is_transient(error) and not _session_is_lost(error):
+                session_is_lost = (
+                    isinstance(error, FileNotFoundError) and error.errno is None and not names_no_bucket(error)
+                )
+                if not session_is_lost and not is_transient(error):
                     raise
                 if self._writer(key) == me:  # complete, and only the answer did not come
                     return
-                if not body.again or attempt == service.retry.attempts - 1:
-                    raise obstore_client.unreachable(service.address, key, error) from None
-            service.retry.pause(attempt)
-
-    # ------------------------------------------------------------------------------------------------------------- age
+                if not body.again or attempt == client.retry.attempts - 1:
+                    raise obstore_client.unreachable(client.address, key, error) from None
+            client.retry.pause(attempt)
 
     def _write_again(self, key: str) -> None:
-        """Replace a small object by itself, unless somebody else does: S3 copies nothing onto itself."""
+        """Replace a small object by itself, unless another writer does: S3 copies nothing onto itself."""
         from obstore.exceptions import PreconditionError
 
-        result = self._service.ask_about("get", key)
+        result = self._client.ask_about("get", key)
         version = {name: result.meta[name] for name in ("e_tag", "version") if result.meta[name]}
         data, attributes = result.bytes(), result.attributes
         with contextlib.suppress(PreconditionError):  # replaced in between: young already
-            self._service.ask_about("put", key, data, mode=version, use_multipart=False, attributes=attributes)
+            self._client.ask_about("put", key, data, mode=version, use_multipart=False, attributes=attributes)
 
     def _copy_there_and_back(self, key: str) -> None:
         """Let the service copy a large object twice; no byte travels."""
-        before = self._service.about(key)
+        before = self._client.about(key)
         with self._beside(_new_writer_id()) as beside:
             self._copying(key, beside)()
-            now = self._service.about(key)
+            now = self._client.about(key)
             if before is not None and now is not None and now["e_tag"] == before["e_tag"]:
                 self._copying(beside, key)()
 
     def _copying(self, key: str, to: str, **options: bool) -> Callable[[], object]:
-        return lambda: self._service.ask_about("copy", key, self._service.full(to), **options)
+        return lambda: self._client.ask_about("copy", key, self._client.full(to), **options)
 
     @contextlib.contextmanager
     def _beside(self, me: str) -> Iterator[str]:
@@ -285,12 +261,8 @@ class Uploader:
             yield key
         finally:
             with contextlib.suppress(Exception):  # what stays is no object, and old scratch is swept
-                self._service.ask_about("delete", key)
+                self._client.ask_about("delete", key)
 
 
 def _new_writer_id() -> str:
     return os.urandom(12).hex()
-
-
-def _session_is_lost(error: BaseException) -> bool:
-    return isinstance(error, FileNotFoundError) and error.errno is None and not names_no_bucket(error)

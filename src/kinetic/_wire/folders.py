@@ -1,4 +1,9 @@
-"""Folders and files for their owner only, whatever the umask says."""
+"""Files and folders: for their owner only, forced to the disk, and below a folder reached without following links.
+
+A folder itself may be reached through links, since its owner chose it. Below it a link is neither a folder nor a file:
+a user who can write there could otherwise have us list, read or delete files elsewhere. Each step is taken from the
+descriptor of the one before, so that nothing can be exchanged between a check and its use.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,17 @@ from collections.abc import Iterator
 from os import write as _write
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
-_MOST_AT_ONCE = 64 << 20  # macOS refuses 2 GiB and more
+_MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
 
 
 def make(folder: str | os.PathLike[str]) -> None:
     """Make a folder and the missing ones above it, each with its name on the disk before what goes into it.
 
-    ``os.makedirs`` protects the last of them only.
+    ``os.makedirs`` gives the private mode to the last of them only.
     """
+    above = os.path.dirname(os.path.abspath(folder))
     try:
         os.mkdir(folder, PRIVATE_FOLDER)
     except FileExistsError:
@@ -25,15 +33,14 @@ def make(folder: str | os.PathLike[str]) -> None:
             raise
         return
     except FileNotFoundError:
-        above = os.path.dirname(os.path.abspath(folder))
         if not os.path.isdir(above):
             make(above)
         try:
-            os.mkdir(folder, PRIVATE_FOLDER)  # also when somebody else made the one above it this moment
-        except FileExistsError:
+            os.mkdir(folder, PRIVATE_FOLDER)
+        except FileExistsError:  # made by another process this moment
             if not os.path.isdir(folder):
                 raise
-    sync(os.path.dirname(os.path.abspath(folder)))
+    sync(above)
 
 
 def sync(path: str | os.PathLike[str]) -> None:
@@ -62,16 +69,24 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
     view = memoryview(data)
     view = view.cast("B") if view.nbytes else memoryview(b"")
     while view:
-        done = _write(descriptor, view[:_MOST_AT_ONCE])
+        done = _write(descriptor, view[:_MAX_WRITE])
         if not done:
             raise OSError(errno.EIO, "nothing was written")
         view = view[done:]
 
 
+def read_range(descriptor: int, start: int, length: int) -> bytes:
+    """Read a range of a file; shorter only where the file ends."""
+    data = os.pread(descriptor, length, start)
+    while data and len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
+        data += more
+    return data
+
+
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all, and the folders above it if need be.
 
-    It is not forced to the disk: for caches, where a page that is damaged is only slow.
+    It is not forced to the disk: for caches, where a damaged page is only slow.
     """
     beside = f"{os.fspath(path)}.{os.getpid():x}.{os.urandom(4).hex()}.part"
     make(os.path.dirname(path))
@@ -86,9 +101,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def other_writers(folder: str | os.PathLike[str]) -> str:
-    """Return who besides this user may write into a folder, as half a sentence; "" where nobody may, or it is missing.
+    """Return who besides this user can write to a folder, as half a sentence; "" for nobody, or if it is missing.
 
-    A group may where it is this user's own: many systems give each user one, and let it write by default.
+    A group is accepted where it is this user's own: many systems give each user one, and let it write by default.
     """
     try:
         about = os.stat(folder)
@@ -104,8 +119,7 @@ def other_writers(folder: str | os.PathLike[str]) -> str:
     return ""
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe, opening would wait for a writer
+# ------------------------------------------------------------------------------------------------------- without links
 
 
 class opened:  # noqa: N801 - reads as a statement; a class because contextlib's generators cost 2 us a call
@@ -141,7 +155,7 @@ class opened:  # noqa: N801 - reads as a statement; a class because contextlib's
 
 
 def opened_parent(root: str | os.PathLike[str], path: str, *, make: int | None = None) -> opened:
-    """Open the folder that holds a path; see ``folder``."""
+    """Open the folder that holds a path; see ``opened``."""
     return opened(root, path.rpartition("/")[0], make=make)
 
 
@@ -189,27 +203,29 @@ def walk(root: str | os.PathLike[str], prefix: str = "", after: str = "") -> Ite
         prefix: "" or a path that ends in "/".
         after: Only paths behind this one.
     """
+    items: list[tuple[str, os.stat_result | None]] = []
     try:
         with opened(root, prefix) as at, os.scandir(at) as found:
-            items = sorted(
-                (item.name + "/" if item.is_dir(follow_symlinks=False) else item.name, _about(item, prefix, after))
-                for item in found
-            )
+            for item in found:
+                if item.is_dir(follow_symlinks=False):
+                    items.append((f"{item.name}/", None))
+                elif prefix + item.name > after:
+                    with contextlib.suppress(FileNotFoundError):
+                        items.append((item.name, item.stat(follow_symlinks=False)))
     except (FileNotFoundError, NotADirectoryError):
         return
-    for name, described in items:
+    for name, described in sorted(items, key=lambda item: item[0]):
         path = prefix + name
-        if name.endswith("/"):
-            if path > after or after.startswith(path):
-                yield from walk(root, path, after)
-        elif described is not None:
+        if described is not None:
             yield path, described
+        elif path > after or after.startswith(path):
+            yield from walk(root, path, after)
 
 
 def remove(root: str | os.PathLike[str], path: str) -> int:
     """Remove a folder with all that is in it, and return how many files it held; links go, and not what they name.
 
-    What comes into it meanwhile may stay, and the folder with it.
+    What is added meanwhile may stay, and the folder with it.
 
     Raises:
         OSError: Something in it cannot be removed.
@@ -236,7 +252,7 @@ def _remove(name: str, at: int) -> int:
                     count += 1
     finally:
         os.close(inside)
-    with contextlib.suppress(OSError):  # something came into it
+    with contextlib.suppress(OSError):  # something was added
         os.rmdir(name, dir_fd=at)
     return count
 
@@ -254,13 +270,3 @@ def _open_folder(name: str, at: int, *, make: int | None = None) -> int:
         if error.errno == errno.ELOOP:  # macOS of a link; Linux says that it is no folder
             raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", name) from error
         raise
-
-
-def _about(item: os.DirEntry[str], prefix: str, after: str) -> os.stat_result | None:
-    """Describe what is no folder and comes behind a path; None for anything else, or where it has gone."""
-    if item.is_dir(follow_symlinks=False) or prefix + item.name <= after:
-        return None
-    try:
-        return item.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return None

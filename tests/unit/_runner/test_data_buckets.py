@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kinetic import _stores as stores
 from kinetic._runner import data
 from kinetic._runner.data.provision import Address, split_address
-from kinetic._stores import opening
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataChangedError, DataError, DataMissingError
@@ -34,9 +34,9 @@ class Bucket(MemoryStore):
 @pytest.fixture
 def bucket():
     name = os.urandom(6).hex()
-    opening._memory[f"memory://{name}"] = store = Bucket(name)
+    stores._memory[f"memory://{name}"] = store = Bucket(name)
     yield store
-    del opening._memory[f"memory://{name}"]
+    del stores._memory[f"memory://{name}"]
 
 
 def ref(bucket, key, *, kind="prefix", **more):

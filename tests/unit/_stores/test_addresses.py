@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._stores import opening, protocol
+from kinetic._stores import protocol
 from kinetic._stores.parallel import Retry
 from kinetic.errors import OptionError
 
@@ -45,7 +45,7 @@ def test_an_emulator_is_named_as_for_googles_clients(monkeypatch, value, expecte
 
 def test_the_variables_that_stores_read_are_told():
     assert {"STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL", "GOOGLE_APPLICATION_CREDENTIALS"} <= set(
-        opening.CREDENTIAL_VARIABLES
+        protocol.CREDENTIAL_VARIABLES
     )
 
 

@@ -140,7 +140,7 @@ def test_many_threads_put_objects_into_new_folders_at_once(store: FileStore) -> 
 
 
 @pytest.mark.parametrize("if_absent", [True, False])
-@pytest.mark.parametrize("moment", ["_into_folder", "_into_place"], ids=["before it is opened", "once it is open"])
+@pytest.mark.parametrize("moment", ["_place", "_into_place"], ids=["before it is opened", "once it is open"])
 def test_a_folder_that_is_exchanged_for_a_link_is_not_written_through(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, if_absent: bool
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_folder_that_is_exchanged_for_a_link_is_not_written_through(
 
     monkeypatch.setattr(FileStore, moment, exchange)
 
-    with pytest.raises(StoreError) if moment == "_into_folder" else contextlib.nullcontext():
+    with pytest.raises(StoreError) if moment == "_place" else contextlib.nullcontext():
         store.put("job/result.pkl", b"planted", if_absent=if_absent)
 
     assert (tmp_path / "theirs" / "result.pkl").read_text() == "dear"

@@ -29,7 +29,7 @@ from kinetic._backends.local.queue import (
     startable,
 )
 from kinetic._backends.local.runtime_files import Paths
-from kinetic._stores.opening import CREDENTIAL_VARIABLES
+from kinetic._stores.protocol import CREDENTIAL_VARIABLES
 from kinetic._wire import digests, documents, failpoints, output_paths, threads
 from kinetic.errors import CapacityError, LaunchError, OptionError
 

@@ -26,8 +26,7 @@ from kinetic._runner.supervisor import attempts, supervise
 from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Supervisor
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
-from kinetic._stores.opening import CREDENTIAL_VARIABLES
-from kinetic._stores.protocol import Store
+from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
 from kinetic._wire import digests, distribution, documents, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome

@@ -24,7 +24,7 @@ from kinetic._runner import processes as runner_processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._runner.supervisor.verdicts import Ending, ReportReader
-from kinetic._stores.opening import open_anew, open_store
+from kinetic._stores import open_anew, open_store
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, fields, keys
 from kinetic._wire.failpoints import step
