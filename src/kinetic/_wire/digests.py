@@ -9,20 +9,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, Protocol
 
+from kinetic.errors import IntegrityError
+
 _CHUNK = 1 << 20
 LOG_BLOCK_BYTES = 1 << 20
-LOG_BLOCKS = 11  # of the end of a log: whoever reads its last 10 MiB reads parts of so many
+LOG_BLOCKS = 11  # of the end of a log: its last 10 MiB are parts of so many
 
 
 def of_bytes(data: bytes | bytearray | memoryview) -> str:
     """Return the digest of some bytes."""
     return hashlib.sha256(data).hexdigest()
-
-
-def of_file(path: str | os.PathLike[str]) -> str:
-    """Return the digest of a file, read in pieces of 1 MiB."""
-    with open(path, "rb", buffering=0) as file:  # no text layer
-        return of_stream(file)
 
 
 def of_stream(file: IO[bytes] | Readable, length: int | None = None) -> str:
@@ -33,6 +29,23 @@ def of_stream(file: IO[bytes] | Readable, length: int | None = None) -> str:
         digest.update(piece)
         left -= len(piece) if left > 0 else 0
     return digest.hexdigest()
+
+
+def check(found: str, promised: str, what: str, by: str, *, next: str | None = None) -> None:  # noqa: A002 - as of our errors
+    """Refuse bytes whose digest is not the promised one.
+
+    Args:
+        found: Their digest.
+        promised: The digest that was promised.
+        what: What happened to them, as in "the order is not the one that was launched; it was not used".
+        by: What promised it, as in "the launch".
+        next: What to do.
+
+    Raises:
+        IntegrityError: The digests differ.
+    """
+    if found != promised:
+        raise IntegrityError(what, why=f"its SHA-256 is {found[:16]}…, expected {promised[:16]}… from {by}", next=next)
 
 
 class Readable(Protocol):
@@ -68,20 +81,13 @@ class LogDigest:
     """What the log of one host of one attempt was when the attempt had ended.
 
     A log is compared block by block, so that its end can be checked without reading what is before it.
-
-    Attributes:
-        attempt: The attempt, from 0.
-        host: The host.
-        size_bytes: How long the log is.
-        sha256: Digest of the digests (32 bytes each) of all its blocks of 1 MiB, in order.
-        blocks: Digests of the last blocks, at most 11.
     """
 
     attempt: int
     host: int
     size_bytes: int
-    sha256: str
-    blocks: tuple[str, ...] = ()
+    sha256: str  # digest of the digests (32 bytes each) of all its blocks of 1 MiB, in order
+    blocks: tuple[str, ...] = ()  # digests of the last blocks, at most 11
 
 
 class LogHasher:
@@ -101,7 +107,10 @@ class LogHasher:
             self.size += len(piece)
             view = view[len(piece) :]
             if self.size % LOG_BLOCK_BYTES == 0:
-                self._close_block()
+                found = self._block.digest()
+                self._whole.update(found)
+                self._blocks.append(found)
+                self._block = hashlib.sha256()
 
     def copy(self) -> LogHasher:
         """Return a second one that knows the same bytes."""
@@ -117,15 +126,9 @@ class LogHasher:
             blocks.append(self._block.digest())
         return LogDigest(attempt, host, self.size, whole.hexdigest(), tuple([each.hex() for each in blocks]))
 
-    def _close_block(self) -> None:
-        found = self._block.digest()
-        self._whole.update(found)
-        self._blocks.append(found)
-        self._block = hashlib.sha256()
-
 
 def of_log(path: str | os.PathLike[str], attempt: int, host: int) -> LogDigest:
-    """Return the digest of a log that is a file; one that is not there is an empty log."""
+    """Return the digest of a log that is a file; one that is missing is an empty log."""
     hasher = LogHasher()
     try:
         with open(path, "rb", buffering=0) as file:  # no text layer

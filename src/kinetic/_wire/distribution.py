@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 NAME = "kinetic-jobs"
 FOREIGN_NAME = "kinetic"
 NAMES = frozenset({NAME, FOREIGN_NAME})
-# What our extras bring that a job, too, can need; the rest of them serves clients only.
+# What our extras bring that a job can need; the rest of them serves clients only.
 EXTRAS_OF_JOBS = {"debug": "debugpy>=1.8", "hf": "datasets>=3"}
 
 # The documented way to take a package out of a resolution: it is replaced by a requirement that never holds.
@@ -27,21 +27,12 @@ _METADATA = re.compile(r"kinetic-(?P<version>[^-]+)(?:-py[0-9.]+)?\.(?:dist|egg)
 
 
 def with_overrides(environ: dict[str, str], file: str) -> dict[str, str]:
-    """Return variables with which uv leaves our names out, even where a dependency of a dependency wants them.
-
-    Args:
-        environ: The variables that uv would have.
-        file: A file that holds ``OVERRIDES``.
-    """
+    """Return variables with which uv leaves our names out, even of indirect dependencies; the file has OVERRIDES."""
     return {**environ, "UV_OVERRIDE": " ".join(filter(None, (environ.get("UV_OVERRIDE"), file)))}
 
 
 def foreign_distribution(folders: Iterable[str]) -> str:
-    """Return the name, version and place of a distribution ``kinetic`` that is not ours, or "".
-
-    Args:
-        folders: Where packages are installed.
-    """
+    """Return the name, version and place of an installed distribution ``kinetic`` that is not ours, or ""."""
     for folder in dict.fromkeys(folders):
         try:
             names = [name for name in os.listdir(folder) if name[:8].lower() == "kinetic-"]
@@ -149,7 +140,7 @@ def python_version() -> str:
 
 
 def version_mismatch(client: str) -> str | None:
-    """Say in a sentence why pickles of that Python cannot be read here, or None when they can.
+    """Return why pickles of that Python cannot be read here, or None when they can.
 
     Code objects inside pickles are only good for the same X.Y.
     """

@@ -1,8 +1,13 @@
-"""JSON pages: how every durable page is written, read back, and told from a foreign or damaged one.
+"""JSON pages and their seals: how every durable page is written, read back, and told from a forged or damaged one.
 
-``open_page`` is the one door through which a page of a store comes in: it reads no more bytes than its kind may have,
-refuses what is nested too deeply before it is parsed, verifies the seal before anything is believed, and checks the
-type and range of each field. What it returns is plain, frozen data.
+``open_page`` is the one way in for a page of a store: it reads no more bytes than its kind may have, refuses what is
+nested too deeply before it is parsed, verifies the seal before anything is believed, and checks the type and range of
+each field. What it returns is plain, frozen data.
+
+A namespace has one key of 32 random bytes. The key of a job, or of a batch, is an HMAC of it, of the id and of the
+address of the store, so that what a job's supervisor holds opens no other job, and a page that was written for one
+store is invalid in another. The seal of a page is an HMAC-SHA256 over its kind, its place in the store and all of its
+other fields.
 """
 
 from __future__ import annotations
@@ -17,15 +22,197 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
+from kinetic._wire import fields
 from kinetic.errors import IntegrityError, OptionError
 
+SCHEMA = 3  # version N reads N and N-1; before the first release there was 1, whose seals were bound to less
+MOST_BYTES = 64 << 20  # of any page, unless its kind says less
+MOST_DEEP = 32  # levels of lists and objects
 KEY_BYTES = 32
 _TAG = 24  # hexadecimal digits: 96 bits
+
+T = TypeVar("T")
+
+# A string, or the rest of the text where one is not closed: one pass, whatever was written there.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SAME_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Readable(Protocol):
+    """What is needed of a store here."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """Return bytes of an object."""
+
+
+@dataclass(frozen=True)
+class PageKind(Generic[T]):
+    """One kind of page."""
+
+    name: str  # what its seal says that it is
+    what: str  # the same for humans, e.g. "the lease"
+    build: Callable[[dict[str, Any], str], T]  # from its fields and ``what``; raises IntegrityError
+    most_bytes: int = 1 << 20  # longer ones are refused before they are read
+
+    def at(self, key: str) -> str:
+        """Return what the page at this key is, for humans; the key is somebody else's word, so it is escaped."""
+        return f"{self.what} {ascii(key)[1:-1]}"
+
+
+def open_page(kind: PageKind[T], store: Readable, at: str, key: bytes | None) -> T:
+    """Read, verify and check a page of a store.
+
+    Args:
+        kind: What it must be.
+        store: Where it is.
+        at: Its key there; the seal is bound to it.
+        key: The key that it must be sealed with; None only when the user said to trust the store.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is too long, damaged, of another version, or its seal is wrong.
+    """
+    return verify(kind, read_unverified(kind, store, at), at, key)
+
+
+def read_unverified(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
+    """Read a page without believing it: for what its seal must be looked up by.
+
+    Raises:
+        KeyMissingError: There is none.
+        IntegrityError: It is too long, damaged, or of another version.
+    """
+    what = kind.at(at)
+    return read(fetch(store, at, kind.most_bytes, what), what, most_bytes=kind.most_bytes)
+
+
+def verify(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) -> T:
+    """Return what a page says, once its seal and each of its fields are right; see ``open_page``."""
+    if key is not None and not has_seal(page, key, seal_purpose(kind.name, at)):
+        raise IntegrityError(
+            f"{kind.at(at)} has a wrong seal",
+            why="it was written or changed by somebody who does not have this namespace's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it without verification",
+            code="seal",
+        )
+    return kind.build(page, kind.at(at))
+
+
+def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
+    """Write a page as ``open_page`` reads it; what could not be read again is not written.
+
+    Raises:
+        OptionError: A field of it is too long, or of a kind that it cannot have.
+    """
+    page = {"schema": SCHEMA, **page}
+    try:
+        kind.build(page, kind.what)
+    except IntegrityError as error:
+        raise OptionError(f"{kind.what} cannot be written", why=error.why, code="page") from None
+    return write(with_seal(page, key, seal_purpose(kind.name, at)))
+
+
+def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
+    """Read an object that must not be longer than this, and never more than one byte beyond.
+
+    Raises:
+        IntegrityError: It is longer.
+    """
+    data = store.get(at, length=most_bytes + 1)
+    if len(data) > most_bytes:
+        raise _too_long(what, most_bytes)
+    return data
+
+
+def write(page: dict[str, Any]) -> bytes:
+    """Write fields as JSON: sorted names and no spaces, so that equal fields are equal bytes."""
+    return json.dumps(page, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    """Read a page.
+
+    Raises:
+        IntegrityError: It is too long or too deep, not JSON, not an object, or of a version that this kinetic cannot
+            read.
+    """
+    page = parse(data, what, most_bytes=most_bytes)
+    if not isinstance(page, dict):
+        raise fields.damaged(what, "the page is not an object")
+    version = page.get("schema")
+    if type(version) is not int or version not in {SCHEMA, SCHEMA - 1}:
+        raise IntegrityError(
+            f"{what} was written by another version of kinetic",
+            why=f"its schema is {fields.shown(version)}; this version reads {SCHEMA - 1} and {SCHEMA}",
+            next="pip install --upgrade kinetic-jobs",
+            code="schema",
+        )
+    return page
+
+
+def parse(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> Any:
+    """Return what JSON text says, if it is short and flat enough.
+
+    Args:
+        data: The text.
+        what: It is, for humans.
+        most_bytes: How long it may be.
+        any_name: Whether names of files that are not UTF-8 may be in it.
+
+    Raises:
+        IntegrityError: It is not, or it holds half of a character.
+    """
+    try:
+        raw = data.encode() if isinstance(data, str) else data
+        if len(raw) > most_bytes:
+            raise _too_long(what, most_bytes)
+        if _is_too_deep(raw):
+            raise fields.damaged(what, f"it is nested more than {MOST_DEEP} levels deep")
+        found = json.loads(raw.decode(), parse_constant=_not_a_number)
+        if not any_name and _SURROGATE.search(raw):
+            json.dumps(found, ensure_ascii=False).encode()  # half of a character: UTF-8 cannot write it
+    except (ValueError, RecursionError) as error:  # UnicodeError is a ValueError
+        raise fields.damaged(what, f"not JSON: {error}"[:200]) from error
+    return found
+
+
+def _is_too_deep(data: bytes) -> bool:
+    """Return whether lists and objects are nested too deeply, without parsing them."""
+    if data.count(b"[") + data.count(b"{") <= MOST_DEEP:
+        return False
+    brackets = _STRING.sub(b"", data).translate(_SAME_BRACKETS, _NOT_BRACKETS)
+    for _ in range(MOST_DEEP):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def _not_a_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number of JSON")
+
+
+def _too_long(what: str, most_bytes: int) -> IntegrityError:
+    return fields.damaged(what, f"it has more than {most_bytes} bytes")
+
+
+# ---------------------------------------------------------------------------------------------------------------- seals
 
 
 def key_id(key: bytes) -> str:
     """Name a key without telling it."""
     return hashlib.sha256(b"kinetic key id" + key).hexdigest()[:16]
+
+
+def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
+    """Derive the key of one job, or of one batch, in one store."""
+    return hmac.digest(key, f"kinetic job {job_id}\0{store_url}".encode(), "sha256")
 
 
 def check_key_length(size: int, where: str) -> None:
@@ -63,14 +250,20 @@ def temporary_key(path: str | os.PathLike[str], start: int = 0) -> Iterator[byte
         key[:] = bytes(KEY_BYTES)
 
 
-def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
-    """Derive the key of one job, or of one batch, in one store."""
-    return hmac.digest(key, f"kinetic job {job_id}\0{store_url}".encode(), "sha256")
-
-
 def seal_purpose(kind: str, at: str) -> str:
     """Return what a seal is for: a kind of page, at one place of a store."""
     return f"{kind}\0{at}"
+
+
+def with_seal(page: dict[str, Any], key: bytes, purpose: str) -> dict[str, Any]:
+    """Return the fields with their seal in ``mac``."""
+    return {**page, "mac": _mac(page, key, purpose)}
+
+
+def has_seal(page: dict[str, Any], key: bytes, purpose: str) -> bool:
+    """Return whether the seal of these fields is right."""
+    mac = page.get("mac")
+    return isinstance(mac, str) and mac.isascii() and hmac.compare_digest(mac, _mac(page, key, purpose))
 
 
 def sealed_name(stem: str, word: str, key: bytes) -> str:
@@ -78,230 +271,10 @@ def sealed_name(stem: str, word: str, key: bytes) -> str:
 
     A listing of a thousand such names can be verified without reading a single object.
     """
-    return f"{stem}.{word}.{_tag(stem, word, key)}"
+    tag = hmac.digest(key, f"mark\0{stem}\0{word}".encode(), "sha256").hex()[:_TAG]
+    return f"{stem}.{word}.{tag}"
 
 
-def _tag(stem: str, word: str, key: bytes) -> str:
-    return hmac.digest(key, f"mark\0{stem}\0{word}".encode(), "sha256").hex()[:_TAG]
-
-
-def with_seal(fields: dict[str, Any], key: bytes, purpose: str) -> dict[str, Any]:
-    """Return the fields with their seal in ``mac``."""
-    return {**fields, "mac": _mac(fields, key, purpose)}
-
-
-def has_seal(fields: dict[str, Any], key: bytes, purpose: str) -> bool:
-    """Say whether the seal of these fields is right."""
-    mac = fields.get("mac")
-    return isinstance(mac, str) and mac.isascii() and hmac.compare_digest(mac, _mac(fields, key, purpose))
-
-
-def check_seal(fields: dict[str, Any], key: bytes | None, purpose: str, what: str) -> None:
-    """Refuse a page whose seal is wrong.
-
-    Args:
-        fields: Of the page.
-        key: The key that it must be sealed with; None only when the user said to trust the store.
-        purpose: What the page was sealed for.
-        what: What the page is, for humans.
-
-    Raises:
-        IntegrityError: The seal is wrong.
-    """
-    if key is not None and not has_seal(fields, key, purpose):
-        raise IntegrityError(
-            f"{what} carries a wrong seal",
-            why="it was written or changed by somebody who does not hold this namespace's key",
-            next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it all the same",
-            code="seal",
-        )
-
-
-def canonical_json(fields: dict[str, Any]) -> bytes:
-    """Write fields as JSON: sorted names and no spaces, so that equal fields are equal bytes."""
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _mac(fields: dict[str, Any], key: bytes, purpose: str) -> str:
-    page = canonical_json({name: value for name, value in fields.items() if name != "mac"})
-    return hmac.digest(key, purpose.encode() + b"\0" + page, "sha256").hex()
-
-
-SCHEMA = 3  # version N reads N and N-1; before the first release there was 1, whose seals were bound to less
-MOST_BYTES = 64 << 20  # of any page, unless its kind says less
-MOST_DEEP = 32  # levels of lists and objects
-
-T = TypeVar("T")
-
-# A string, or the rest of the text where one is not closed: one pass, whatever somebody wrote there.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_SAME_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-class Readable(Protocol):
-    """What is needed of a store here."""
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-
-    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """Return bytes of an object."""
-
-
-@dataclass(frozen=True)
-class PageKind(Generic[T]):
-    """One kind of page.
-
-    Attributes:
-        name: What its seal says that it is.
-        what: The same for humans, e.g. "the lease".
-        build: Makes the page's dataclass from its fields and from ``what``; raises IntegrityError.
-        most_bytes: Longer ones are refused before they are read.
-    """
-
-    name: str
-    what: str
-    build: Callable[[dict[str, Any], str], T]
-    most_bytes: int = 1 << 20
-
-    def at(self, key: str) -> str:
-        """Return what the page at this key is, for humans; the key is somebody else's word, so it is escaped."""
-        return f"{self.what} {ascii(key)[1:-1]}"
-
-
-def open_page(kind: PageKind[T], store: Readable, at: str, key: bytes | None) -> T:
-    """Read, verify and check a page of a store.
-
-    Args:
-        kind: What it must be.
-        store: Where it lies.
-        at: Its key there; the seal is bound to it.
-        key: The key that it must be sealed with; None only when the user said to trust the store.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is too long, damaged, of another version, or its seal is wrong.
-    """
-    return verify(kind, read_unverified(kind, store, at), at, key)
-
-
-def read_unverified(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
-    """Read a page without believing it: for what its seal must be looked up by.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is too long, damaged, or of another version.
-    """
-    what = kind.at(at)
-    return read(fetch(store, at, kind.most_bytes, what), what, most_bytes=kind.most_bytes)
-
-
-def verify(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) -> T:
-    """Return what a page says, once its seal and each of its fields are right; see ``open_page``."""
-    check_seal(page, key, seal_purpose(kind.name, at), kind.at(at))
-    return kind.build(page, kind.at(at))
-
-
-def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
-    """Write a page as ``open_page`` reads it; what could not be read again is not written.
-
-    Raises:
-        OptionError: A field of it is too long, or of a kind that it cannot have.
-    """
-    page = {"schema": SCHEMA, **page}
-    try:
-        kind.build(page, kind.what)
-    except IntegrityError as error:
-        raise OptionError(f"{kind.what} cannot be written", why=error.why, code="page") from None
-    return write(with_seal(page, key, seal_purpose(kind.name, at)))
-
-
-def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
-    """Read an object that must not be longer than this, and never more than one byte beyond.
-
-    Raises:
-        IntegrityError: It is longer.
-    """
-    data = store.get(at, length=most_bytes + 1)
-    if len(data) > most_bytes:
-        _too_long(what, most_bytes)
-    return data
-
-
-def write(fields: dict[str, Any]) -> bytes:
-    """Write a page: equal pages are equal bytes."""
-    return canonical_json(fields)
-
-
-def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Read a page.
-
-    Raises:
-        IntegrityError: It is too long or too deep, not JSON, not an object, or of a version that this kinetic cannot
-            read.
-    """
-    fields = parse(data, what, most_bytes=most_bytes)
-    if not isinstance(fields, dict):
-        raise IntegrityError(f"{what} is damaged", why="the page is not an object", code="page")
-    version = fields.get("schema")
-    if type(version) is not int or version not in {SCHEMA, SCHEMA - 1}:
-        from kinetic._wire.fields import shown  # only on the way to an error
-
-        raise IntegrityError(
-            f"{what} was written by another version of kinetic",
-            why=f"its schema is {shown(version)}; this version reads {SCHEMA - 1} and {SCHEMA}",
-            next="pip install --upgrade kinetic-jobs",
-            code="schema",
-        )
-    return fields
-
-
-def parse(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_name: bool = False) -> Any:
-    """Return what JSON text says, if it is short and flat enough.
-
-    Args:
-        data: The text.
-        what: It is, for humans.
-        most_bytes: How long it may be.
-        any_name: Whether names of files that are not UTF-8 may stand in it.
-
-    Raises:
-        IntegrityError: It is not, or it holds half of a character.
-    """
-    try:
-        raw = data.encode() if isinstance(data, str) else data
-        if len(raw) > most_bytes:
-            _too_long(what, most_bytes)
-        if _is_too_deep(raw):
-            raise IntegrityError(
-                f"{what} is damaged", why=f"it is nested more than {MOST_DEEP} levels deep", code="page"
-            )
-        found = json.loads(raw.decode(), parse_constant=_not_a_number)
-        if not any_name and _SURROGATE.search(raw):
-            json.dumps(found, ensure_ascii=False).encode()  # half of a character: UTF-8 cannot write it
-    except (ValueError, RecursionError) as error:  # UnicodeError is a ValueError
-        raise IntegrityError(f"{what} is damaged", why=f"not JSON: {error}"[:200], code="page") from error
-    return found
-
-
-def _is_too_deep(data: bytes) -> bool:
-    """Say whether lists and objects are nested too deeply, without parsing them."""
-    if data.count(b"[") + data.count(b"{") <= MOST_DEEP:
-        return False
-    brackets = _STRING.sub(b"", data).translate(_SAME_BRACKETS, _NOT_BRACKETS)
-    for _ in range(MOST_DEEP):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")
-    return bool(brackets)
-
-
-def _not_a_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number of JSON")
-
-
-def _too_long(what: str, most_bytes: int) -> NoReturn:
-    raise IntegrityError(f"{what} is damaged", why=f"it has more than {most_bytes} bytes", code="page")
+def _mac(page: dict[str, Any], key: bytes, purpose: str) -> str:
+    text = write({name: value for name, value in page.items() if name != "mac"})
+    return hmac.digest(key, purpose.encode() + b"\0" + text, "sha256").hex()

@@ -1,4 +1,4 @@
-"""The named steps of a job's way, so that the kill suite can end a process exactly there, or a little later.
+"""Named steps of a job, so that the kill suite can end a process exactly there, or a little later.
 
 For tests only. ``KINETIC_TEST_KILL=NAME+SECONDS@MARK`` ends the first process that reaches the step NAME with SIGKILL:
 at once, or SECONDS later if that is given. The file MARK is created first, so that of all processes one dies, once.
@@ -11,7 +11,7 @@ import os
 
 VARIABLE = "KINETIC_TEST_KILL"
 
-# In the order in which one job comes by them. The suite takes its points from here; one that is not reached fails it.
+# In the order in which one job reaches them. The suite takes its points from here; one that is not reached fails it.
 CLIENT = (
     "client:begun",  # the job's folder is there and locked: from now on the job is being submitted
     "client:data-sent",  # blobs and manifest are in the store
@@ -19,7 +19,7 @@ CLIENT = (
     "client:order-written",
     "client:record-written",  # the job can be found
     "client:launch-written",
-    "client:queued",  # the job will run, whatever becomes of us
+    "client:queued",  # the job will run, whatever happens to us
     "client:launched",
     "client:collected",  # the value is in memory
     "client:log-kept",  # its log is in the history, which does not name it yet
@@ -34,7 +34,7 @@ CANCELLER = (
     "canceller:tombstone-written",
 )
 SUPERVISOR = (
-    "supervisor:alive",  # it holds its life lock
+    "supervisor:alive",  # it holds its process lock
     "supervisor:registered",
     "supervisor:claimed",
     "supervisor:attempt-noted",
@@ -53,12 +53,12 @@ WORKER = (
     "worker:begun",
     "worker:verified",
     "worker:unpacked",
-    "worker:data-ready",  # what the job reads lies at its path
+    "worker:data-ready",  # what the job reads is at its path
     "worker:unpickled",
     "worker:calling",  # the mark that the function began is on the disk
     "worker:called",
     "worker:body-written",
-    "worker:meta-written",  # the value will be delivered, whatever becomes of us
+    "worker:meta-written",  # the value will be delivered, whatever happens to us
     "worker:told",
     "worker:leaving",
 )
@@ -90,11 +90,11 @@ ALL = SINGLE + BATCH
 
 
 def _unarmed(name: str) -> None:
-    """Pass by."""
+    """Do nothing."""
 
 
 def _armed(name: str) -> None:
-    """Die here, if this is the step and nobody died here before."""
+    """Die here, if this is the step and no process died here before."""
     assert name in ALL, f"{name} is missing in the table of steps"  # noqa: S101 - in tests only
     if name != _WHERE:
         return

@@ -1,7 +1,7 @@
 """Fields of JSON pages: the type and the range that each may have. Nothing is converted; what differs is named.
 
-A page comes from a store, and whoever can write there may have put anything into it. A reader takes one value as JSON
-gives it and returns it, or raises ``FieldError`` with the end of a sentence that begins with the field's name.
+A page comes from a store, and anyone who can write there may have put anything into it. A reader takes one value as
+JSON gives it and returns it, or raises ``FieldError`` with the end of a sentence that begins with the field's name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and value.bit_length() > 64:
-        return "a number beyond all bounds"
+        return "a very large number"
     written = ascii(value)
     return written if len(written) <= _SHOWN else f"{written[:_SHOWN]}…"
 
@@ -54,9 +54,7 @@ def text(most: int = LINE, pattern: re.Pattern[str] | None = None, *, least: int
     return read
 
 
-def sha256(value: object) -> str:
-    """Read a digest in lower-case hexadecimal."""
-    return _digest(value)
+sha256 = text(64, _HEX)  # a digest in lower-case hexadecimal
 
 
 def integer(least: int, most: int) -> Reader[int]:
@@ -132,33 +130,24 @@ def map_of(reader: Reader[T], most: int, name: Reader[str] | None = None) -> Rea
     name_of = name or text()
 
     def read(value: object) -> dict[str, T]:
-        if not isinstance(value, dict):
-            raise FieldError(f"must be an object, not {shown(value)}")
-        if len(value) > most:
-            raise FieldError(f"must have at most {most} names, and has {len(value)}")
-        return {name_of(each): reader(found) for each, found in value.items()}
+        found = _object(value)
+        if len(found) > most:
+            raise FieldError(f"must have at most {most} names, and has {len(found)}")
+        return {name_of(each): reader(item) for each, item in found.items()}
 
     return read
 
 
 def nested(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Reader[T]:
     """Read an object within a page into its dataclass."""
-
-    def read(value: object) -> T:
-        if not isinstance(value, dict):
-            raise FieldError(f"must be an object, not {shown(value)}")
-        return _build(cls, readers, value)
-
-    return read
+    return lambda value: _build(cls, readers, _object(value))
 
 
 def known_fields(readers: Mapping[str, Reader[Any]], required: Iterable[str] = ()) -> Reader[dict[str, Any]]:
-    """Read an object of which some fields are known; the others are passed over."""
+    """Read an object of which some fields are known; the others are ignored."""
 
     def read(value: object) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise FieldError(f"must be an object, not {shown(value)}")
-        found = _known(readers, value)
+        found = _known(readers, _object(value))
         for name in required:
             if name not in found:
                 raise FieldError(f"{name} is missing")
@@ -168,12 +157,22 @@ def known_fields(readers: Mapping[str, Reader[Any]], required: Iterable[str] = (
 
 
 def any_value(value: object) -> Any:
-    """Read any JSON value: the page's own limits of size and depth hold for it."""
+    """Read any JSON value: the page's own limits of size and depth apply."""
     return value
 
 
+def each(reader: Reader[Any], *names: str) -> dict[str, Reader[Any]]:
+    """Return readers of fields that are all of one kind."""
+    return dict.fromkeys(names, reader)
+
+
+def damaged(what: str, why: object) -> IntegrityError:
+    """Return the error that a page cannot be used."""
+    return IntegrityError(f"{what} is damaged", why=str(why), code="page")
+
+
 def build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, Any], what: str) -> T:
-    """Make a dataclass from a page; names that it does not know are passed over, and those with a default may lack.
+    """Make a dataclass from a page; unknown names are ignored, and those with a default may be missing.
 
     Raises:
         IntegrityError: A field is missing, or has a value that it cannot have.
@@ -181,7 +180,12 @@ def build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, A
     try:
         return _build(cls, readers, page)
     except FieldError as error:
-        raise IntegrityError(f"{what} is damaged", why=str(error), code="page") from None
+        raise damaged(what, error) from None
+
+
+def builder(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Callable[[dict[str, Any], str], T]:
+    """Return ``build`` for one dataclass."""
+    return lambda page, what: build(cls, readers, page, what)
 
 
 def checked(
@@ -195,7 +199,7 @@ def checked(
     try:
         return known_fields(readers, required)(page)
     except FieldError as error:
-        raise IntegrityError(f"{what} is damaged", why=str(error), code="page") from None
+        raise damaged(what, error) from None
 
 
 def read_one(reader: Reader[T], value: object, what: str) -> T:
@@ -207,7 +211,13 @@ def read_one(reader: Reader[T], value: object, what: str) -> T:
     try:
         return reader(value)
     except FieldError as error:
-        raise IntegrityError(f"{what} is damaged", why=f"it {error}", code="page") from None
+        raise damaged(what, f"it {error}") from None
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FieldError(f"must be an object, not {shown(value)}")
+    return value
 
 
 def _build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, Any]) -> T:
@@ -232,18 +242,11 @@ def _known(readers: Mapping[str, Reader[Any]], page: Mapping[str, Any]) -> dict[
     return known
 
 
-_digest = text(64, _HEX)
-
-
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}  # of a span of time, in seconds
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 
 
 def seconds_of(text: str) -> tuple[float, bool] | None:
-    """Read a span of time: ``30``, ``10m``, ``1.5h``.
-
-    Returns:
-        Its seconds, and whether a unit was written; None where it is no span of time.
-    """
+    """Read a span of time, ``30``, ``10m``, ``1.5h``: its seconds, and whether a unit was written; or None."""
     found = _SPAN.fullmatch(text.strip())
     return (float(found[1]) * UNITS[found[2] or "s"], bool(found[2])) if found else None

@@ -1,25 +1,24 @@
-"""What a debug server says of itself, and what an order asks of it; all sides read and write the same page."""
+"""Debug servers and processes that inspect a job: what they report, and who may connect to them."""
 
 from __future__ import annotations
 
 import hmac
 import json
 import os
-import socket
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kinetic._wire import documents, fields, keys
 from kinetic.errors import RunnerError
 
+if TYPE_CHECKING:
+    import socket
+
 PORT = 5678  # in a pod, and debugpy's own default; on a machine each server takes a free one
 EXPIRES_SECONDS = 7200  # what is left of a debug job goes so long after its end
 WAIT_SECONDS = 600.0  # that a job waits for a debugger, unless KINETIC_DEBUG_WAIT_TIMEOUT says something else
-
-
 # How the debug token reaches the worker, which takes it out of its environment before the function begins.
 TOKEN_VARIABLE = "KINETIC_DEBUG_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -43,23 +42,14 @@ def mark_begun(job_id: str, attempt: int, key: bytes) -> str:
 
 @dataclass(frozen=True)
 class DebugPage:
-    """The state of one host's debug server.
+    """The state of one host's debug server."""
 
-    Attributes:
-        port: Where it listens, on the loopback interface.
-        state: WAITING, ATTACHED, or OVER: nobody came in time, and the function runs.
-        until: Unix time at which it stops waiting.
-        pid: The worker's process.
-        roots: Pairs of folders: as the client knows one, and where it lies in the job.
-        pod: What a pod calls its machine; "" on this machine, and from older runners.
-    """
-
-    port: int
-    state: str = WAITING
-    until: float = 0.0
-    pid: int = 0
-    roots: tuple[tuple[str, str], ...] = ()
-    pod: str = ""
+    port: int  # where it listens, on the loopback interface
+    state: str = WAITING  # or ATTACHED; or OVER: no debugger came in time, and the function runs
+    until: float = 0.0  # Unix time at which it stops waiting
+    pid: int = 0  # the worker's process
+    roots: tuple[tuple[str, str], ...] = ()  # pairs of folders: as the client knows one, and where it is in the job
+    pod: str = ""  # what a pod calls its machine; "" on this machine, and from older runners
 
     def to_bytes(self) -> bytes:
         """Write the page for a folder that only our user may enter."""
@@ -70,7 +60,7 @@ class DebugPage:
         return documents.seal_page(DEBUG, asdict(self), at, key)
 
     def is_from_older_pod(self, name: str) -> bool:
-        """Say whether the pod of this name has taken the place of the one that wrote the page.
+        """Return whether the pod of this name replaced the one that wrote the page.
 
         The names of a job's pods differ in their last part. Those of a slice call their machine by their place in it.
         """
@@ -78,12 +68,12 @@ class DebugPage:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DebugPage:
-        """Read the page from such a folder; from a store, ``pages.open_page`` does.
+        """Read the page from such a folder; from a store, ``documents.open_page`` does.
 
         Raises:
             IntegrityError: It is none, or of another version.
         """
-        return _page(documents.read(data, DEBUG.what, most_bytes=MOST_BYTES), DEBUG.what)
+        return DEBUG.build(documents.read(data, DEBUG.what, most_bytes=DEBUG.most_bytes), DEBUG.what)
 
 
 def _pair(value: object) -> tuple[str, ...]:
@@ -94,7 +84,6 @@ def _pair(value: object) -> tuple[str, ...]:
 
 
 _folders = fields.list_of(fields.text(fields.PATH), 2)
-MOST_BYTES = 1 << 20
 _PAGE_READERS = {
     "port": fields.integer(1, 65535),
     "state": fields.one_of(WAITING, ATTACHED, OVER),
@@ -105,17 +94,11 @@ _PAGE_READERS = {
 }
 
 
-def _page(page: dict[str, Any], what: str) -> DebugPage:
-    return fields.build(DebugPage, _PAGE_READERS, page, what)
+DEBUG = documents.PageKind("debug", "the page of a debug server", fields.builder(DebugPage, _PAGE_READERS))
 
 
-DEBUG = documents.PageKind("debug", "the page of a debug server", _page, MOST_BYTES)
-
-
-INSPECT_ERROR_EXIT = (
-    125  # the exit code of a visitor that did not get to see the worker, or could not become the command
-)
-ERROR_MARK = b"\x1ekinetic-visitor: "  # no text that is meant to be read begins with this byte
+INSPECT_ERROR_EXIT = 125  # of a process that could not inspect the worker, or could not become the command
+ERROR_MARK = b"\x1ekinetic-inspect: "  # no text that is meant to be read begins with this byte
 _FIELDS = ("what", "why", "next", "code")
 
 
@@ -136,6 +119,10 @@ def read_error_line(text: bytes) -> RunnerError | None:
     return RunnerError(str(what), why=why, next=next_, code=code)
 
 
+# ------------------------------------------------------------------------ who is at the other end of a local connection
+# Any user of a machine reaches a port on 127.0.0.1. A socket file has owner and mode; a port has neither, so whoever
+# accepts a connection asks the kernel which user holds its other end.
+
 _TABLES = ("tcp", "tcp6")  # a client of ::ffff:127.0.0.1 is in the second one
 _ESTABLISHED = "01"  # in other states the kernel no longer names the owner, and shows 0
 _LSOF_SECONDS = 5.0
@@ -144,7 +131,7 @@ _LSOF_SECONDS = 5.0
 def is_own_peer(connection: socket.socket) -> bool:
     """Return whether the process at the other end runs as our user, or as root.
 
-    False also where nothing says who it is: what cannot be known is not let in.
+    False also where nothing says who it is: unknown users are rejected.
 
     Args:
         connection: An accepted TCP connection over IPv4.
@@ -175,11 +162,15 @@ def _socket_owner(local: tuple[str, int], remote: tuple[str, int]) -> int | None
 
 def _hexadecimal(address: str, port: int) -> str:
     """Write an address as the kernel's table does: the four bytes in the machine's order, then the port."""
+    import socket
+
     return f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
 
 
 def _is_seen_by_lsof(their_port: int, our_port: int) -> bool:
     """Ask lsof, which shows the sockets of our own user without further rights; macOS brings it."""
+    import subprocess
+
     command = ["lsof", "-nP", "-a", f"-u{os.geteuid()}", f"-iTCP@127.0.0.1:{their_port}", "-sTCP:ESTABLISHED", "-Fn"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LSOF_SECONDS, check=False)

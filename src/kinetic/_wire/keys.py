@@ -1,30 +1,30 @@
-"""Where everything lies in a store.
+"""Keys and ids: where everything is in a store, and what jobs and batches are called.
 
 | key | written by | what |
 |---|---|---|
-| {job_id}/handle.json | client | the Record |
-| {job_id}/order.json | client | the Order |
-| {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the Order |
-| {job_id}/attempts/{n} | runner | the Note of one attempt; creating it claims the attempt |
+| {job_id}/handle.json | client | the record |
+| {job_id}/order.json | client | the order |
+| {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the order |
+| {job_id}/attempts/{n} | runner | the note of one attempt; creating it claims the attempt |
 | {job_id}/hosts/{attempt}/{host}.{word}.{seal} | runner | in a slice of pods: that a host began, or how it ended |
-| {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for rings |
+| {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for notifications |
 | {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
 | {job_id}/debug/{attempt}/slice.begun.{seal} | runner | empty: a debugger came to one host of a slice |
-| {job_id}/result.pkl | runner, supervisor, canceller | the Outcome |
+| {job_id}/result.pkl | runner, supervisor, canceller | the outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, supervisor | part of the log, by the offset of its first byte |
 | packs/{id} | client | files of projects, by content |
-| history/{job_id}.json | client | the tombstone of a job that was removed, or the record of one that was collected |
+| history/{job_id}.json | client | the history record of a job that was collected or removed |
 | history/~logs/{job_id}.{attempt}.{host}.gz | client, before the record | the end of the log of a collected job |
 | history/~clock | client | empty: written to learn the store's time, then deleted |
 | outputs/{job_id}/… | the user's code | never deleted by kinetic |
 | _groups/{group}/manifest.json | submitter | what a batch is: names, settings, what its children share |
-| _groups/{group}/order.json | submitter | the Order that its children share |
-| _groups/{group}/inputs.json, inputs/{n} | submitter | where each input lies; pickled inputs, many to an object |
+| _groups/{group}/order.json | submitter | the order that its children share |
+| _groups/{group}/inputs.json, inputs/{n} | submitter | where each input is; pickled inputs, many to an object |
 | _groups/{group}/children/{shard}/{index}.{attempt}.{machine}.{seal} | driver | empty: this was submitted there |
-| _groups/{group}/marks/{shard}/{index}.{attempt}.{word}.{seal} | as the Outcome | empty: how it ended, or "removed" |
+| _groups/{group}/marks/{shard}/{index}.{attempt}.{word}.{seal} | as the outcome | empty: how it ended, or "removed" |
 | _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
 | _groups/{group}/clock | submitter, first | empty: takes the id; written again to learn the store's time |
-| _groups/{group}/turns/{n} | anybody | nothing more is launched; or some inputs are to be tried again |
+| _groups/{group}/control/{n} | anybody | the control log: nothing more is launched; or some inputs are tried again |
 | data/blobs/{sha256} | client | bytes of shipped data: a pack of small files, or a chunk of a large one |
 | data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
 | data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
@@ -68,48 +68,42 @@ class Listed(Protocol):
 E = TypeVar("E", bound=Listed)
 
 
+# ---------------------------------------------------------------------------------------------------------------- a job
+
+
 def job(job_id: str) -> str:
-    """Return the prefix of everything that belongs to one job."""
     return f"{job_id}/"
 
 
 def record(job_id: str) -> str:
-    """Return the key of a Record."""
     return f"{job_id}/handle.json"
 
 
 def order(job_id: str) -> str:
-    """Return the key of an Order."""
     return f"{job_id}/order.json"
 
 
 def function(job_id: str) -> str:
-    """Return the key of a pickled function that is too large for its Order."""
     return f"{job_id}/function.pkl"
 
 
 def arguments(job_id: str) -> str:
-    """Return the key of pickled arguments that are too large for their Order."""
     return f"{job_id}/arguments.pkl"
 
 
 def result(job_id: str) -> str:
-    """Return the key of an Outcome."""
     return f"{job_id}/result.pkl"
 
 
 def attempts(job_id: str) -> str:
-    """Return the prefix of the Notes."""
     return f"{job_id}/attempts/"
 
 
 def attempt(job_id: str, number: int) -> str:
-    """Return the key of one attempt's Note."""
     return f"{job_id}/attempts/{number}"
 
 
 def hosts(job_id: str, attempt_number: int) -> str:
-    """Return the prefix of what the hosts of a slice of pods tell each other."""
     return f"{job_id}/hosts/{attempt_number}/"
 
 
@@ -119,19 +113,17 @@ def host(job_id: str, attempt_number: int, index: int) -> str:
 
 
 def parse_host(key: str) -> tuple[int, str] | None:
-    """Return host and word of the key of a host's word; None if it is none. The caller verifies its seal."""
+    """Return host and word of the key of a host's word, or None. The caller verifies its seal."""
     index, _, rest = key.rpartition("/")[2].partition(".")
     word, dot, _ = rest.rpartition(".")
     return (int(index), word) if dot and is_number(index) else None
 
 
 def host_address(job_id: str, attempt_number: int) -> str:
-    """Return the key of the page that says where the first host of a slice listens."""
     return f"{job_id}/hosts/{attempt_number}/0/address"
 
 
 def debug(job_id: str, attempt_number: int, host: int) -> str:
-    """Return the key of what the debug server of a pod says of itself."""
     return f"{job_id}/debug/{attempt_number}/{host}"
 
 
@@ -141,7 +133,6 @@ def debug_begun(job_id: str, attempt_number: int) -> str:
 
 
 def logs(job_id: str, attempt_number: int, host: int) -> str:
-    """Return the prefix of one host's log of one attempt."""
     return f"{job_id}/logs/{attempt_number}/{host}/"
 
 
@@ -151,42 +142,38 @@ def log_segment(job_id: str, attempt_number: int, host: int, start: int) -> str:
 
 
 def history(job_id: str) -> str:
-    """Return the key of a job's history."""
     return f"history/{job_id}.json"
 
 
 def history_log(job_id: str, attempt_number: int, host: int) -> str:
-    """Return the key of the kept end of one host's log of one attempt of a collected job."""
     return f"{_BESIDE}logs/{job_id}.{attempt_number}.{host}.gz"
 
 
 def job_of_history(key: str) -> str:
-    """Return the job that a page of the history is about, or "" for what lies beside the pages."""
+    """Return the job that a page of the history is about, or "" for what is beside the pages."""
     return "" if key.startswith(_BESIDE) else key.removeprefix(HISTORY).removesuffix(".json")
 
 
 def outputs(job_id: str) -> str:
-    """Return the prefix of a job's own output files."""
     return f"outputs/{job_id}/"
 
 
+# ----------------------------------------------------------------------------------------------------------------- data
+
+
 def data_blob(sha256: str) -> str:
-    """Return the key of a blob of shipped data."""
     return f"{DATA_BLOBS}{sha256}"
 
 
 def data_manifests(content_hash: str) -> str:
-    """Return the prefix of the manifests of data with this content."""
     return f"{DATA_MANIFESTS}{content_hash}/"
 
 
 def data_manifest(content_hash: str, sha256: str) -> str:
-    """Return the key of a manifest."""
     return f"{DATA_MANIFESTS}{content_hash}/{sha256}"
 
 
 def data_tree(content_hash: str) -> str:
-    """Return the prefix of data that lies there as plain files."""
     return f"data/trees/{content_hash}/"
 
 
@@ -196,17 +183,17 @@ def data_tree_marker(content_hash: str) -> str:
 
 
 def requirements(sha256: str) -> str:
-    """Return the key of a requirements file that is too large to travel with its job."""
     return f"data/requirements/{sha256}"
 
 
+# -------------------------------------------------------------------------------------------------------------- a batch
+
+
 def group(group_id: str) -> str:
-    """Return the prefix of everything that belongs to a batch as a whole."""
     return f"_groups/{group_id}/"
 
 
 def group_manifest(group_id: str) -> str:
-    """Return the key of a batch's manifest."""
     return f"_groups/{group_id}/manifest.json"
 
 
@@ -216,27 +203,22 @@ def group_clock(group_id: str) -> str:
 
 
 def group_order(group_id: str) -> str:
-    """Return the key of the Order that the children of a batch share."""
     return f"_groups/{group_id}/order.json"
 
 
 def group_table(group_id: str) -> str:
-    """Return the key of the table that says where each input lies."""
     return f"_groups/{group_id}/inputs.json"
 
 
 def group_inputs(group_id: str, number: int) -> str:
-    """Return the key of one pack of pickled inputs."""
     return f"_groups/{group_id}/inputs/{number:05d}"
 
 
 def group_function(group_id: str) -> str:
-    """Return the key of the pickled function, if it is too large for the Order."""
     return f"_groups/{group_id}/function.pkl"
 
 
 def children(group_id: str) -> str:
-    """Return the prefix of the keys that say which children were submitted."""
     return f"_groups/{group_id}/children/"
 
 
@@ -256,9 +238,9 @@ def mark(group_id: str, index: int, attempt: int) -> str:
 
 
 def parse_child(key: str) -> tuple[int, int, str] | None:
-    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child; None if it is none.
+    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child, or None.
 
-    Whoever lists them verifies each by its seal: this only takes the name apart.
+    The caller verifies its seal: this only takes the name apart.
     """
     index, _, rest = key.rpartition("/")[2].partition(".")
     attempt, _, rest = rest.partition(".")
@@ -278,7 +260,6 @@ def numbered(listed: Iterable[E]) -> list[tuple[int, E]]:
 
 
 def leases(group_id: str) -> str:
-    """Return the prefix of the leases of a batch."""
     return f"_groups/{group_id}/leases/"
 
 
@@ -288,19 +269,14 @@ def lease(group_id: str, epoch: int) -> str:
 
 
 def control_entries(group_id: str) -> str:
-    """Return the prefix of the turns that a batch took after its submission."""
-    return f"_groups/{group_id}/turns/"
+    return f"_groups/{group_id}/control/"
 
 
 def control_entry(group_id: str, number: int) -> str:
-    """Return the key of a turn; six digits keep key order the order of turns."""
-    return f"_groups/{group_id}/turns/{number:06d}"
+    return f"_groups/{group_id}/control/{number:06d}"
 
 
-def child_outputs(group_id: str, index: int) -> str:
-    """Return the prefix of the output files of one input of a batch, the same for every attempt."""
-    return f"outputs/{group_id}/{index}/"
-
+# ------------------------------------------------------------------------------------------------------------------ ids
 
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GROUP = re.compile(r"grp-[0-9a-f]{8}")
@@ -326,26 +302,6 @@ def new_job_id(accelerator: str, function: str, *, now: float | None = None) -> 
     """
     when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{accelerator}-{slug(function)}-{when}-{os.urandom(4).hex()[:7]}"
-
-
-def new_group_id() -> str:
-    """Make the id of a batch: ``grp-`` and 8 hexadecimal digits."""
-    return f"grp-{os.urandom(4).hex()}"
-
-
-def check_group_id(group_id: str) -> str:
-    """Return the id if it can be one of a batch.
-
-    Raises:
-        OptionError: It cannot; nothing was looked up.
-    """
-    if is_group_id(group_id):
-        return group_id
-    raise OptionError(
-        f"{group_id!r} cannot be the id of a batch",
-        why='it has "grp-" and 8 hexadecimal digits, like grp-a1b2c3d4',
-        next="kinetic batch list",
-    )
 
 
 def child_id(accelerator: str, function: str, group_id: str, created: float, index: int, attempt: int) -> str:
@@ -374,7 +330,7 @@ def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:
 
 
 def object_name(job_id: str, most: int = MOST_OF_AN_OBJECT) -> str:
-    """Name what a job is on its place: ``kinetic-JOB``, or as much of it as fits with a digest of the whole behind it.
+    """Name a job's object in its cluster: ``kinetic-JOB``, or as much of it as fits with a digest behind it.
 
     Args:
         job_id: The job, or what else the object stands for.
@@ -392,11 +348,6 @@ def is_job_id(job_id: object) -> bool:
     return isinstance(job_id, str) and _JOB.fullmatch(job_id) is not None and job_id not in RESERVED
 
 
-def is_group_id(group_id: object) -> bool:
-    """Return whether this can be the id of a batch."""
-    return isinstance(group_id, str) and _GROUP.fullmatch(group_id) is not None
-
-
 def check_job_id(job_id: str) -> str:
     """Return the id if it can be one.
 
@@ -412,8 +363,33 @@ def check_job_id(job_id: str) -> str:
     )
 
 
+def new_group_id() -> str:
+    """Make the id of a batch: ``grp-`` and 8 hexadecimal digits."""
+    return f"grp-{os.urandom(4).hex()}"
+
+
+def is_group_id(group_id: object) -> bool:
+    """Return whether this can be the id of a batch."""
+    return isinstance(group_id, str) and _GROUP.fullmatch(group_id) is not None
+
+
+def check_group_id(group_id: str) -> str:
+    """Return the id if it can be one of a batch.
+
+    Raises:
+        OptionError: It cannot; nothing was looked up.
+    """
+    if is_group_id(group_id):
+        return group_id
+    raise OptionError(
+        f"{group_id!r} cannot be the id of a batch",
+        why='it has "grp-" and 8 hexadecimal digits, like grp-a1b2c3d4',
+        next="kinetic batch list",
+    )
+
+
 def only_match(beginning: str, found: Sequence[str], what: str = "job ids") -> str | None:
-    """Return the only id that was found to begin so, or None where there is none.
+    """Return the only id that begins so, or None where there is none.
 
     Args:
         beginning: What the user gave.
@@ -434,7 +410,7 @@ def only_match(beginning: str, found: Sequence[str], what: str = "job ids") -> s
 
 
 def parse_utc(written: str) -> float | None:
-    """Return the Unix time of a time that ``utc`` wrote, or None where it is none."""
+    """Return the Unix time of a time that ``format_utc`` wrote, or None."""
     from datetime import datetime  # commands have it loaded already; strptime would cost 2 ms more
 
     try:
@@ -449,7 +425,6 @@ def format_utc(seconds: float) -> str:
 
 
 def _job_id(value: object) -> str:
-    """Read the id of a job from a page."""
     if not is_job_id(value):
         raise fields.FieldError(f"cannot be the id of a job: {fields.shown(value)}")
     return str(value)

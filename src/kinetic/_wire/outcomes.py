@@ -1,7 +1,9 @@
-"""The Outcome: the one final verdict of a job. Created once, never replaced, sealed.
+"""How an attempt began and how a job ended: the note of an attempt, and the outcome.
 
-One object, ``{job_id}/result.pkl``: the pickled value or exception first, so that the file is an ordinary pickle to
-whoever must rescue it by hand; then a page that says what it is; then the page's length and a magic word.
+Creating a note claims the attempt; it is never decisive. The outcome is the one final verdict of a job: created once,
+never replaced, sealed. It is one object, ``{job_id}/result.pkl``: the pickled value or exception first, so that the
+file is an ordinary pickle if it must be rescued by hand; then a page that says what it is; then the page's length and a
+magic word.
 
     [ body: a pickle, may be empty ][ page: JSON ][ length of the page: 8 bytes, big-endian ][ b"KINETIC1" ]
 """
@@ -17,59 +19,43 @@ from kinetic.errors import IntegrityError
 
 MAGIC = b"KINETIC1"
 FOOTER_BYTES = 16
+MOST_BYTES = 16 << 20  # of the page
 PURPOSE = "outcome"
-HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: nobody can put it in the place of the verdict
+HOST_PURPOSE = "host"  # of what a host of a slice tells its leader: it cannot be used as the verdict
+EMPTY_SHA256 = digests.of_bytes(b"")
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job.
-
-    Attributes:
-        job_id: The job.
-        status: "succeeded", "failed" or "cancelled".
-        attempt: Which attempt decided, from 0; -1 when none had begun.
-        host: Which host of a slice spoke.
-        cause: What decided: "value", "exception", "exit", "signal", "memory", "deadline", "runner", "serialization",
-            "disk-full", "lost", "cancelled", "preempted", "evicted"; of a job that left no verdict, the code of what
-            its cluster says.
-        phase: The runner's phase in which it happened; "" where nobody knows.
-        error: For a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
-        body_length: Bytes of the pickle in front of the page; 0 when there is none.
-        body_sha256: Its digest.
-        value_type: Type of the value, for humans.
-        started: Unix time at which the attempt began.
-        ended: Unix time at which the verdict was known.
-        witness: Who created it: "supervisor", "observer", "runner" or "client".
-        key_id: Which key seals it.
-        phases: Seconds that each phase of the runner took.
-        files: Files that the job left in its working folder and that are not kept.
-        logs: Digests of the logs of the attempt that decided, as far as whoever created this had them.
-    """
+    """How a job ended."""
 
     job_id: str
-    status: str
-    attempt: int = 0
-    host: int = 0
+    status: str  # "succeeded", "failed" or "cancelled"
+    attempt: int = 0  # which one decided, from 0; -1 when none had begun
+    host: int = 0  # which one of a slice decided
+    # What decided: "value", "exception", "exit", "signal", "memory", "deadline", "runner", "serialization",
+    # "disk-full", "lost", "cancelled", "preempted", "evicted"; of a job that left no verdict, the code that its cluster
+    # gives.
     cause: str = "value"
-    phase: str = "execute"
+    phase: str = "execute"  # the runner's phase in which it happened; "" where that is not known
+    # Of a failure: type, module, message, traceback, and where it applies repr, exit_code, signal, log.
     error: dict[str, Any] = field(default_factory=dict)
-    body_length: int = 0
+    body_length: int = 0  # bytes of the pickle in front of the page
     body_sha256: str = ""
-    value_type: str = ""
-    started: float | None = None
-    ended: float | None = None
-    witness: str = "supervisor"
-    key_id: str = ""
-    phases: dict[str, float] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    logs: tuple[digests.LogDigest, ...] = ()
+    value_type: str = ""  # for humans
+    started: float | None = None  # Unix time at which the attempt began
+    ended: float | None = None  # Unix time at which the verdict was known
+    witness: str = "supervisor"  # who created it: "supervisor", "observer", "runner" or "client"
+    key_id: str = ""  # which key seals it
+    phases: dict[str, float] = field(default_factory=dict)  # seconds that each phase of the runner took
+    files: tuple[str, ...] = ()  # that the job left in its working folder and that are not kept
+    logs: tuple[digests.LogDigest, ...] = ()  # of the attempt that decided, as far as they were known
 
     @property
     def succeeded(self) -> bool:
-        """Say whether there is a value."""
+        """Whether there is a value."""
         return self.status == SUCCEEDED
 
     def footer(self, key: bytes, purpose: str = PURPOSE) -> bytes:
@@ -88,14 +74,23 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
         purpose: What it was sealed for.
 
     Raises:
-        IntegrityError: The object is damaged, foreign, or its seal is not right.
+        IntegrityError: The object is damaged, foreign, or its seal is wrong.
     """
-    page = _page(size, read_range)
+    guess = min(size, 4096)  # most pages fit: one read
+    tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""
+    if tail[-len(MAGIC) :] != MAGIC:
+        raise IntegrityError("the result is damaged", why="it does not end like a result of kinetic")
+    length = int.from_bytes(tail[-FOOTER_BYTES : -len(MAGIC)], "big")
+    if length > MOST_BYTES or length + FOOTER_BYTES > size:
+        raise IntegrityError("the result is damaged", why="its page is longer than the object, or than any page")
+    if length + FOOTER_BYTES > guess:
+        tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
+    page = documents.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
     if key is not None and not documents.has_seal(page, key, purpose):
         raise IntegrityError(
-            f"the result of {fields.shown(page.get('job_id'))} carries a wrong seal; it was not opened",
-            why="it was written or changed by somebody who does not hold this job's key",
-            next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it all the same",
+            f"the result of {fields.shown(page.get('job_id'))} has a wrong seal; it was not opened",
+            why="it was written or changed by somebody who does not have this job's key",
+            next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it without verification",
             code="seal",
         )
     outcome = fields.build(Outcome, _READERS, page, "the result")
@@ -104,31 +99,14 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
     return outcome
 
 
-def _page(size: int, read_range: Callable[[int, int], bytes]) -> dict[str, Any]:
-    guess = min(size, 4096)  # most pages fit: one read
-    tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""
-    if tail[-len(MAGIC) :] != MAGIC:
-        raise IntegrityError("the result is damaged", why="it does not end as a result of kinetic does")
-    length = int.from_bytes(tail[-FOOTER_BYTES : -len(MAGIC)], "big")
-    if length > MOST_BYTES or length + FOOTER_BYTES > size:
-        raise IntegrityError("the result is damaged", why="its page is longer than the object, or than any page")
-    if length + FOOTER_BYTES > guess:
-        tail = read_range(size - length - FOOTER_BYTES, length + FOOTER_BYTES)
-    return documents.read(tail[-FOOTER_BYTES - length : -FOOTER_BYTES], "the result", most_bytes=MOST_BYTES)
-
-
 def check_body(outcome: Outcome, found: str) -> None:
     """Refuse a body whose digest is not the sealed one.
 
     Raises:
         IntegrityError: The bytes changed since they were sealed; they were not unpickled.
     """
-    if found != outcome.body_sha256:
-        raise IntegrityError(
-            f"the result of {outcome.job_id} is not what the job wrote; it was not opened",
-            why=f"its SHA-256 is {found[:16]}…, the seal says {outcome.body_sha256[:16]}…",
-            next="look at who can write to the store",
-        )
+    what = f"the result of {outcome.job_id} is not what the job wrote; it was not opened"
+    digests.check(found, outcome.body_sha256, what, "the seal", next="look at who can write to the store")
 
 
 def _error(value: object) -> dict[str, Any]:
@@ -150,57 +128,43 @@ _LOG = {
     "blocks": fields.list_of(fields.sha256, digests.LOG_BLOCKS),
 }
 LOGS = fields.list_of(fields.nested(digests.LogDigest, _LOG), 100_000)
-EMPTY_SHA256 = digests.of_bytes(b"")
-MOST_BYTES = 16 << 20  # of the page
 _READERS = {
     "job_id": keys.JOB_ID,
     "status": fields.text(32),  # what hosts of a slice tell each other has a fourth
     "attempt": fields.integer(-1, keys.MOST_ATTEMPTS),
     "host": fields.integer(0, 100_000),
-    "cause": fields.text(fields.NAME),
-    "phase": fields.text(fields.NAME),
+    **fields.each(fields.text(fields.NAME), "cause", "phase", "witness", "key_id"),
     "error": _error,
     "body_length": fields.integer(0, fields.BYTES),
     "body_sha256": fields.text(64),
     "value_type": fields.text(fields.TEXT),
-    "started": fields.optional(fields.number(0, fields.SECONDS)),
-    "ended": fields.optional(fields.number(0, fields.SECONDS)),
-    "witness": fields.text(fields.NAME),
-    "key_id": fields.text(fields.NAME),
+    **fields.each(fields.optional(fields.number(0, fields.SECONDS)), "started", "ended"),
     "phases": fields.map_of(fields.number(-fields.SECONDS, fields.SECONDS), 64),
     "files": fields.list_of(fields.text(fields.PATH), 1_000_000),
     "logs": LOGS,
 }
 
 
+# ------------------------------------------------------------------------------------------------- notes of attempts
+
 LOGS_DETAIL = "logs"  # a detail: digests of the logs of an attempt that failed, where another one follows
 
 
 @dataclass(frozen=True)
 class AttemptNote:
-    """One attempt as it began.
-
-    Attributes:
-        job_id: The job.
-        attempt: Its number, from 0.
-        machine: Name of the machine.
-        started: Unix time.
-        runner: Digest of the runner's code.
-        python: Version of the interpreter.
-        details: Whatever else helps a human: pid, devices.
-    """
+    """One attempt as it began."""
 
     job_id: str
-    attempt: int
+    attempt: int  # from 0
     machine: str
-    started: float
-    runner: str = ""
-    python: str = ""
-    details: dict[str, object] = field(default_factory=dict)
+    started: float  # Unix time
+    runner: str = ""  # digest of the runner's code
+    python: str = ""  # version of the interpreter
+    details: dict[str, object] = field(default_factory=dict)  # whatever else helps a human: pid, devices
 
     @property
     def key(self) -> str:
-        """Where the page lies."""
+        """Where the page is."""
         return keys.attempt(self.job_id, self.attempt)
 
     def to_bytes(self, key: bytes) -> bytes:
@@ -209,13 +173,7 @@ class AttemptNote:
 
 
 def read_note(store: documents.Readable, job_id: str, attempt: int, key: bytes | None) -> AttemptNote:
-    """Read the Note of an attempt.
-
-    Args:
-        store: Where the job lies.
-        job_id: The job.
-        attempt: Which attempt.
-        key: The job's key; None only when the user said to trust the store.
+    """Read the note of an attempt.
 
     Raises:
         KeyMissingError: There is none.
@@ -227,16 +185,8 @@ def read_note(store: documents.Readable, job_id: str, attempt: int, key: bytes |
 _NOTE_READERS = {
     "job_id": keys.JOB_ID,
     "attempt": keys.ATTEMPT,
-    "machine": fields.text(),
     "started": fields.number(0, fields.SECONDS),
-    "runner": fields.text(),
-    "python": fields.text(),
+    **fields.each(fields.text(), "machine", "runner", "python"),
     "details": fields.map_of(fields.any_value, 64),
 }
-
-
-def _note(page: dict[str, Any], what: str) -> AttemptNote:
-    return fields.build(AttemptNote, _NOTE_READERS, page, what)
-
-
-NOTE = documents.PageKind("note", "the note", _note, 1 << 16)
+NOTE = documents.PageKind("note", "the note", fields.builder(AttemptNote, _NOTE_READERS), 1 << 16)

@@ -1,4 +1,4 @@
-"""Where outputs and checkpoints lie: one rule for the client that submits, the runner, and the user's function.
+"""Where outputs and checkpoints are: one rule for the client that submits, the runner, and the user's function.
 
 {output_dir}/…                               what the function writes
 {output_dir}/checkpoints/                    KINETIC_CHECKPOINT_DIR of a single job, and of every attempt at it
@@ -20,19 +20,14 @@ if TYPE_CHECKING:
     from kinetic._wire.order import Order
 
 CHECKPOINTS = "checkpoints"
-DEFAULT_FOLDER = (
-    "outputs"  # below the current folder: where a function writes outside of a job, unless somebody says otherwise
-)
+DEFAULT_FOLDER = "outputs"  # below the current folder: where a function writes outside of a job by default
 MARKER = ".gitignore"
 _MARKER_TEXT = "# made by kinetic.output_dir(), for what functions write outside of jobs\n*\n"
 _ONE_SLASH = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of "gs://bucket"
 
 
 def address(written: str) -> str:
-    """Return an output directory as everything durable holds it: an absolute path, or an address without a last slash.
-
-    Args:
-        written: As a user wrote it: a path, which may be relative or begin with "~", or an address such as "gs://b/x".
+    """Return an output directory as an absolute path, or as an address such as "gs://b/x" without a last slash.
 
     Raises:
         OptionError: It was an address and lost a slash on its way through ``pathlib.Path``.
@@ -56,7 +51,7 @@ def resolve(argument: str | None, environ: Mapping[str, str]) -> str:
 
 
 def local_folder(output_dir: str) -> str:
-    """Return the local folder that an address stands for, or "" when it lies elsewhere."""
+    """Return the local folder of an address, or "" when it is elsewhere."""
     path = output_dir.removeprefix("file://")
     return path if path.startswith("/") else ""
 
@@ -64,10 +59,7 @@ def local_folder(output_dir: str) -> str:
 def checkpoint_dir(output_dir: str, group: str = "", index: int | None = None) -> str:
     """Return where checkpoints belong: the same for every attempt, and for every call with the same output directory.
 
-    Args:
-        output_dir: Of the job. That of a batch's child may be the child's own already: then nothing is added twice.
-        group: The batch that the job belongs to, or "" for a single job.
-        index: Of the job's input within the batch.
+    The output directory of a batch's child may be the child's own already: then nothing is added twice.
     """
     if not output_dir:
         return ""
@@ -83,12 +75,12 @@ def checkpoints_of(order: Order) -> str:
 def make_folder(output_dir: str) -> str:
     """Make the folder if it is a local one, and return the address: a function may write there at once."""
     if folder := local_folder(output_dir):
-        os.makedirs(folder, exist_ok=True)  # as the user's umask has it: what lies there is the user's
+        os.makedirs(folder, exist_ok=True)  # as the user's umask has it: the files are the user's
     return output_dir
 
 
 def make_default_folder() -> str:
-    """Make the folder below the current one, with a sign in it that keeps it out of git and of this project's jobs."""
+    """Make the folder below the current one, with a marker that keeps it out of git and of this project's jobs."""
     folder = os.path.abspath(DEFAULT_FOLDER)
     if not os.path.isdir(folder):
         os.mkdir(folder)
@@ -98,11 +90,9 @@ def make_default_folder() -> str:
 
 
 def excluded_folders(output_dir: str, needed: Iterable[str]) -> list[Path]:
-    """Name the folders of outputs that a project may hold: what jobs wrote does not travel with the next job.
+    """Return the folders of outputs in a project: what jobs wrote is not sent with the next job.
 
-    Args:
-        output_dir: Of the job that is submitted, or "".
-        needed: Folders that the job begins in or imports from: a folder that holds one of these ships.
+    A folder that holds one of the ``needed`` folders, which the job starts in or imports from, is sent.
     """
     from pathlib import Path  # only for a client; a job that asks for its folder need not load it
 

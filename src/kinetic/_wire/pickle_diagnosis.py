@@ -1,4 +1,4 @@
-"""Pickle diagnosis: walk to the one value that cannot be pickled, and say by which path it is reached."""
+"""Pickle diagnosis: find the one value that cannot be pickled, and the path by which it is reached."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ Fails = Callable[[object], BaseException | None]
 
 
 def find(roots: Sequence[tuple[str, object]], fails: Fails) -> tuple[str, object, BaseException] | None:
-    """Find the smallest part that cannot be pickled.
+    """Find the smallest part that cannot be pickled: the path to it, the value and its error.
 
     Args:
         roots: The parts of the call or of its value, named.
         fails: Tries to pickle one value and returns what went wrong, or None.
-
-    Returns:
-        The path to it in words, the value and its error; None when every part pickles alone.
     """
     for name, value in roots:
         error = fails(value)
@@ -94,7 +91,7 @@ def _of_class(kind: type) -> Iterator[tuple[str, object]]:
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     name = function.__qualname__.rpartition(".")[2]
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        for content in _quietly(partial(_contents, cell)):
+        for content in _quietly(partial(_attribute, cell, "cell_contents")):
             yield f"variable {variable!r} that {name}() closes over", content
     for variable in sorted(_globals_read(function.__code__)):
         if variable in function.__globals__:
@@ -125,10 +122,6 @@ def _of_instance(path: str, value: object) -> Iterator[tuple[str, object]]:
             for item in _quietly(partial(_attribute, value, name)):
                 yield f"{_arrow(path)}.{name}", item
     yield f"the class {type(value).__qualname__}", type(value)
-
-
-def _contents(cell: types.CellType) -> list[object]:
-    return [cell.cell_contents]
 
 
 def _attribute(value: object, name: str) -> list[object]:

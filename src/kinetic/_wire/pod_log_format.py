@@ -1,4 +1,4 @@
-"""What the output of a container holds: the log of its job, byte for byte, and between its lines what the runner says.
+"""The output of a container: the log of its job, byte for byte, and between its lines the messages of the runner.
 
 The log in the store has the user's bytes only. Readers that go from one to the other, in the middle of a line if need
 be, must count alike; so what is ours can be told from what is the user's, whatever the user prints:
@@ -31,13 +31,7 @@ _MOST_BEFORE = 64 << 10  # bytes before the line that names the attempt; the res
 
 
 class Claim(NamedTuple):
-    """Whose log it is.
-
-    Attributes:
-        job_id: The job.
-        attempt: Its attempt.
-        host: Its host.
-    """
+    """Whose log it is."""
 
     job_id: str
     attempt: int

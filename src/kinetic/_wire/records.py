@@ -9,7 +9,6 @@ from typing import Any
 
 from kinetic._wire import digests, documents, fields, keys
 from kinetic._wire.order import REF, Artifact, Child, DataRef
-from kinetic.errors import IntegrityError
 
 
 @dataclass
@@ -62,28 +61,16 @@ def plain(job: JobRecord) -> dict[str, Any]:
 _NAME, _LINE = fields.text(fields.NAME), fields.text()
 HANDLE: dict[str, fields.Reader[Any]] = {
     "job_id": keys.JOB_ID,
-    "backend": _NAME,
-    "project": _LINE,
-    "cluster_name": _LINE,
-    "zone": _LINE,
-    "namespace": _LINE,
-    "bucket_name": fields.text(fields.PATH),
-    "k8s_name": _LINE,
-    "image_uri": _LINE,
-    "accelerator": _NAME,
-    "func_name": _LINE,
-    "display_name": fields.text(fields.PATH),
-    "created_at": _NAME,
+    **fields.each(_NAME, "backend", "accelerator", "created_at"),
+    **fields.each(_LINE, "project", "cluster_name", "zone", "namespace", "k8s_name", "image_uri", "func_name"),
+    **fields.each(fields.text(fields.PATH), "bucket_name", "display_name"),
     "group_id": fields.optional(keys.GROUP_ID),
-    "group_kind": fields.optional(_NAME),
     "group_index": fields.optional(keys.INDEX),
     "group_attempt": fields.optional(keys.ATTEMPT),
     "debug": fields.boolean,
-    "store": fields.optional(fields.text(fields.PATH)),
+    **fields.each(fields.optional(fields.text(fields.PATH)), "store", "output_dir"),
+    **fields.each(fields.optional(_NAME), "group_kind", "host", "key_id"),
     "context": fields.optional(_LINE),
-    "host": fields.optional(_NAME),
-    "key_id": fields.optional(_NAME),
-    "output_dir": fields.optional(fields.text(fields.PATH)),
 }
 # Of every handle; a child of a batch adds its own to what all have in common.
 SHARED = (
@@ -104,14 +91,9 @@ _PAST = {
     "status": _NAME,
     "emulation": fields.optional(_NAME),
     "reason": _LINE,
-    "created": _TIME,
-    "started": _TIME,
-    "ended": _TIME,
-    "removed": _TIME,
-    "collected": _TIME,
+    **fields.each(_TIME, "created", "started", "ended", "removed", "collected"),
     "attempts": fields.integer(0, keys.MOST_ATTEMPTS),
-    "artifacts_removed": fields.boolean,
-    "resource_removed": fields.boolean,
+    **fields.each(fields.boolean, "artifacts_removed", "resource_removed"),
     "logs": fields.array_of(fields.known_fields(_LOG, ("attempt", "host", "size_bytes")), 100_000),
 }
 
@@ -125,57 +107,32 @@ HISTORY = documents.PageKind("history", "the history", _past, 4 << 20)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a batch is driven.
+    """How a batch is driven."""
 
-    Attributes:
-        max_concurrent: How many children may be active at once; None means no limit.
-        retries: Further attempts at an input that failed.
-        fail_fast: Whether nothing more is launched after a failure.
-        cancel_running_on_fail: Whether what runs then is cancelled as well.
-    """
-
-    max_concurrent: int | None = 64
-    retries: int = 0
-    fail_fast: bool = False
-    cancel_running_on_fail: bool = False
+    max_concurrent: int | None = 64  # how many children may be active at once; None for no limit
+    retries: int = 0  # further attempts at an input that failed
+    fail_fast: bool = False  # whether nothing more is launched after a failure
+    cancel_running_on_fail: bool = False  # whether what runs then is cancelled as well
 
 
 @dataclass(frozen=True)
 class Group:
-    """What a batch is.
+    """What a batch is."""
 
-    Attributes:
-        group_id: ``grp-`` and 8 hexadecimal digits.
-        group_name: As the user calls it, or None.
-        tags: The user's own words.
-        created: Unix time.
-        total_expected: How many inputs.
-        submit_fn_name: The function.
-        slug: The accelerator's short word, for the ids of children.
-        handle: What the handles of all children have in common.
-        more: What the records of all children have in common besides.
-        settings: How it is driven.
-        order_sha256: Digest of the Order that the children share.
-        table_sha256: Digest of the table of inputs.
-        spot: Whether its hosts may be taken away.
-        outputs: Below which address each child has its outputs.
-        key_id: Which key seals it, and its children.
-    """
-
-    group_id: str
-    group_name: str | None
-    tags: dict[str, str]
-    created: float
-    total_expected: int
-    submit_fn_name: str
-    slug: str
-    handle: dict[str, Any]
-    more: dict[str, Any]
+    group_id: str  # ``grp-`` and 8 hexadecimal digits
+    group_name: str | None  # as the user calls it
+    tags: dict[str, str]  # the user's own
+    created: float  # Unix time
+    total_expected: int  # how many inputs
+    submit_fn_name: str  # the function
+    slug: str  # the accelerator's short word, for the ids of children
+    handle: dict[str, Any]  # what the handles of all children have in common
+    more: dict[str, Any]  # what the records of all children have in common besides
     settings: Settings
-    order_sha256: str
-    table_sha256: str
-    outputs: str
-    key_id: str
+    order_sha256: str  # of the order that the children share
+    table_sha256: str  # of the table of inputs
+    outputs: str  # below which address each child has its outputs
+    key_id: str  # which key seals it, and its children
     spot: bool = False
     group_kind: str = "map"
     created_at: str = ""
@@ -197,24 +154,17 @@ class Group:
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a batch as the table has it.
+    """One input of a batch as the table has it."""
 
-    Attributes:
-        shown: A short text of it, for humans.
-        arguments: Its pickled arguments; None when it could not be submitted.
-        data: What only this input reads.
-        error: Why it could not be submitted; "" when it could.
-    """
-
-    shown: str
-    arguments: Artifact | None = None
-    data: tuple[DataRef, ...] = ()
-    error: str = ""
+    shown: str  # a short text of it, for humans
+    arguments: Artifact | None = None  # pickled; None when it could not be submitted
+    data: tuple[DataRef, ...] = ()  # what only this input reads
+    error: str = ""  # why it could not be submitted; "" when it could
 
 
 @dataclass(frozen=True)
 class Table:
-    """Where every input of a batch lies."""
+    """Where every input of a batch is."""
 
     inputs: tuple[Input, ...] = field(repr=False)
 
@@ -232,21 +182,17 @@ class Table:
         Raises:
             IntegrityError: It is another page.
         """
-        found = digests.of_bytes(data)
-        if found != sha256:
-            raise IntegrityError(
-                "the inputs of the batch are not what was submitted; nothing more of it was launched",
-                why=f"the SHA-256 of their table is {found[:16]}…, the manifest says {sha256[:16]}…",
-                next="look at who can write to the store, and submit the batch again",
-            )
+        changed = "the inputs of the batch are not what was submitted; nothing more of it was launched"
+        action = "look at who can write to the store, and submit the batch again"
+        digests.check(digests.of_bytes(data), sha256, changed, "the manifest", next=action)
         what = "the table of inputs"
         page = documents.parse(data, what, most_bytes=TABLE_BYTES, any_name=True)
-        packs = fields.read_one(fields.list_of(fields.text(), keys.MOST_INPUTS), _of(page, "packs"), what)
-        rows = fields.read_one(fields.list_of(fields.any_value, keys.MOST_INPUTS), _of(page, "inputs"), what)
+        found = fields.checked(_TABLE, page, what, _TABLE)
+        packs, rows = found["packs"], found["inputs"]
         return cls(tuple([fields.read_one(_input_of(packs), row, f"a row of {what}") for row in rows]))
 
     def addresses(self) -> set[str]:
-        """Return where the data of all inputs lies."""
+        """Return the addresses of the data of all inputs."""
         return {ref.uri for item in self.inputs for ref in item.data}
 
     def child(self, group: Group, index: int, attempt: int) -> Child:
@@ -284,10 +230,6 @@ def _row(item: Input, number: dict[str, int]) -> list[Any]:
     return [*row, [ref.to_json() for ref in item.data]] if item.data else row
 
 
-def _of(page: object, name: str) -> object:
-    return page.get(name) if isinstance(page, dict) else None
-
-
 def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
     """Return what reads a row of the table."""
 
@@ -306,6 +248,10 @@ def _input_of(packs: Sequence[str]) -> fields.Reader[Input]:
 
 _SHOWN, _SIZE, _REFS = fields.text(fields.TEXT), fields.integer(0, fields.BYTES), fields.list_of(REF, 100_000)
 TABLE_BYTES, _ROW_BYTES = 4 << 30, 1 << 18  # a row names the data of its input
+_TABLE = {
+    "packs": fields.list_of(fields.text(), keys.MOST_INPUTS),
+    "inputs": fields.list_of(fields.any_value, keys.MOST_INPUTS),
+}
 _SETTINGS = {
     "max_concurrent": fields.optional(fields.integer(1, fields.BYTES)),
     "retries": fields.integer(0, fields.BYTES),
@@ -319,22 +265,12 @@ _GROUP_READERS = {
     "created": fields.number(0, fields.SECONDS),
     "total_expected": fields.integer(0, keys.MOST_INPUTS),
     "submit_fn_name": fields.text(),
-    "slug": fields.text(fields.NAME),
+    **fields.each(_NAME, "slug", "key_id", "group_kind", "created_at"),
     "handle": fields.known_fields(HANDLE, (*SHARED, "store")),
     "more": fields.known_fields({"spot": fields.boolean, "machine": fields.text(), "python": fields.text()}),
     "settings": fields.nested(Settings, _SETTINGS),
-    "order_sha256": fields.sha256,
-    "table_sha256": fields.sha256,
+    **fields.each(fields.sha256, "order_sha256", "table_sha256"),
     "outputs": fields.text(fields.PATH),
-    "key_id": fields.text(fields.NAME),
     "spot": fields.boolean,
-    "group_kind": fields.text(fields.NAME),
-    "created_at": fields.text(fields.NAME),
 }
-
-
-def _group(page: dict[str, Any], what: str) -> Group:
-    return fields.build(Group, _GROUP_READERS, page, what)
-
-
-MANIFEST = documents.PageKind("group", "the manifest", _group, 4 << 20)
+MANIFEST = documents.PageKind("group", "the manifest", fields.builder(Group, _GROUP_READERS), 4 << 20)

@@ -46,7 +46,7 @@ def data(number: int) -> str:
 
 
 def set_data_paths(paths: Sequence[str]) -> None:
-    """Say where the data of this job lies, before its arguments are opened."""
+    """Set where the data of this job is, before its arguments are opened."""
     _data_paths[:] = paths
 
 
@@ -67,17 +67,11 @@ Where = Literal["value", "set", "key"]
 
 
 class Occurrence(NamedTuple):
-    """Where one object was found.
+    """Where one object was found."""
 
-    Attributes:
-        position: As a human writes it, e.g. "argument 0[2]['train']" or "argument 'config'.path".
-        found: The object.
-        where: "value", or "set" or "key" where nothing can be put in its place.
-    """
-
-    position: str
+    position: str  # for humans, e.g. "argument 0[2]['train']" or "argument 'config'.path"
     found: object
-    where: Where
+    where: Where  # "value", or "set" or "key" where nothing can be put in its place
 
 
 def find_objects(
@@ -105,11 +99,7 @@ def replace_leaves(value: object, swap: Callable[[object], object]) -> Any:
     """Return a copy of the containers of a value in which ``swap`` has put something else for some leaves.
 
     Types, shared objects and cycles stay as they are: Python's own pickling does the walk, and every leaf passes it by
-    as a reference.
-
-    Args:
-        value: Anything.
-        swap: Returns what shall stand in the place of a leaf: mostly the leaf itself.
+    as a reference. For most leaves ``swap`` returns the leaf itself.
     """
     leaves: list[object] = []
     file = io.BytesIO()

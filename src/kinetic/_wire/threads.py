@@ -1,4 +1,4 @@
-"""Threads: our own, where they can be had, and how many the libraries of a job start."""
+"""Threads: our own, where they can be started, and how many the libraries of a job start."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ import threading
 from collections.abc import Callable
 
 VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "VECLIB_MAXIMUM_THREADS",
 )
 
 
 def start(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread | None:
-    """Start a thread.
+    """Start a thread, and return it; None where the system refuses.
 
-    Args:
-        work: What it does.
-        name: Its name, as a dump of all threads shows it.
-        daemon: The interpreter does not wait for it.
-
-    Returns:
-        The thread; None where none can be had. A process may have too many; and in Python 3.12.0 and 3.12.1 nobody may
-        start one once the main thread has ended, though others that keep the interpreter are still at work.
+    A process may have too many; and in Python 3.12.0 and 3.12.1 no thread can be started once the main thread has
+    ended, though others that keep the interpreter are still at work.
     """
     thread = threading.Thread(target=work, name=name, daemon=daemon)
     try:

@@ -1,7 +1,7 @@
-"""The format in which a project travels: a tree of folders, and packs that hold its pieces.
+"""The formats in which trees of files travel: a project as nodes and packs, shipped data as a manifest and blobs.
 
-A folder is a *node*: canonical bytes that list what lies in it. A node names the digest of every file and of every
-folder below it, so the digest of the top node stands for the whole tree, and an edit changes only the nodes above
+A folder of a project is a *node*: canonical bytes that list its entries. A node names the digest of every file and of
+every folder below it, so the digest of the top node stands for the whole tree, and an edit changes only the nodes above
 it. Nodes hold no times, owners or places: equal files make an equal digest on every machine and on every day.
 
 Contents of files and nodes are *blobs*. Blobs travel in *packs*, objects that are written once:
@@ -12,6 +12,12 @@ Contents of files and nodes are *blobs*. Blobs travel in *packs*, objects that a
     footer  24 bytes   where the index begins, its length, the word and the version again
 
 A pack's id is the digest of its index, so whoever knows the id can verify the index, and with it every blob.
+
+Of shipped data, a *blob* is an object named by the SHA-256 of its bytes: a *pack* of small files, or a *chunk* of a
+large one. The manifest lists every file, its digest and its blobs. It is written last, so its presence promises that
+every blob is there. An order has the manifest's SHA-256, the manifest has the rest. A file's digest is the documented
+one: SHA-256 of its relative path, one NUL byte, and its bytes. Files of a pack are verified against it; a chunk is
+verified against its own name.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from json.encoder import encode_basestring as _quote
 from typing import Literal, NamedTuple, cast
 
-from kinetic._wire import digests, documents
+from kinetic._wire import digests, documents, folders
 from kinetic.errors import IntegrityError, StoreError
 
 VERSION = 1  # of nodes and of packs; a reader of version N also reads N-1
@@ -41,19 +47,12 @@ Kind = Literal["f", "x", "d"]
 
 
 class Entry(NamedTuple):
-    """One name in a folder.
+    """One name in a folder."""
 
-    Attributes:
-        name: As the file system shows it; never a path.
-        kind: "f" a file, "x" a file that its owner may execute, "d" a folder.
-        size: Bytes of the file, or of the folder's node.
-        digest: SHA-256 of the file, or of the folder's node, in hexadecimal.
-    """
-
-    name: str
-    kind: Kind
-    size: int
-    digest: str
+    name: str  # as the file system shows it; never a path
+    kind: Kind  # "f" a file, "x" a file that its owner may execute, "d" a folder
+    size: int  # bytes of the file, or of the folder's node
+    digest: str  # SHA-256 of the file, or of the folder's node, in hexadecimal
 
 
 class Blob(NamedTuple):
@@ -111,10 +110,12 @@ def _is_sound(entry: Entry) -> bool:
         and kind in {"f", "x", "d"}
         and isinstance(size, int)
         and size >= 0
-        and isinstance(digest, str)
-        and len(digest) == 64  # SHA-256 in hexadecimal
-        and _HEX.issuperset(digest)
+        and _is_digest(digest)
     )
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and len(text) == 64 and _HEX.issuperset(text)  # SHA-256 in hexadecimal
 
 
 def pack_key(pack: str) -> str:
@@ -170,7 +171,7 @@ class Pack:
         Raises:
             IntegrityError: These are not the bytes that were packed.
         """
-        data = _read_at(self._descriptor, blob.offset, blob.stored)
+        data = folders.read_range(self._descriptor, blob.offset, blob.stored)
         if blob.compressed:
             data = self._inflate(data, blob, what)
         if hashlib.sha256(data).digest() != blob.digest:
@@ -199,18 +200,18 @@ class Pack:
 
     def _read_index(self) -> bytes:
         size = os.fstat(self._descriptor).st_size
-        head = _read_at(self._descriptor, 0, len(_HEADER))
+        head = folders.read_range(self._descriptor, 0, len(_HEADER))
         if head[:-1] != _MAGIC:
             raise self._damaged("its first bytes")
         if head[-1] != VERSION:
             raise _foreign(f"the pack {self.id}", head[-1])
-        foot = _read_at(self._descriptor, max(0, size - _FOOTER.size), _FOOTER.size)
+        foot = folders.read_range(self._descriptor, max(0, size - _FOOTER.size), _FOOTER.size)
         if len(foot) < _FOOTER.size or foot[-len(_HEADER) :] != _HEADER:
             raise self._damaged("its end")
         start, length, _ = cast("tuple[int, int, bytes]", _FOOTER.unpack(foot))
         if start + length + _FOOTER.size != size or length % _BLOB.size:
             raise self._damaged("its end")
-        index = _read_at(self._descriptor, start, length)
+        index = folders.read_range(self._descriptor, start, length)
         if hashlib.sha256(index).hexdigest() != self.id:
             raise self._damaged("its index")
         return index
@@ -228,7 +229,7 @@ class Pack:
         return IntegrityError(
             f"the project cannot be read from the store: {what} is damaged",
             why=f"the bytes in {pack_key(self.id)} are not the ones that were packed",
-            next=f"delete {pack_key(self.id)} from the store and submit again: what is missing is sent anew",
+            next=f"delete {pack_key(self.id)} from the store and submit again: missing files are sent again",
         )
 
 
@@ -241,20 +242,14 @@ def _foreign(what: str, version: object) -> StoreError:
     )
 
 
-def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Read a range; shorter only where the file ends."""
-    data = os.pread(descriptor, length, start)
-    while len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
-        data += more
-    return data
-
+# ------------------------------------------------------------------------------------------- manifests of shipped data
 
 MANIFEST_VERSION = 1
 MOST_MANIFEST_BYTES = 4 << 30  # of the page
 
 
 class Part(NamedTuple):
-    """Where some bytes of a file lie: in which blob, from where, how many."""
+    """Where some bytes of a file are: in which blob, from where, how many."""
 
     blob: str
     offset: int
@@ -262,39 +257,23 @@ class Part(NamedTuple):
 
 
 class ManifestFile(NamedTuple):
-    """One file of a tree.
+    """One file of a tree."""
 
-    Attributes:
-        path: Relative to the top, with forward slashes; the bare name when the data is a single file.
-        executable: Whether its owner may execute it.
-        size: Bytes.
-        digest: SHA-256 of path, NUL and bytes, in hexadecimal.
-        packed: True when it lies in one pack; False when its parts are chunks, in order.
-        parts: Where its bytes lie; none when it is empty.
-    """
-
-    path: str
-    executable: bool
-    size: int
-    digest: str
-    packed: bool
-    parts: tuple[Part, ...]
+    path: str  # relative to the top, with forward slashes; the bare name when the data is a single file
+    executable: bool  # by its owner
+    size: int  # bytes
+    digest: str  # SHA-256 of path, NUL and bytes, in hexadecimal
+    packed: bool  # whether it is in one pack; otherwise its parts are chunks, in order
+    parts: tuple[Part, ...]  # none when it is empty
 
 
 class Manifest(NamedTuple):
-    """A tree of files, or a single file.
+    """A tree of files, or a single file."""
 
-    Attributes:
-        hash: The documented content hash.
-        is_dir: Whether it is a folder.
-        files: In the order in which the content hash visits them.
-        folders: Folders in which nothing lies; the others follow from the files.
-    """
-
-    hash: str
+    hash: str  # the documented content hash
     is_dir: bool
-    files: tuple[ManifestFile, ...]
-    folders: tuple[str, ...] = ()
+    files: tuple[ManifestFile, ...]  # in the order in which the content hash visits them
+    folders: tuple[str, ...] = ()  # that are empty; the others follow from the files
 
     def to_bytes(self) -> bytes:
         """Write the page: equal manifests are equal bytes."""
@@ -328,13 +307,9 @@ class Manifest(NamedTuple):
         Raises:
             IntegrityError: It is another page, damaged, of another version, or names a path outside its own tree.
         """
-        found = digests.of_bytes(data)
-        if found != sha256:
-            raise IntegrityError(
-                "the manifest of the data is not what was submitted; it was not used",
-                why=f"its SHA-256 is {found[:16]}…, the order says {sha256[:16]}…",
-                next="submit again: what is damaged is sent anew",
-            )
+        what = "the manifest of the data is not what was submitted; it was not used"
+        action = "submit again: damaged files are sent again"
+        digests.check(digests.of_bytes(data), sha256, what, "the order", next=action)
         try:
             return _read_manifest(
                 documents.parse(data, "the manifest of the data", most_bytes=MOST_MANIFEST_BYTES, any_name=True)
@@ -395,11 +370,11 @@ def _read_manifest(page: dict[str, object]) -> Manifest:
 
 def _inside(path: object) -> str:
     if not isinstance(path, str) or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
-        raise ValueError(f"{path!r} is no path inside a tree")
+        raise ValueError(f"{path!r} is not a path inside a tree")
     return path
 
 
 def _hex(text: object) -> str:
-    if not isinstance(text, str) or len(text) != 64 or not _HEX.issuperset(text):
-        raise ValueError(f"{text!r} is no digest")
-    return text
+    if not _is_digest(text):
+        raise ValueError(f"{text!r} is not a digest")
+    return str(text)

@@ -65,7 +65,7 @@ def test_stopping_twice_for_one_reason_is_one_turn(store):
     for _ in range(3):
         ControlLog(store, GROUP, KEY).stop(CANCELLED)
 
-    assert len([*store.entries(f"_groups/{GROUP}/turns/")]) == 1
+    assert len([*store.entries(f"_groups/{GROUP}/control/")]) == 1
 
 
 def test_cancelling_after_failing_fast_is_told(store):
@@ -89,7 +89,7 @@ def test_turns_that_are_taken_at_the_same_time_all_count_and_have_one_order(stor
     found = read(store)
 
     assert [found.allowed(number) for number in range(16)] == [2] * 16
-    names = [entry.key.rpartition("/")[2] for entry in store.entries(f"_groups/{GROUP}/turns/")]
+    names = [entry.key.rpartition("/")[2] for entry in store.entries(f"_groups/{GROUP}/control/")]
     assert names == [f"{number:06d}" for number in range(16)]
 
 
