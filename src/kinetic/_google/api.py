@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
 if TYPE_CHECKING:
+    from email.message import Message
+
     from google.auth.credentials import Credentials
 
 LOGIN = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -36,7 +38,7 @@ class _Response(NamedTuple):
     """An answer, as google-auth wants it; other statuses than 2xx included."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     data: bytes
 
 
@@ -62,10 +64,10 @@ def _send(
     request = urllib.request.Request(url, data=data, headers=dict(headers or {}), method=method)  # noqa: S310 - Google's address
     try:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout or _TIMEOUT_SECONDS) as answer:
-            return _Response(answer.status, dict(answer.headers), answer.read())
+            return _Response(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         with error:
-            return _Response(error.code, dict(error.headers), error.read())
+            return _Response(error.code, error.headers, error.read())
 
 
 # --------------------------------------------------------------------------------------------------------- credentials
@@ -231,7 +233,7 @@ class Service:
                 if answer.status not in _RETRYABLE_STATUSES:
                     return self._page(answer)
                 failure = f"HTTP {answer.status}: {_message(answer.data)}"
-                written = {name.lower(): value for name, value in answer.headers.items()}.get("retry-after", "")
+                written = str(answer.headers.get("retry-after", ""))
                 wanted = float(written) if written.isdecimal() else 0.0
             attempt += 1
             if attempt >= self._retry.attempts:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers.feeding import let_go
+from servers.informers import end_informers
 from servers.scripted import Scripted, open_lines, page
 
 from kinetic._backends.kube.backend import KubeBackend
@@ -86,7 +86,7 @@ def backend_with(folder: Path, *jobs: dict[str, Any], kind: type[Jobs] = Jobs) -
         try:
             yield made
         finally:
-            let_go(server, made._informers.alive())
+            end_informers(server, made._informers.alive())
             made.client.close()
 
 

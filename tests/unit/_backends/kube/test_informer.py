@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from servers.feeding import let_go
+from servers.informers import end_informers
 from servers.scripted import Scripted, lines, open_lines, page, refusal
 
 from kinetic._backends.kube import client as kube_client
@@ -32,40 +32,40 @@ def listing(*jobs: dict):
 
 
 @contextlib.contextmanager
-def fed(*answers: object) -> Iterator[Informer]:
+def watching(*answers: object) -> Iterator[Informer]:
     with Scripted(*answers) as server:
         access = Access(server=server.url, about="the test", credential=FixedCredential())
         with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
-            feed = Informer(client, (kube_client.JOB,), "app=kinetic")
+            informer = Informer(client, (kube_client.JOB,), "app=kinetic")
             try:
-                yield feed
+                yield informer
             finally:
-                let_go(server, [feed])
+                end_informers(server, [informer])
 
 
 def test_what_the_first_list_had_is_found_without_a_request() -> None:
-    with fed(listing(job("a", "1", ready=1)), open_lines()) as feed:
-        feed.start()
+    with watching(listing(job("a", "1", ready=1)), open_lines()) as informer:
+        informer.start()
 
-        assert feed.wait_until_current(10)
-        found = feed.find("a")
+        assert informer.wait_until_current(10)
+        found = informer.find("a")
 
     assert found is not None
     assert found["status"] == {"ready": 1}
-    assert feed.find("b") is None
+    assert informer.find("b") is None
 
 
 def test_whoever_waits_is_woken_by_news_of_the_job() -> None:
     told = open_lines({"type": "MODIFIED", "object": ended("a", "11")})
 
-    with fed(listing(job("a", "1")), told) as feed:
-        seen = feed.changes_of("a")
-        feed.start()
-        feed.wait("a", seen, 10)
-        if feed.find("a") != ended("a", "11"):
-            feed.wait("a", feed.changes_of("a"), 10)
+    with watching(listing(job("a", "1")), told) as informer:
+        seen = informer.changes_of("a")
+        informer.start()
+        informer.wait("a", seen, 10)
+        if informer.find("a") != ended("a", "11"):
+            informer.wait("a", informer.changes_of("a"), 10)
 
-        assert feed.changes_of("a") > seen
+        assert informer.changes_of("a") > seen
 
 
 def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
@@ -75,84 +75,84 @@ def test_ends_are_counted_once_and_what_goes_counts_as_well() -> None:
         {"type": "DELETED", "object": job("b", "13")},
     )
 
-    with fed(listing(job("a", "1"), job("b", "2")), told) as feed:
-        feed.start()
-        feed.wait_for_any_end(0, 10)
-        feed.wait_for_any_end(1, 10)
+    with watching(listing(job("a", "1"), job("b", "2")), told) as informer:
+        informer.start()
+        informer.wait_for_any_end(0, 10)
+        informer.wait_for_any_end(1, 10)
 
-        assert feed.ends == 2
+        assert informer.ends == 2
 
 
 def test_what_this_process_made_is_there_before_the_watch_tells_of_it() -> None:
-    with fed(listing()) as feed:
-        feed.add(job("new", "5"))
+    with watching(listing()) as informer:
+        informer.add(job("new", "5"))
 
-        assert feed.find("new") is not None
+        assert informer.find("new") is not None
 
 
 def test_what_this_process_made_and_a_new_list_does_not_have_is_gone() -> None:
     forgotten = lines({"type": "ERROR", "object": {"code": 410, "reason": "Expired"}})
 
-    with fed(listing(), forgotten, listing(), open_lines()) as feed:
-        feed.add(job("made", "5"))  # and somebody removed it while the watch was away
-        feed.start()
+    with watching(listing(), forgotten, listing(), open_lines()) as informer:
+        informer.add(job("made", "5"))  # and somebody removed it while the watch was away
+        informer.start()
 
-        assert feed.wait_until_current(10)
-        feed.wait_for_any_end(0, 10)
+        assert informer.wait_until_current(10)
+        informer.wait_for_any_end(0, 10)
 
-        assert feed.find("made") is None
+        assert informer.find("made") is None
 
 
 def test_what_the_watch_told_already_is_newer_than_the_answer_to_making_it() -> None:
-    with fed(listing(job("a", "9", ready=1)), open_lines()) as feed:
-        feed.start()
-        feed.wait_until_current(10)
+    with watching(listing(job("a", "9", ready=1)), open_lines()) as informer:
+        informer.start()
+        informer.wait_until_current(10)
 
-        feed.add(job("a", "1"))
+        informer.add(job("a", "1"))
 
-        assert feed.find("a")["status"] == {"ready": 1}
+        assert informer.find("a")["status"] == {"ready": 1}
 
 
 def test_news_that_are_not_of_the_object_wake_as_well() -> None:
-    with fed() as feed:
-        feed.add(job("a", "1"))
-        seen = feed.changes_of("a")
+    with watching() as informer:
+        informer.add(job("a", "1"))
+        seen = informer.changes_of("a")
 
-        threading.Timer(0.05, feed.notify, ("a",)).start()
-        feed.wait("a", seen, 10)
+        threading.Timer(0.05, informer.notify, ("a",)).start()
+        informer.wait("a", seen, 10)
 
-        assert feed.changes_of("a") == seen + 1
-
-
-def test_a_feed_that_may_not_watch_ends_and_says_why() -> None:
-    with fed(refusal(403, "jobs.batch is forbidden", "Forbidden")) as feed:
-        feed.start()
-
-        assert not feed.wait_until_current(10)
-        assert not feed.is_alive
-        assert ": list jobs" in str(feed.error)
+        assert informer.changes_of("a") == seen + 1
 
 
-def test_a_feed_that_has_ended_is_made_anew() -> None:
+def test_an_informer_that_may_not_watch_ends_and_says_why() -> None:
+    with watching(refusal(403, "jobs.batch is forbidden", "Forbidden")) as informer:
+        informer.start()
+
+        assert not informer.wait_until_current(10)
+        assert not informer.is_alive
+        assert ": list jobs" in str(informer.error)
+
+
+def test_an_informer_that_has_ended_is_made_anew() -> None:
     with Scripted(listing(), listing()) as server:
         access = Access(server=server.url, about="the test", credential=FixedCredential())
         with contextlib.closing(Client(access, "research", Retry(2, sleep=lambda _: None))) as client:
-            feeds = Informers(lambda selector: Informer(client, (kube_client.JOB,), selector))
-            first = feeds.get("app=kinetic")
-            assert feeds.get("app=kinetic") is first
+            informers = Informers(lambda selector: Informer(client, (kube_client.JOB,), selector))
+            first = informers.get("app=kinetic")
+            assert informers.get("app=kinetic") is first
 
             first.end()
-            second = feeds.get("app=kinetic")
+            second = informers.get("app=kinetic")
 
             assert second is not first
-            assert feeds.alive() == [second]
-            let_go(server, [second])
+            assert informers.alive() == [second]
+            end_informers(server, [second])
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_nobody_waits_longer_than_asked(seconds: float) -> None:
-    with fed(listing(job("a", "1"))) as feed:
-        feed.wait("a", 0, seconds)
-        feed.wait_for_any_end(0, seconds)
+    with watching(listing(job("a", "1"))) as informer:
+        informer.wait("a", 0, seconds)
+        informer.wait_for_any_end(0, seconds)
 
-        assert not feed.is_current
+        assert not informer.is_current

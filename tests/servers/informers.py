@@ -1,4 +1,4 @@
-"""Ending feeds so that nothing is left of them."""
+"""Ending informers so that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from kinetic._backends.kube.informer import Informer
 
 
-def let_go(server: Scripted, feeds: Iterable[Informer]) -> None:
-    """End feeds, and wait for their threads: one that is left behind would leave a connection that it just opens."""
-    for feed in feeds:
-        feed.end()
+def end_informers(server: Scripted, informers: Iterable[Informer]) -> None:
+    """End informers and wait for their threads: one that is left behind would leave a connection that it just opens."""
+    for informer in informers:
+        informer.end()
     for thread in threading.enumerate():
         while thread.name.startswith("kinetic-watch") and thread.is_alive():
             server.hang_up()  # again and again: it may be opening a stream this moment
