@@ -28,7 +28,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport VIRTUAL_ENV PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all check cluster cluster-if-it-can-be-had bench nightly clean python-is-there
+.PHONY: help demo test test-rest test-all check cluster cluster-if-it-can-be-had bench bench-compare nightly clean python-is-there
 
 help:
 	@echo 'make demo      train a small Keras model on handwritten digits, as a detached job on this machine'
@@ -37,6 +37,7 @@ help:
 	@echo 'make check     style, types, the floors of the architecture, spelling; under a minute'
 	@echo 'make cluster   build the Kubernetes that some tests run on, once, into a cache outside this folder; minutes'
 	@echo 'make bench     measure, each figure beside its baseline; ten minutes on two quiet cores'
+	@echo 'make bench-compare BASE=C   measure this commit and commit C in turns, and print the ratios'
 	@echo 'make nightly   the tests that take minutes'
 	@echo 'make clean     remove the environments and everything else that was made here'
 	@echo
@@ -118,9 +119,15 @@ cluster-if-it-can-be-had: python-is-there
 	@test -n "$$KINETIC_TEST_KUBECONFIG" || { cd tests && $(RUN_PYTHON) -m cluster.building.build 900 2>&1 | \
 	  grep -v '^kinetic: all there' >&2; } || true
 
-# Less than ten minutes on two quiet cores; each benchmark's seconds and the total are printed.
+# Less than ten minutes on two quiet cores; figures also go to build/bench.json. PEERS=1 adds rows of other packages.
 bench: $(ENV_READY)
-	@$(ENV)/bin/python benchmarks/run_all.py $(ARGS)
+	@test -z "$(PEERS)" || $(UV) pip install --quiet --python $(ENV)/bin/python --group peers
+	@$(ENV)/bin/python benchmarks/run_all.py $(if $(PEERS),--peers) $(ARGS)
+
+# This commit beside another one, measured in turns: make bench-compare BASE=main~20 ARGS="--only call,list"
+bench-compare: $(ENV_READY)
+	@test -n "$(BASE)" || { echo 'kinetic: name the commit to compare with: make bench-compare BASE=main~20' >&2; exit 2; }
+	@$(ENV)/bin/python benchmarks/compare.py "$(BASE)" --uv "$(abspath $(UV))" $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -50,10 +50,12 @@ class Bench:
         parser.add_argument("--quick", action="store_true", help="small sizes and few runs: to see that it works")
         parser.add_argument("--runs", type=int, help=f"runs of each figure (default {runs}, with --quick {quick_runs})")
         parser.add_argument("--strict", action="store_true", help="exit with 1 when a figure is over its target")
+        parser.add_argument("--json", type=Path, help="a file to which each figure is appended as a line of JSON")
         options = parser.parse_args()
         self.quick: bool = options.quick
         self.runs: int = options.runs or (quick_runs if options.quick else runs)
         self._strict: bool = options.strict
+        self._json: Path | None = options.json
         self._over = 0
         _clean_start()
         print(f"{title}; median of {self.runs}{', --quick' if self.quick else ''}")
@@ -90,6 +92,10 @@ class Bench:
     def _line(self, name: str, figures: tuple[float, float | None, str], target: str | None, *, over: bool) -> None:
         value, baseline, unit = figures
         self._over += over
+        if self._json is not None:
+            page = {"name": name.strip(), "value": value, "baseline": baseline, "unit": unit, "target": target}
+            with self._json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**page, "over": over}) + "\n")
         shown = [f"{value:.4g} {unit}", "-" if baseline is None else f"{baseline:.4g} {unit}"]
         times = f"x {value / baseline:.{2 if value > baseline / 10 else 4}f}" if baseline else "-"
         verdict = "-" if target is None else f"{target}  {'OVER' if over else 'ok'}"

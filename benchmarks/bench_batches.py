@@ -59,12 +59,12 @@ def peak():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 def end_all(count):
-    # Ends the jobs of a batch of this size as their supervisors would, without running them.
+    # Ends the jobs of the last batch as their supervisors would, without running them.
     from functools import partial
     from kinetic._stores import parallel as transfer
     from kinetic._jobs import locate as places
     from kinetic._wire import keys, documents as seal
-    batch = noop.run_async_map(range(count), max_concurrent=1)
+    batch = batches.pop()
     batch.cancel()
     state = batch._tracker
     seals = places.group_key(state.group)
@@ -88,8 +88,7 @@ def main() -> None:
     with Ground() as ground:
         _submitting(bench, ground, count)
         _driving(bench, ground, count)
-        _remembering(bench, ground, many)
-        _counting(bench, ground, many)
+        _remembering_and_counting(bench, ground, many)
     bench.end()
 
 
@@ -129,24 +128,19 @@ def _driving(bench: Bench, ground: Ground, count: int) -> None:
     bench.ratio(name, measured["batch"], measured["pool"], 1.0, "ms")
 
 
-def _remembering(bench: Bench, ground: Ground, count: int) -> None:
+def _remembering_and_counting(bench: Bench, ground: Ground, count: int) -> None:
     ground.quiet()
     with ground.session("batch.py", BATCH) as session:
         session.ask("prepare")
         bare = float(session.ask("peak"))
         seconds = float(session.ask("submit", count))
         submitted = float(session.ask("peak"))
-        session.ask("cancel")
-    bench.limit(f"peak memory of a client that submits {count}; vs after one job", [submitted], 150, "MB", [bare])
-    bench.limit("… and how long each takes it", [seconds * 1e3 / count], 5, "ms")
-
-
-def _counting(bench: Bench, ground: Ground, count: int) -> None:
-    with ground.session("batch.py", BATCH) as session:
         session.ask("end_all", count)
         found = [session.ask("count_statuses") for _ in range(7)]
     if any(sum(counts.values()) != count for _, counts in found):
         raise SystemExit(f"the counts are wrong: {found}")
+    bench.limit(f"peak memory of a client that submits {count}; vs after one job", [submitted], 150, "MB", [bare])
+    bench.limit("… and how long each takes it", [seconds * 1e3 / count], 5, "ms")
     bench.limit(f"status_counts() of {count} that have ended", [seconds * 1e3 for seconds, _ in found], 200, "ms")
 
 
