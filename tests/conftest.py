@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import promises
 import pytest
 
 TESTS = Path(__file__).parent
+DURATIONS = TESTS.parent / "build" / "test-durations.tsv"
 
 # Whole jobs and whole clusters: of these, `make test` runs what proves a promise of promises.py, `make test-all` all.
 WHOLE_FOLDERS = {"flows", "cluster"}
@@ -34,6 +36,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         seconds = SECONDS_BY_FOLDER.get(folder_of(item.path))
         if seconds is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(seconds))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write the seconds of each test, set-up included, slowest first, to build/test-durations.tsv."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+    DURATIONS.parent.mkdir(exist_ok=True)
+    DURATIONS.write_text("".join(f"{each:.2f}\t{test}\n" for test, each in seconds.most_common()))
 
 
 @pytest.fixture
