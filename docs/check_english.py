@@ -42,34 +42,47 @@ PHRASES = {
     r"\bas long as it lives\b": "while it runs",
 }
 BANNED = [(re.compile(phrase), instead) for phrase, instead in PHRASES.items()]
+Found = tuple[str, int, str, str]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md")
 
 
 def main() -> int:
+    """Print each phrase with its place; return the exit status."""
     found = sorted({*in_pages(), *in_source()})
     for path, line, phrase, instead in found:
         print(f"{path}:{line}: write {instead!r} instead of {phrase!r}")
     return bool(found)
 
 
-def in_pages() -> Iterator[tuple[str, int, str, str]]:
+def in_pages() -> Iterator[Found]:
+    """Yield the phrases in the manual and in the pages for developers."""
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 yield from matches(path, number, line)
 
 
-def in_source() -> Iterator[tuple[str, int, str, str]]:
+def in_source() -> Iterator[Found]:
+    """Yield the phrases in the strings of the source and in the docstrings of public modules."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         tree, public = ast.parse(path.read_text()), path.parent.name == "kinetic"
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        docstrings = {id(node.body[0].value) for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)}  # type: ignore[attr-defined]
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+        }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and (public or id(node) not in docstrings):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and (public or id(node) not in docstrings)
+            ):
                 yield from matches(path, node.lineno, " ".join(node.value.split()))
 
 
-def matches(path: Path, line: int, text: str) -> Iterator[tuple[str, int, str, str]]:
+def matches(path: Path, line: int, text: str) -> Iterator[Found]:
+    """Yield the phrases in one text: file, line, phrase, and what to write instead."""
     for phrase, instead in BANNED:
         for match in phrase.finditer(text):
             yield str(path.relative_to(ROOT)), line, match.group(), instead
