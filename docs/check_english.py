@@ -34,7 +34,7 @@ PHRASES = {
     r"\bthat would do\b": "matching",
     r"\bfor ever\b": "forever",
     r"\b(thereby|herewith|therein|thereof|whereupon|henceforth)\b": "(leave it out)",
-    r"\b(a|the|each|every|its|this|by) (keeper|soil|pulse|tombstone|life lock|board)\b": "supervisor, history record, process lock ...",
+    r"\b(keeper|soil|tombstone|life lock)s?\b": "supervisor, process template, history record, process lock",
     r"\bbury|\bburied\b|\bforsak": "recover, abandon",
     r"\bcomes? to (its|an) end\b": "ends",
     r"\bsay(s)? whether\b": "return whether",
@@ -50,7 +50,7 @@ def main() -> int:
     """Print each phrase with its place; return the exit status."""
     found = sorted({*in_pages(), *in_source()})
     for path, line, phrase, instead in found:
-        print(f"{path}:{line}: write {instead!r} instead of {phrase!r}")
+        sys.stdout.write(f"{path}:{line}: write {instead!r} instead of {phrase!r}\n")
     return bool(found)
 
 
