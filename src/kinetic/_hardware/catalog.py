@@ -77,21 +77,19 @@ class TpuFamily(NamedTuple):
         name: The word a user writes, e.g. "v5litepod".
         short: The word used in job ids, e.g. "v5e".
         machines: Its machine types, smallest first; at most one is multi-host.
-        default_chips: Chips that the bare name asks for (count).
         largest: The largest topology; fixes the number of axes too.
+        default_chips: Chips that the bare name asks for (count).
         aliases: Other accepted words, node labels among them where a label belongs to the whole family.
         cores_per_chip: TensorCores per chip (count). Where it is 2, the numbers in Google's own names count cores.
-        source: Where the row was read.
     """
 
     name: str
     short: str
     machines: tuple[TpuMachine, ...]
-    default_chips: int
     largest: str
+    default_chips: int = 4
     aliases: tuple[str, ...] = ()
     cores_per_chip: int = 1
-    source: str = AUTOSCALER
 
     @property
     def axes(self) -> int:
@@ -301,7 +299,6 @@ _TPU_ROWS = (
             TpuMachine("ct3-hightpu-4t", "tpu-v3-device", 4, "2x2"),
             TpuMachine("ct3p-hightpu-4t", "tpu-v3-slice", 4, None, multi_host=True),
         ),
-        default_chips=4,
         largest="32x32",  # a whole v3 pod; nothing larger has a source
         cores_per_chip=2,
     ),
@@ -309,7 +306,6 @@ _TPU_ROWS = (
         "v4",
         "v4",
         (TpuMachine("ct4p-hightpu-4t", "tpu-v4-podslice", 4, "2x2x1", multi_host=True),),
-        default_chips=4,
         largest="16x16x16",
         aliases=("v4-podslice",),
         cores_per_chip=2,
@@ -318,7 +314,6 @@ _TPU_ROWS = (
         "v4-lite",
         "v4-lite",
         (TpuMachine("ct4l-hightpu-4t", "tpu-v4-lite-device", 4, "2x2"),),
-        default_chips=4,
         largest="2x2",
         aliases=("v4lite", "v4-lite-device"),
     ),
@@ -330,7 +325,6 @@ _TPU_ROWS = (
             TpuMachine("ct5lp-hightpu-4t", "tpu-v5-lite-podslice", 4, "2x2", multi_host=True),
             TpuMachine("ct5lp-hightpu-8t", "tpu-v5-lite-podslice", 8, "2x4"),
         ),
-        default_chips=4,
         largest="16x16",
         aliases=("v5e", "v5-lite-podslice"),
     ),
@@ -342,7 +336,6 @@ _TPU_ROWS = (
             TpuMachine("ct5l-hightpu-4t", "tpu-v5-lite-device", 4, "2x2"),
             TpuMachine("ct5l-hightpu-8t", "tpu-v5-lite-device", 8, "2x4"),
         ),
-        default_chips=4,
         largest="2x4",
         aliases=("v5-lite-device",),
     ),
@@ -376,7 +369,6 @@ _TPU_ROWS = (
             TpuMachine("tpu7x-standard-1t", "tpu7x", 1, "1x1x1"),
             TpuMachine("tpu7x-standard-4t", "tpu7x", 4, "2x2x1", multi_host=True),
         ),
-        default_chips=4,
         largest="16x16x36",  # 144 cubes
         aliases=("v7x", "7x"),
         cores_per_chip=2,
@@ -389,7 +381,6 @@ _TPU_ROWS = (
             TpuMachine("tpu7-standard-1t", "tpu7", 1, "1x1x1"),
             TpuMachine("tpu7-standard-4t", "tpu7", 4, "2x2x1", multi_host=True),
         ),
-        default_chips=4,
         largest="4x4x4",
         aliases=("v7",),
     ),

@@ -510,7 +510,7 @@ def _place_tpu(plain: Placement, *, multi_host: bool) -> Placement:
         tolerations=(_tolerate(_TPU_RESOURCE),),
         resource=_TPU_RESOURCE,
         resource_count=machine.chips,
-        source=family.source,
+        source=catalog.AUTOSCALER,
     )
 
 

@@ -104,7 +104,7 @@ class Evidence(NamedTuple):
             "account": str(template.get("serviceAccountName") or "default"),
             "queue": object_status.label_of(self.job, job_manifests.QUEUE_LABEL),
             "accelerator": self.accelerator or "what the job asks for",
-            "machines": self.list_nodes,
+            "list_nodes": self.list_nodes,
         }
 
 

@@ -1,7 +1,7 @@
 """What messages of a cluster mean: tables over the exact texts of Kubernetes, GKE's autoscaler and Kueue.
 
 The first row that matches counts. ``what`` and ``next`` may use the pattern's groups and {namespace}, {pod}, {image},
-{account}, {queue}, {accelerator} and {machines}, a command.
+{account}, {queue}, {accelerator} and {list_nodes}, a command.
 
 The texts were read in Kubernetes 1.36 (scheduler, kubelet, controllers, admission), in Kueue 0.14, and in events of
 GKE's autoscaler as public issues quote them; spec/gke.md sections 3 and 4.
@@ -43,7 +43,7 @@ class Explanation(NamedTuple):
 
 
 _DESCRIBE = "kubectl describe pod {pod} -n {namespace}"
-_NODES = "{machines} shows what the cluster has; ask for another accelerator, or add nodes"
+_NODES = "{list_nodes} shows what the cluster has; ask for another accelerator, or add nodes"
 _QUOTA = "ask for more at console.cloud.google.com/iam-admin/quotas, or for a smaller accelerator, or another region"
 _ADMISSION = "change what the message names, use another namespace, or ask an administrator of the cluster"
 

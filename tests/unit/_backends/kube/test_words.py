@@ -22,7 +22,7 @@ from kinetic._backends.kube.event_patterns import Pattern
 SCHEDULER = "kubernetes/pkg/scheduler/framework"
 KUBELET = "kubernetes/pkg/kubelet"
 NODES = "0/3 nodes are available: 3 {}."
-CONTEXT = dict.fromkeys(("namespace", "pod", "image", "account", "queue", "accelerator", "machines"), "x")
+CONTEXT = dict.fromkeys(("namespace", "pod", "image", "account", "queue", "accelerator", "list_nodes"), "x")
 
 
 class Words(NamedTuple):
