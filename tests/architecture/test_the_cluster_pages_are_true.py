@@ -169,7 +169,7 @@ def test_the_node_pools_are_those_that_kinetic_proposes():
 
 def test_the_modest_requests_are_those_that_are_made():
     def written(accelerator: str) -> list[str]:
-        requests = resources(JobRequest("j", "n", place(accelerator), "i"))["requests"]
+        requests = resources(JobRequest("j", "n", place(accelerator)))["requests"]
         return [requests["cpu"], *(requests[name].replace("Gi", " GiB") for name in ("memory", "ephemeral-storage"))]
 
     found = {row[0]: row[1:] for row in rows(HARDWARE)}

@@ -20,7 +20,8 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
 from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
-from kinetic._config.resources import ResourceRequests
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements, ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._google import clusters
 from kinetic._google.api import Service
@@ -63,12 +64,17 @@ def kube(plane, namespace) -> Iterator[Client]:
 
 @pytest.fixture
 def ask(namespace: str) -> Callable[..., JobRequest]:
-    def make(accelerator: str = "cpu", **more: Any) -> JobRequest:
+    def make(accelerator: str = "cpu", *, image: str = "python:3.11-slim", **more: Any) -> JobRequest:
+        needs = more.pop("needs", ResourceRequests())
+        settings = {
+            name: more.pop(name) for name in ClusterSettings._fields if name in more and name != "service_account"
+        }
+        requirements = PodRequirements(image, needs=needs, settings=ClusterSettings(**settings))
         fields = {
             "job_id": JOB_ID,
             "namespace": namespace,
             "placement": place(accelerator),
-            "image": "python:3.11-slim",
+            "requirements": requirements,
             "command": ("python", "-c", "print('hello')"),
             "owner": "ann@example.com",
             "order_sha256": "ab" * 32,

@@ -25,6 +25,8 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.kube.pod_logs import PodLog
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements
 from kinetic._hardware import place
 from kinetic._jobs import logs
 from kinetic._project import runner_bundle
@@ -82,6 +84,11 @@ def kube(plane, namespace) -> Iterator[Client]:
         yield client
 
 
+def on(node: str) -> PodRequirements:
+    settings = ClusterSettings(node_selector={"kubernetes.io/hostname": node})
+    return PodRequirements("python:3.11-slim", settings=settings)
+
+
 @dataclass
 class Talker:
     """A pod that prints what a test tells it to.
@@ -125,9 +132,10 @@ class Stage:
     def start(self, name: str, host: int = 0) -> Talker:
         """Start a pod, and wait until it can be told what to print."""
         request = JobRequest(
-            JOB_ID, self.client.namespace, place("cpu"), "python:3.11-slim", ("python", "-c", POD),
+            JOB_ID, self.client.namespace, place("cpu"),
+            on(self.node),
+            ("python", "-c", POD),
             environment={"PORT": str(self.listener.getsockname()[1])}, runner="kinetic-runner",
-            node_selector={"kubernetes.io/hostname": self.node},
         )  # fmt: skip
         template = job_manifests.pod_template(request, terminationGracePeriodSeconds=1)
         template["spec"]["volumes"].append({"name": "scratch", "emptyDir": {}})
@@ -377,9 +385,11 @@ def order(store: BucketStore, text: str, *args: Any) -> Task:
 def launch(stage: Stage, page: Task) -> str:
     """Make the Job of a page, and let it run."""
     request = JobRequest(
-        JOB_ID, stage.client.namespace, place("cpu"), "python:3.11-slim", ("python", RUNNER_PATH, page.to_argument()),
+        JOB_ID, stage.client.namespace, place("cpu"),
+        on(stage.node),
+        ("python", RUNNER_PATH, page.to_argument()),
         environment={"STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]}, runner="kinetic-runner",
-        secret="kinetic-secret", node_selector={"kubernetes.io/hostname": stage.node},
+        secret="kinetic-secret",
     )  # fmt: skip
     made = stage.client.create(kube_client.JOB, job_manifests.job(request))
     secret = job_manifests.secret(request, {"job-key": bytes(range(32))}, made)

@@ -34,6 +34,8 @@ from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, c
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
 from kinetic._config import keyring
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements
 from kinetic._hardware import place
 from kinetic._inspect import port_forward
 from kinetic._jobs.handle import JobHandle
@@ -111,10 +113,11 @@ class Stage(NamedTuple):
         """Make a job whose function stays, and return the name of its object."""
         page = self._order(port, hosts)
         request = JobRequest(
-            JOB_ID, self.client.namespace, place("cpu")._replace(hosts=hosts), image,
+            JOB_ID, self.client.namespace, place("cpu")._replace(hosts=hosts),
+            PodRequirements(image, settings=ClusterSettings(node_selector={"kubernetes.io/hostname": self.node})),
             ("python3", RUNNER_PATH, page.to_argument()),
             environment={"STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]}, runner="kinetic-runner",
-            secret="kinetic-secret", node_selector={"kubernetes.io/hostname": self.node},
+            secret="kinetic-secret",
         )  # fmt: skip
         manifest = job_manifests.manifest(request, kube_client.JOB)
         manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1

@@ -82,7 +82,7 @@ class JobLauncher:
         key_offset, digest = (shared or 0) * KEY_BYTES, runner_bundle.build().sha256
         manifest = manifest_of(request, launch, kind, key_offset=key_offset, runner_sha256=digest, umask=umask)
         if shared is not None and hosts == 1:
-            manifest["spec"]["suspend"] = bool(request.queue)
+            manifest["spec"]["suspend"] = bool(request.settings.queue)
             return client.create(kind, manifest)
         made = {"apiVersion": kind.api_version, "kind": kind.name, **client.create(kind, manifest)}
         step("client:job-created")
@@ -92,7 +92,7 @@ class JobLauncher:
             step("client:secret-created")
         if kind is JOB and hosts > 1:
             client.create(SERVICE, job_manifests.service(request, made["metadata"]["uid"]))
-        if request.queue or kind is LEADER_WORKER_SET:
+        if request.settings.queue or kind is LEADER_WORKER_SET:
             return made  # Kueue resumes it; a LeaderWorkerSet cannot be suspended
         return client.patch(kind, made["metadata"]["name"], {"spec": {"suspend": False}}) or made
 
@@ -192,27 +192,21 @@ def request_of(
         job_id=order.job_id,
         namespace=namespace,
         placement=launch.placement,
-        image=requirements.image,
+        requirements=requirements,
         owner=launch.owner,
         group=launch.group,
         order_sha256=launch.order_sha256,
         environment=environment,
         secret=secret,
         runner=runner,
-        needs=requirements.needs,
         deadline_seconds=None if order.deadline is None else int(order.deadline) + _SETUP_SECONDS,
         ttl_seconds=settings.ttl_seconds if order.debug is None else inspection.EXPIRES_SECONDS,
         service_account=account,
-        queue=settings.queue,
-        priority_class=settings.priority_class,
         buckets=tuple(
             BucketVolume(f"{BUCKETS_FOLDER}/{number}", fuse_mount(ref))
             for number, ref in enumerate(order.data)
             if ref.fuse and ref.kind in {"prefix", "object"}
         ),
-        pull_secrets=settings.pull_secrets,
-        node_selector=settings.node_selector,
-        store_secret=settings.store_secret,
         by_count=by_count,
         run_as=GROUP if non_root and is_python else None,
         non_root=non_root,
@@ -228,7 +222,7 @@ def manifest_of(
     Raises:
         LaunchError: Its command is longer than Linux allows: every container of the job would fail to start.
     """
-    order, requirements = launch.order, PodRequirements.from_json(launch.requirements)
+    order, requirements = launch.order, request.requirements
     removes = ""
     if kind == LEADER_WORKER_SET and request.placement.hosts > 1:  # only the slice itself can end it
         name = job_manifests.leader_worker_set_name(request.job_id, request.placement.hosts)

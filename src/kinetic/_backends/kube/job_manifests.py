@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.kube.client import JOB, JOB_SET
-from kinetic._config.resources import ResourceRequests
+from kinetic._config.resources import PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._wire import keys
 from kinetic._wire.task import (
@@ -28,6 +28,7 @@ from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Kind
+    from kinetic._config.cluster import ClusterSettings
     from kinetic._data.remote_refs import FuseMount
     from kinetic._hardware.placement import Placement
 
@@ -55,35 +56,29 @@ class JobRequest:
         job_id: The job.
         namespace: Where its objects go.
         placement: The hardware.
-        image: What its containers are made of.
-        command: What they run; the first word is a program of the image.
+        requirements: Image, resources, and the settings of the cluster.
+        command: What its containers run; the first word is a program of the image.
         owner: Who submitted it.
         group: The batch it belongs to, or "".
         order_sha256: Digest of its order: tells a launch of the same job from another that has its name.
         environment: Variables with their values. Nothing secret: who may read pods can read them.
         secret: The Secret whose entries are files in the runner's ``SECRET_FOLDER``, or "".
         runner: The ConfigMap whose ``RUNNER_FILE`` is mounted at ``RUNNER_PATH``, or "".
-        needs: CPU, memory, disk and shared memory of each host.
         deadline_seconds: How long a pod may run before the cluster ends it; waiting does not count. None: no limit.
         ttl_seconds: After the end, when the cluster removes what is left.
         service_account: The service account of the pod; "" for the namespace's default.
         needs_token: Whether the pod gets a token of that account.
-        queue: A LocalQueue of Kueue, or "".
-        priority_class: Its priority class, or "".
         buckets: What is mounted instead of copied.
-        pull_secrets: Secrets with which the image is pulled.
         run_as: User and group number that the container runs as; None for the image's own, mostly root.
         non_root: Whether the node refuses an image whose user is root.
-        node_selector: Labels of nodes, for clusters whose nodes do not carry Google's; None for Google's.
         by_count: Whether nodes are selected by the number of their GPUs, too; not where nodes lack that label.
-        store_secret: A Secret with credentials for the store: its entries become variables, and files.
         retries: How often an infrastructure failure is retried (count); preemptions do not count.
     """
 
     job_id: str
     namespace: str
     placement: Placement
-    image: str
+    requirements: PodRequirements = field(default_factory=PodRequirements)
     command: tuple[str, ...] = ()
     owner: str = ""
     group: str = ""
@@ -91,21 +86,20 @@ class JobRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     secret: str = ""
     runner: str = ""
-    needs: ResourceRequests = field(default_factory=ResourceRequests)
     deadline_seconds: int | None = None
     ttl_seconds: int = DAY_SECONDS
     service_account: str = ""
     needs_token: bool = False
-    queue: str = ""
-    priority_class: str = ""
     buckets: tuple[BucketVolume, ...] = ()
-    pull_secrets: tuple[str, ...] = ()
     run_as: int | None = None
     non_root: bool = False
-    node_selector: Mapping[str, str] | None = None
     by_count: bool = True
-    store_secret: str = ""
     retries: int = 3
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """What applies to all jobs of the cluster."""
+        return self.requirements.settings
 
     def labels(self) -> dict[str, str]:
         """Return what every object of the job is found by."""
@@ -127,7 +121,7 @@ class JobRequest:
         }
         if exclusive_topology and self.placement.kind == "tpu":
             annotations[exclusive_topology] = NODE_POOL
-        queue = {QUEUE_LABEL: self.queue} if self.queue else {}
+        queue = {QUEUE_LABEL: self.settings.queue} if self.settings.queue else {}
         return {
             "name": name,
             "namespace": self.namespace,
@@ -251,25 +245,26 @@ _DISK = {"cpu": 1 * _GIB, "gpu": 10 * _GIB, "tpu": 10 * _GIB}
 
 def pod_template(request: JobRequest, environment: list[Manifest] | None = None, **spec: Any) -> Manifest:
     """Return the template of a job's pods, with variables and fields for what makes them; None omits a field."""
-    placement = request.placement
+    placement, settings = request.placement, request.settings
     volumes, mounts = _volumes(request)
+    selector = node_selector(placement, settings.node_selector, by_count=request.by_count)
     fields = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": request.needs_token,
         "enableServiceLinks": False,  # else every Service of the namespace adds seven variables
         "serviceAccountName": request.service_account or None,
-        "priorityClassName": request.priority_class or None,
+        "priorityClassName": settings.priority_class or None,
         "terminationGracePeriodSeconds": SPOT_GRACE_SECONDS if placement.spot else GRACE_SECONDS,
         "activeDeadlineSeconds": request.deadline_seconds,
-        "imagePullSecrets": [{"name": name} for name in request.pull_secrets],
-        "nodeSelector": node_selector(request),
+        "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
+        "nodeSelector": selector,
         "tolerations": [dict(toleration) for toleration in placement.tolerations],
         "securityContext": _pod_security(request),
         "containers": [_container(request, mounts, environment or [])],
         "volumes": volumes,
     } | spec
     annotations = {KARPENTER_ANNOTATION: "true"}
-    if placement.hosts == 1 and not placement.spot and _CLASS_LABEL not in node_selector(request):
+    if placement.hosts == 1 and not placement.spot and _CLASS_LABEL not in selector:
         annotations[KEEP_ANNOTATION] = "false"
     if request.buckets:
         annotations[FUSE_ANNOTATION] = "true"
@@ -279,26 +274,29 @@ def pod_template(request: JobRequest, environment: list[Manifest] | None = None,
     }
 
 
-def node_selector(request: JobRequest) -> dict[str, str]:
-    """Return the labels that a node must carry; a small GPU job must not take, and waste, a large machine."""
-    if request.node_selector is not None:
-        return dict(request.node_selector)
-    placement = request.placement
-    count = {COUNT_LABEL: str(placement.chips_per_host)} if placement.kind == "gpu" and request.by_count else {}
+def node_selector(
+    placement: Placement, own: Mapping[str, str] | None = None, *, by_count: bool = True
+) -> dict[str, str]:
+    """Return the labels that a node must carry: of the settings, else Google's for the hardware.
+
+    A GPU job also asks for the number of GPUs: a small one must not take, and waste, a large machine.
+    """
+    if own is not None:
+        return dict(own)
+    count = {COUNT_LABEL: str(placement.chips_per_host)} if placement.kind == "gpu" and by_count else {}
     return placement.node_selector | count
 
 
 def _container(request: JobRequest, mounts: list[Manifest], environment: list[Manifest]) -> Manifest:
     variables = [{"name": name, "value": _literal(value)} for name, value in request.environment.items()]
     # A Secret's entries become variables, unless it holds a key file: that is not the value of a variable.
-    key_file = "GOOGLE_APPLICATION_CREDENTIALS" in request.environment
-    from_secret = [{"secretRef": {"name": request.store_secret}}] if request.store_secret and not key_file else []
+    store = "" if "GOOGLE_APPLICATION_CREDENTIALS" in request.environment else request.settings.store_secret
     return {
         "name": CONTAINER,
-        "image": request.image,
+        "image": request.requirements.image,
         "command": [_literal(word) for word in request.command],
         "env": [*variables, *environment],
-        **({"envFrom": from_secret} if from_secret else {}),
+        **({"envFrom": [{"secretRef": {"name": store}}]} if store else {}),
         "resources": resources(request),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -322,7 +320,7 @@ def resources(request: JobRequest) -> Manifest:
     Without a request, CPU and memory have no limit: a job on a node of its own may use all of it. Chips are asked for
     as a limit and a request, which must agree.
     """
-    needs, kind = request.needs, request.placement.kind
+    needs, kind = request.requirements.needs, request.placement.kind
     requests = {
         "cpu": _cores_quantity(needs.cpu or _CPU[kind]),
         "memory": _bytes_quantity(needs.memory_bytes or max(_MEMORY[kind], needs.shm_bytes or 0)),
@@ -371,13 +369,14 @@ def _volumes(request: JobRequest) -> tuple[list[Manifest], list[Manifest]]:
         volumes.append({"name": name, **source})
         mounts.append({"name": name, "mountPath": path, **mount})
 
-    size = {"sizeLimit": _bytes_quantity(request.needs.shm_bytes)} if request.needs.shm_bytes else {}
+    shm_bytes = request.requirements.needs.shm_bytes
+    size = {"sizeLimit": _bytes_quantity(shm_bytes)} if shm_bytes else {}
     add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", **size}})  # noqa: S108 - exactly this path
     if request.secret:
         source = {"secretName": request.secret, "defaultMode": _OWNER_ONLY}
         add("secret", SECRET_FOLDER, {"secret": source}, readOnly=True)
-    if request.store_secret:
-        source = {"secretName": request.store_secret, "defaultMode": _OWNER_ONLY}
+    if request.settings.store_secret:
+        source = {"secretName": request.settings.store_secret, "defaultMode": _OWNER_ONLY}
         add("store", STORE_SECRET_FOLDER, {"secret": source}, readOnly=True)
     if request.runner:
         # A file of its own: a folder would hide the Secret's folder beside it.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.kube import client as kube_client
-from kinetic._backends.kube import discovery, job_manifests
+from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import (
     CONFIG_MAP,
     JOB,
@@ -24,7 +24,7 @@ from kinetic._backends.kube.client import (
     Kind,
     response_json,
 )
-from kinetic._backends.kube.job_manifests import NODE_POOL, JobRequest
+from kinetic._backends.kube.job_manifests import NODE_POOL, node_selector
 from kinetic._config.options import read_variable
 from kinetic._google.clusters import is_tolerated
 from kinetic._hardware.placement import COUNT_LABEL
@@ -268,7 +268,7 @@ def _capacity_notes(
     client: Client, placement: Placement, settings: ClusterSettings, pools: Callable[[], NodePools | None]
 ) -> tuple[str, ...]:
     by_count = settings.node_selector is not None or selects_by_count(client, placement)
-    labels = _labels(placement, settings.node_selector, by_count=by_count)
+    labels = node_selector(placement, settings.node_selector, by_count=by_count)
     if not labels and placement.resource is None:
         return ()  # any node will do, and a cluster without a single one creates them when they are needed
     seen = _matching_nodes(client, placement, labels)
@@ -291,10 +291,10 @@ def selects_by_count(client: Client, placement: Placement) -> bool:
         return True
 
     def look() -> bool:
-        seen = _matching_nodes(client, placement, _labels(placement))
+        seen = _matching_nodes(client, placement, node_selector(placement))
         if seen is None or seen.labelled:
             return True
-        others = list(_nodes(client, _labels(placement, by_count=False), PAGE))
+        others = list(_nodes(client, node_selector(placement, by_count=False), PAGE))
         return not others or any(COUNT_LABEL in node["metadata"].get("labels", {}) for node in others)
 
     about = ("gpu-count", placement.chips_per_host, tuple(sorted(placement.node_selector.items())))
@@ -317,7 +317,7 @@ def _pool_notes(client: Client, placement: Placement, seen: MatchingNodes | None
         return (
             f"nodes for {placement.name} that are up now: {seen.fitting} of {placement.hosts}; {capacity.why}{then}",
         )
-    discovery.cache_of(client).forget(_key(placement, _labels(placement)))  # so that a new pool is seen at once
+    discovery.cache_of(client).forget(_key(placement, node_selector(placement)))  # so that a new pool is seen at once
     raise CapacityError(f"{client.about} has no nodes for {placement.name}", why=capacity.why, next=capacity.next)
 
 
@@ -340,11 +340,6 @@ def _note_on_waiting(client: Client, placement: Placement, labels: Mapping[str, 
 
 def _written(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in labels.items())
-
-
-def _labels(placement: Placement, own: Mapping[str, str] | None = None, *, by_count: bool = True) -> dict[str, str]:
-    """Return the labels that the job's pods will require, as their manifest has them."""
-    return job_manifests.node_selector(JobRequest("", "", placement, "", node_selector=own, by_count=by_count))
 
 
 def _key(placement: Placement, labels: Mapping[str, str]) -> tuple[object, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kinetic._backends.kube.job_manifests import JobRequest
+from kinetic._config.cluster import ClusterSettings
+from kinetic._config.resources import PodRequirements, ResourceRequests
 from kinetic._hardware import place
 
 Ask = Callable[..., JobRequest]
@@ -19,11 +21,16 @@ def ask() -> Ask:
     """Return a function that makes a request for an accelerator."""
 
     def make(accelerator: str = "cpu", *, spot: bool = False, multi_host: bool = False, **more: Any) -> JobRequest:
+        needs = more.pop("needs", ResourceRequests())
+        settings = {
+            name: more.pop(name) for name in ClusterSettings._fields if name in more and name != "service_account"
+        }
+        requirements = PodRequirements("python:3.11-slim", needs=needs, settings=ClusterSettings(**settings))
         fields = {
             "job_id": JOB_ID,
             "namespace": "research",
             "placement": place(accelerator, spot=spot, multi_host=multi_host),
-            "image": "python:3.11-slim",
+            "requirements": requirements,
             "command": ("python3", "/kinetic/runner.zip", "{}"),
             "owner": "ann@example.com",
             "order_sha256": "ab" * 32,

@@ -105,8 +105,9 @@ def test_settings_of_the_cluster_reach_the_request() -> None:
     )
     request = asked(launch(settings=settings))
 
-    assert (request.queue, request.priority_class, request.pull_secrets) == ("gold", "high", ("p",))
-    assert (request.ttl_seconds, request.needs, request.service_account) == (60, ResourceRequests(4.0), "kinetic")
+    assert request.settings == settings
+    assert (request.ttl_seconds, request.requirements.needs) == (60, ResourceRequests(4.0))
+    assert request.service_account == "kinetic"
     assert page(launch(settings=settings)).pod.most_attempts == 4
 
 

@@ -18,7 +18,6 @@ from kinetic._backends.kube import discovery, job_manifests, preflight
 from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import FixedCredential
 from kinetic._backends.kube.discovery import needed_permissions
-from kinetic._backends.kube.job_manifests import JobRequest
 from kinetic._backends.kube.preflight import check, check_store, service_account
 from kinetic._backends.kube.transport import Access
 from kinetic._config.cluster import ClusterSettings
@@ -686,9 +685,7 @@ def test_whether_gpus_are_counted_is_asked_once(cluster, client) -> None:
 
 
 def test_the_pods_of_such_a_job_do_not_ask_for_the_label() -> None:
-    request = JobRequest("job", "team", place("gpu-l4"), "image", by_count=False)
-
-    assert job_manifests.node_selector(request) == UNCOUNTED
+    assert job_manifests.node_selector(place("gpu-l4"), by_count=False) == UNCOUNTED
 
 
 @pytest.mark.parametrize(
