@@ -235,7 +235,9 @@ def test_a_slice_that_waits_for_machines_says_so_and_is_cancelled(
     job_id = team.run("from team import report\ntell(report.run_async().job_id)")
 
     wait_for("its pods", lambda: len(site.pods_of(job_id)) == HOSTS)
-    told = wait_for("the reason", lambda: "machine" in (said := kinetic("jobs", "explain", job_id)).out and said)
+    told = wait_for(
+        "the reason", lambda: "hosts are running" in (said := kinetic("jobs", "explain", job_id)).out and said
+    )
     cancelled = kinetic("jobs", "cancel", job_id)
 
     assert "tpu" in told.out
