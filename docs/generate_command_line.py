@@ -1,4 +1,4 @@
-"""Write docs/command-line.md from the commands themselves; a test holds the page to what this gives.
+"""Write docs/command-line.md from the commands themselves; a test compares the page with it.
 
 python docs/generate_command_line.py
 """
@@ -16,24 +16,24 @@ from kinetic._cli.main import cli
 PAGE = Path(__file__).with_name("command-line.md")
 _TOP = """# Command line
 
-`kinetic` is there once the package is installed; `python -m kinetic` is the same. Every command explains itself with
-`-h`. What you asked for goes to standard output and everything else to standard error, so a command can be piped;
-`--json` prints one document with stable names instead of a table. Colours and counting lines appear on a terminal only,
-and no colours where `NO_COLOR` is set.
+The package installs the command `kinetic`; `python -m kinetic` is the same. Every command has help: `-h`. Results are
+written to standard output and messages to standard error, so a command can be piped; `--json` prints one document with
+stable names instead of a table. Colors and lines that count seconds appear on a terminal only, and no colors if
+`NO_COLOR` is set.
 
 {codes}
 
-This page is made from the commands by `docs/generate_command_line.py`.
+This page is generated from the commands by `docs/generate_command_line.py`.
 """
-_CODES = """| Exit code | It means |
+_CODES = """| Exit code | Meaning |
 |---|---|
-| 0 | done |
+| 0 | success |
 | 1 | an error |
-| 2 | a mistake on the command line: nothing was done |
-| 124 | the time is over, the job goes on |
+| 2 | a usage error: nothing was done |
+| 124 | timeout: the job keeps running |
 | 125 | the job failed or was cancelled |
-| 130 | interrupted: the job goes on |
-| 141 | nobody reads standard output any more, as behind `head` |"""
+| 130 | interrupted: the job keeps running |
+| 141 | standard output was closed, as by `head` |"""
 
 
 def page() -> str:

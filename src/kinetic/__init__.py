@@ -6,7 +6,7 @@
     loss = train(0.001)                  # runs there, returns here
     job = train.run_async(0.001)         # detached: status, logs, result, cancel, attach from any machine
 
-Names appear on first touch (PEP 562), so that ``import kinetic`` costs next to nothing.
+Names are imported on first use (PEP 562), so that ``import kinetic`` costs almost nothing.
 """
 
 TYPE_CHECKING = False  # what type checkers take for True; importing typing would cost 5 ms
@@ -61,10 +61,12 @@ _SUBMODULES = frozenset({"collections", "debug", "errors", "job_status", "jobs",
 
 
 def __getattr__(name: str) -> object:
-    """Import what is touched for the first time."""
+    """Import a name on its first use."""
     if name not in _MODULE_OF and name not in _SUBMODULES:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
-    from kinetic._wire import standard_library  # first: no import of ours may take a user's file for Python's module
+    from kinetic._wire import (
+        standard_library,
+    )  # first: no import of ours may load a user's file instead of Python's module
 
     with standard_library.naming_what_hides():
         from importlib import import_module

@@ -38,7 +38,7 @@ def wait_for_debug_server(job: JobHandle, timeout: float | None = None, *, host:
 
     Raises:
         DebugError: The job has no debug server, or has ended.
-        JobTimeoutError: The seconds are over (also a TimeoutError).
+        JobTimeoutError: The time is over (also a TimeoutError).
     """
     from kinetic._inspect import debugger
 
@@ -49,12 +49,12 @@ def start_port_forward(job: JobHandle, local_port: int = DEBUGPY_PORT, *, host: 
     """Start the process that forwards a port of this machine to the debug server of a job; it outlives this process.
 
     Args:
-        job: Submitted with ``debug=True``; its server must be there.
-        local_port: Where an editor connects to.
+        job: Submitted with ``debug=True``; its server must be running.
+        local_port: The port for the editor.
         host: Which host of a slice, from 0.
 
     Raises:
-        DebugError: The port is taken; the message names a free one.
+        DebugError: The port is in use; the message names a free one.
     """
     from kinetic._inspect import port_forward
 
@@ -67,9 +67,9 @@ def print_attach_instructions(
     """Print the launch.json with which VS Code attaches, with the folders as they are.
 
     Args:
-        job: Submitted with ``debug=True``; its server must be there.
+        job: Submitted with ``debug=True``; its server must be running.
         local_port: Where the port forward listens.
-        working_dir: The project's folder on this machine; None means where it lay when the job was submitted.
+        working_dir: The project's folder on this machine; None means where it was when the job was submitted.
         host: Which host of a slice, from 0.
 
     Raises:
@@ -82,7 +82,7 @@ def print_attach_instructions(
 
 
 def cleanup_port_forward(proc: Popen[Any] | None) -> None:
-    """End a port forward; None and one that has ended are fine.
+    """End a port forward; None and one that has already ended are accepted.
 
     Args:
         proc: From ``start_port_forward`` or ``JobHandle.debug_attach``.

@@ -1,4 +1,4 @@
-"""For tests of your own code: jobs on this machine in a home of their own, or jobs in the process of the test.
+"""For tests of your code: run jobs on this machine in a separate home, or in the process of the test.
 
 def test_my_training(tmp_path):
     with kinetic.testing.fake_backend(tmp_path):
@@ -20,7 +20,7 @@ from kinetic._stores.memory import MemoryStore
 
 __all__ = ["FakeBackend", "FakeClock", "MemoryStore", "fake_backend", "temporary_home"]
 
-_POINTERS = ("PROJECT", "ZONE", "CLUSTER", "NAMESPACE", "STORE", "PROFILE", "PROFILES_FILE", "RUNTIME_DIR")
+_CLEARED_VARIABLES = ("PROJECT", "ZONE", "CLUSTER", "NAMESPACE", "STORE", "PROFILE", "PROFILES_FILE", "RUNTIME_DIR")
 
 
 @contextmanager
@@ -43,10 +43,10 @@ def fake_backend(folder: Path, backend: FakeBackend | None = None) -> Iterator[F
 
     Args:
         folder: An existing folder for keys and caches, best pytest's ``tmp_path``.
-        backend: A backend with another clock or other times than the default.
+        backend: A backend with another clock or other durations than the default.
 
     Yields:
-        The backend: its clock decides when jobs begin and end.
+        The backend; its clock decides when jobs start and end.
     """
     made = FakeBackend() if backend is None else backend
     names = dict.fromkeys(("project", "zone", "cluster"), made.name) | {"namespace": made.namespace}
@@ -58,9 +58,9 @@ def fake_backend(folder: Path, backend: FakeBackend | None = None) -> Iterator[F
 
 @contextmanager
 def _pointed_at(folder: Path, backend: str) -> Iterator[Path]:
-    """Let this process keep everything below a folder, and submit its jobs to a backend."""
+    """Set the variables of this process so that it keeps everything below a folder, and submits to a backend."""
     home = Path(folder) / ".kinetic"
-    changed = {f"KINETIC_{name}": "" for name in _POINTERS}
+    changed = {f"KINETIC_{name}": "" for name in _CLEARED_VARIABLES}
     changed |= {"GOOGLE_CLOUD_PROJECT": "", "KINETIC_HOME": str(home), "KINETIC_BACKEND": backend}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
