@@ -117,7 +117,7 @@ def test_a_next_line_names_a_command_that_exists(text: str) -> None:
         (f"kinetic jobs logs {BLANK} --folow", "there is no option --folow"),
         (f"kinetic jobs result {BLANK} --save=x     keeps it", ""),
         ("kinetic jobs", "names a group and no command"),
-        ("kinetic package --dry-run lists what goes", ""),
+        ("kinetic package --dry-run lists what is sent", ""),
     ],
 )
 def test_a_command_that_cannot_be_typed_is_noticed(text: str, expected: str) -> None:

@@ -383,7 +383,7 @@ SUDDEN = {
     "a fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV, a segmentation fault", "in train", "signal"),
     "an abort": ("os.abort()", "ended by SIGABRT", "in train", "signal"),
     "SIGTERM": ("os.kill(os.getpid(), 15)", "ended by SIGTERM, sent from outside", "the last words", "signal"),
-    "SIGKILL": ("os.kill(os.getpid(), 9)", "ended by SIGKILL: somebody ran kill -9", "the last words", "signal"),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "ended by SIGKILL: it was killed with kill -9", "the last words", "signal"),
     "a real-time signal": ("os.kill(os.getpid(), 40)", "ended by signal 40", "the last words", "signal"),
 }
 

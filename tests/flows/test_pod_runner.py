@@ -630,7 +630,7 @@ def test_a_pod_without_the_key_begins_nothing(pods: Pods, tmp_path: Path) -> Non
     code, out = pods.run()
 
     assert code == FAILED_EXIT
-    assert "the key of this job is not there" in out
+    assert "the key of this job is missing" in out
     assert not (tmp_path / "touched").exists()
 
 

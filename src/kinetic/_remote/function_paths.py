@@ -88,7 +88,7 @@ def _path_of(data: Data) -> str:
 
     from kinetic import _config as settings
     from kinetic._data import remote_refs
-    from kinetic._runner.data import provide
+    from kinetic._runner.data.provision import provide
 
     folder = Path(tempfile.mkdtemp(prefix="kinetic-data-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""A memory limit on this machine: what the processes of a job hold, looked at once a second, and when it is too much.
+"""What the kernel tells about processes, and the memory limit of a job on this machine.
 
-The kernel would hold a control group to its limit, but only whoever owns a delegated part of that tree can make one;
-RLIMIT_AS counts addresses, of which JAX alone reserves many times what it uses. So the supervisor looks: first at
-resident memory, which is cheap, and only where that is too much at each process's share of it, because forked processes
-hold most of their pages together.
+The kernel would enforce the limit of a control group, but only the owner of a delegated part of that tree can create
+one; RLIMIT_AS counts addresses, of which JAX alone reserves many times what it uses. So the supervisor measures once a
+second: resident memory first, which is cheap, and only if that is too much each process's proportional share, because
+forked processes share most of their pages.
 """
 
 from __future__ import annotations
@@ -16,22 +16,54 @@ from pathlib import Path
 from typing import Any
 
 CHECK_SECONDS = 1.0
-TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for what a measurement adds
+TOLERANCE = 0.1  # of the limit: a job that runs at its limit is not ended for an error of measurement
 
-Reader = Callable[[int], int]
-
-
-def can_measure_memory() -> bool:
-    """Return whether this machine says what a process holds; macOS has no /proc."""
-    return sys.platform == "linux" and os.path.exists("/proc/self/statm")
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+_NAME_BYTES = 15  # the kernel cuts a name there
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
 
 
-def tree_of(pid: int) -> list[int]:
-    """Return a process and all its descendants that still have their parents."""
-    found = [pid]
-    for parent in found:  # grows while it is read
-        found += children_of(parent)
-    return found
+def is_portable() -> bool:
+    """Return whether to avoid what only some systems support, as KINETIC_PORTABLE=1 asks."""
+    return os.environ.get("KINETIC_PORTABLE") == "1"
+
+
+def load_libc() -> Any:
+    """Return libc on Linux, where a process can be notified of its parent's death, else None."""
+    if sys.platform != "linux" or is_portable():
+        return None
+    import ctypes  # 5 ms; once in a supervisor's life
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans(libc: Any, *, on: bool = True) -> None:
+    """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
+    if libc is not None:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def status(pid: int, task: str = "") -> dict[str, str]:
+    """Return /proc/PID/status, of the process or of one of its threads; empty if the kernel does not tell."""
+    lines = _read(f"/proc/{pid}/task/{task}/status" if task else f"/proc/{pid}/status").decode(errors="replace")
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines.splitlines())}
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if the kernel does not tell."""
+    return int(status(pid).get("PPid", "0"))
+
+
+def state(pid: int) -> str:
+    """Return the letter of a process's state, e.g. "Z"; "X", dead, if the kernel does not tell."""
+    return status(pid).get("State", "X")[:1]
+
+
+def started_of(pid: int) -> str:
+    """Return when a process began, in the kernel's own count; "" if the kernel does not tell or the process is gone."""
+    words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return words[19].decode() if len(words) > 19 else ""
 
 
 def children_of(pid: int) -> list[int]:
@@ -45,6 +77,30 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def tree_of(pid: int) -> list[int]:
+    """Return a process and all its descendants that still have their parents."""
+    found = [pid]
+    for parent in found:  # grows while it is read
+        found += children_of(parent)
+    return found
+
+
+def memory_bytes() -> int:
+    """Return how much memory is available to us: the limit of this container, else the machine's."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _MEMORY_LIMITS:
+        try:
+            return min(machine, int(Path(path).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return machine
+
+
+def can_measure_memory() -> bool:
+    """Return whether this machine tells what a process holds; macOS has no /proc."""
+    return sys.platform == "linux" and os.path.exists("/proc/self/statm")
+
+
 def resident(pid: int) -> int:
     """Return the bytes that a process holds, with those that it shares; 0 when it is gone."""
     words = _read(f"/proc/{pid}/statm").split()
@@ -56,17 +112,17 @@ def proportional_share(pid: int) -> int:
     for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) * 1024
-    return resident(pid)  # a kernel before 4.14, or a process that is not ours to look at any more
+    return resident(pid)  # a kernel before 4.14, or a process that we may no longer inspect
 
 
 class MemoryGuard:
-    """Watches what one host of a job holds.
+    """Measures what the processes of one host of a job hold.
 
     Args:
-        limit_bytes: What it asked for.
-        processes: Returns its processes.
+        limit_bytes: What the job asked for.
+        processes: Returns the processes.
         resident: Returns what a process holds, with what it shares.
-        share: Returns its share; asked only where the sum of the former is too much.
+        share: Returns its proportional share; called only if the sum of the former is too much.
         clock: Monotonic seconds.
     """
 
@@ -75,8 +131,8 @@ class MemoryGuard:
         limit_bytes: int,
         processes: Callable[[], Sequence[int]],
         *,
-        resident: Reader = resident,
-        share: Reader = proportional_share,
+        resident: Callable[[int], int] = resident,
+        share: Callable[[int], int] = proportional_share,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = limit_bytes * (1 + TOLERANCE)
@@ -84,7 +140,7 @@ class MemoryGuard:
         self.due = clock() + CHECK_SECONDS
 
     def exceeded(self) -> int:
-        """Return how many bytes the processes hold if that is too much, else 0; looks once a second at most."""
+        """Return how many bytes the processes hold if that is too much, else 0; measures once a second at most."""
         now = self._clock()
         if now < self.due:
             return 0
@@ -96,82 +152,11 @@ class MemoryGuard:
         return held if held > self._most else 0
 
 
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(1 << 16)
-    except OSError:  # the process is gone
-        return b""
-
-
-_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
-_NAME_BYTES = 15  # the kernel cuts a name there
-_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_ARGUMENTS = 45, 46  # of /proc/PID/stat behind the name: where the arguments begin and end in memory
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 where the system does not tell."""
-    return int(status(pid).get("PPid", "0"))
-
-
-def started_of(pid: int) -> str:
-    """Return when a process began, as the kernel counts; "" where it does not tell or the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def state(pid: int) -> str:
-    """Return the letter of how a process is, e.g. "Z"; "X", dead, where the kernel says nothing of it."""
-    return status(pid).get("State", "X")[:1]
-
-
-def status(pid: int, task: str = "") -> dict[str, str]:
-    """Return what the kernel says of a process, or of one of its threads; nothing where it says nothing."""
-    path = f"/proc/{pid}/task/{task}/status" if task else f"/proc/{pid}/status"
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def load_libc() -> Any:
-    """Return libc where a process can ask to be told of its parent's death, else None."""
-    if sys.platform != "linux" or os.environ.get("KINETIC_PORTABLE") == "1":
-        return None
-    import ctypes  # 5 ms; once in a supervisor's life
-
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def adopt_orphans(libc: Any, *, on: bool = True) -> None:
-    """Become the parent of every descendant whose own parent ends, so that none escapes; or stop being that."""
-    if libc is not None:
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
-
-
-def memory_bytes() -> int:
-    """Return how much memory there is for us: the limit of this container, else what the machine has."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _MEMORY_LIMITS:
-        try:
-            return min(machine, int(Path(path).read_text()))
-        except (OSError, ValueError):  # not there, or "max"
-            continue
-    return machine
-
-
 class ProcessTitle:
-    """What this process is shown as: `ps` and `nvidia-smi` read its arguments, `top` its name.
+    """What `ps` and `nvidia-smi` (arguments) and `top` (name) show of this process.
 
-    On Linux both are written in place, as the library setproctitle does; elsewhere nothing happens. A fork has a title
-    of its own from then on, so whoever made it first may set and reset it.
-
-    Args:
-        libc: From ``use_linux``; None where there is none.
+    On Linux both are written in place, as the library setproctitle does; elsewhere nothing happens. A fork has its own
+    title, so each process sets and resets only its own.
     """
 
     def __init__(self, libc: Any) -> None:
@@ -185,23 +170,31 @@ class ProcessTitle:
             self._name = Path("/proc/self/comm").read_bytes().strip()
         except (OSError, IndexError, ValueError):
             return
-        if start and len(self._was) == end - start:  # else they lie elsewhere: hands off
+        if start and len(self._was) == end - start:  # else the arguments are elsewhere: do not touch
             self._start = start
 
     def set(self, name: str, more: str) -> None:
-        """Show a name, and behind it more where there is room: what is longer than the arguments were is cut off."""
+        """Show a name, and more text if there is room: what is longer than the original arguments is cut off."""
         self._write(f"kinetic: {name} {more}".encode(errors="replace"), name.encode(errors="replace"))
 
     def reset(self) -> None:
-        """Show what stood there when this was made."""
+        """Show the original title."""
         self._write(self._was, self._name)
 
     def _write(self, arguments: bytes, name: bytes) -> None:
         if not self._start:
             return
-        import ctypes  # whoever has a libc has loaded it
+        import ctypes  # loaded with libc
 
         room = len(self._was)
-        # The last byte stays zero: of arguments that do not end so, the kernel shows what lies behind them as well.
+        # The last byte stays zero: of arguments that do not end so, the kernel shows what comes after them as well.
         ctypes.memmove(self._start, arguments[: room - 1].ljust(room, b"\0"), room)
         self._libc.prctl(_PR_SET_NAME, name[:_NAME_BYTES], 0, 0, 0)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(1 << 16)
+    except OSError:  # the process is gone
+        return b""

@@ -26,13 +26,14 @@ NOBODY = 65534
 # changes his user is not "dumpable", which an ordinary process of an ordinary user is.
 AS_NOBODY = f"""
 import ctypes, encodings.ascii, encodings.idna, json, os, random, shutil, subprocess, sys, tempfile, threading
-import kinetic._runner.data, kinetic._runner.data.shipped_data, kinetic._stores.files, kinetic._stores.memory
+import kinetic._runner.data.provision, kinetic._runner.worker.process_setup
+import kinetic._stores.files, kinetic._stores.memory
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 """
 COMMON = """
 import json, os, sys, time
 from pathlib import Path
-from kinetic._runner import data
+from kinetic._runner.data import provision
 from kinetic._runner.worker import mount_namespace as mounts
 from kinetic._runner.data import shipped_data as releasing
 from kinetic._runner.data.file_cache import Cache, stamp_of
@@ -44,7 +45,7 @@ def say(value):
 
 def provide(job, *refs, **more):
     where = dict(folder=top / "jobs" / job / "data-0-0", cache=top / "cache", environ=os.environ)
-    return data.provide([DataRef.from_json(ref) for ref in refs], **{**where, **more})
+    return provision.provide([DataRef.from_json(ref) for ref in refs], **{**where, **more})
 
 top = Path(sys.argv[1])
 given = json.loads(sys.argv[2])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kinetic import _stores as stores
-from kinetic._runner import data
+from kinetic._runner.data import provision
 from kinetic._runner.data.provision import Address, split_address
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire.order import DataRef
@@ -46,7 +46,7 @@ def ref(bucket, key, *, kind="prefix", **more):
 
 
 def provide(top, *refs, job="one", **more):
-    return data.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
+    return provision.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
 
 
 def tree(path):
@@ -186,7 +186,7 @@ def test_an_object_that_is_a_prefix_is_told_to_end_with_a_slash(tmp_path, bucket
 def test_a_misspelt_prefix_is_no_empty_folder(tmp_path, bucket):
     bucket.put("dir/f.h5", b"1")
 
-    with pytest.raises(DataMissingError, match="nothing lies under"):
+    with pytest.raises(DataMissingError, match="there is nothing under"):
         provide(tmp_path, ref(bucket, "dri/"))
 
 

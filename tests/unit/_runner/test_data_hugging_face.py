@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner import data
+from kinetic._runner.data import provision
 from kinetic._runner.data.hugging_face import options
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
@@ -42,7 +42,7 @@ def ref(uri, **more):
 
 
 def provide(top, *refs, job="one", **more):
-    return data.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
+    return provision.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_pinned_commit_that_was_harmed_on_this_machine_is_loaded_again(tmp_pat
 
 @pytest.mark.parametrize("uri", ["hf://", "hf://?split=train", "hf://a?spilt=train", "hf://a?split=a&split=b"])
 def test_an_address_that_names_no_data_set_is_refused(uri):
-    with pytest.raises(OptionError, match="names no data set"):
+    with pytest.raises(OptionError, match="is not the address of a data set"):
         options(uri)
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner import data
-from kinetic._runner.data import file_cache, shipped_data
+from kinetic._runner.data import file_cache, provision, shipped_data
 from kinetic._runner.data.file_cache import Cache, stamp_of
 from kinetic._stores import open_store
 from kinetic._wire import keys
@@ -41,7 +40,7 @@ def any_url(request, tmp_path, url):
 
 
 def provide(top, job, *refs, **more):
-    return data.provide(
+    return provision.provide(
         refs, **{"folder": top / "jobs" / job / "data-0-0", "cache": top / "cache", "environ": {}, **more}
     )
 

@@ -84,10 +84,10 @@ def test_captured_values_that_cannot_be_read_are_an_error(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"x" * 33])
-def test_a_key_of_another_length_is_none(tmp_path: Path, key: bytes) -> None:
+def test_a_key_of_another_length_is_invalid(tmp_path: Path, key: bytes) -> None:
     (tmp_path / "job-key").write_bytes(key)
 
-    with pytest.raises(RunnerError, match="is none"):
+    with pytest.raises(RunnerError, match="is invalid"):
         container.key_of(replace(SETTINGS, secret=str(tmp_path)))
 
 
@@ -95,7 +95,7 @@ def test_of_the_keys_of_a_batch_a_child_reads_its_own(tmp_path: Path) -> None:
     (tmp_path / "job-key").write_bytes(b"a" * 32 + b"b" * 32)
 
     assert container.key_of(replace(SETTINGS, secret=str(tmp_path), key_offset=32)) == b"b" * 32
-    with pytest.raises(RunnerError, match="is none"):
+    with pytest.raises(RunnerError, match="is invalid"):
         container.key_of(replace(SETTINGS, secret=str(tmp_path), key_offset=64))
 
 

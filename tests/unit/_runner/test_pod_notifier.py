@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kinetic._runner.pod import rendezvous
-from kinetic._runner.pod.poller import Poller
+from kinetic._runner.pod.entrypoint import Poller
 from kinetic._runner.pod.rendezvous import Notifier
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys
@@ -61,11 +61,11 @@ def test_a_host_rings_its_leader_and_the_leader_all_its_hosts(begin) -> None:
     for rung in (leaders, ones, others):
         quiet(rung)
 
-    one.tell()
+    one.notify()
     assert leaders.acquire(timeout=10)
     assert not others.acquire(timeout=0.05)
 
-    leader.tell()
+    leader.notify()
     assert ones.acquire(timeout=10)
     assert others.acquire(timeout=10)
 
@@ -81,7 +81,7 @@ def test_a_host_that_begins_before_its_leader_finds_it(begin) -> None:
 
 def test_a_leader_hears_of_what_a_host_told_before_it_was_connected(begin) -> None:
     early, _ = begin(1)
-    early.tell()
+    early.notify()
 
     _, rung = begin(0)
 
@@ -105,7 +105,7 @@ def test_an_address_that_leads_nowhere_leaves_a_host_to_its_looks(store, begin, 
     store.put(keys.host_address(JOB, 0), address)
 
     made, rung = begin(1)
-    made.tell()
+    made.notify()
 
     assert rung.acquire(timeout=10)  # it looks by itself: a leader that is gone may have left a verdict
     assert made._connections == set()
@@ -122,7 +122,7 @@ def test_a_host_connects_to_no_address_that_the_key_of_the_job_did_not_seal(stor
         store.put(place, documents.write(page))
 
         made, rung = begin(1)
-        made.tell()
+        made.notify()
 
         assert rung.acquire(timeout=10)
         assert rung.acquire(timeout=10)  # it tried more than once
@@ -135,7 +135,7 @@ def test_a_pod_without_an_address_listens_nowhere(store, begin, monkeypatch: pyt
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
 
     leader, _ = begin(0)
-    leader.tell()
+    leader.notify()
 
     assert list(store.entries(keys.hosts(JOB, 0))) == []
 
@@ -149,10 +149,10 @@ def test_a_ring_is_a_look_at_once_and_many_rings_are_few_looks() -> None:
         done.set()
         return False
 
-    lookout = Poller(look, mouth, 3600.0)
-    lookout.start()
+    poller = Poller(look, mouth, 3600.0)
+    poller.start()
     for _ in range(1000):
-        lookout.ring()
+        poller.poll_soon()
 
     assert done.wait(10)
     time.sleep(0.3)

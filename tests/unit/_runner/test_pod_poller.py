@@ -1,11 +1,11 @@
-"""The lookout of a pod goes on looking, whatever a look comes to."""
+"""The poller of a pod keeps polling, whatever a poll raises."""
 
 from __future__ import annotations
 
 import os
 import threading
 
-from kinetic._runner.pod.poller import Poller
+from kinetic._runner.pod.entrypoint import Poller
 
 
 def test_a_look_that_goes_wrong_in_an_unforeseen_way_is_followed_by_another() -> None:

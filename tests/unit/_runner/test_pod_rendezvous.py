@@ -44,9 +44,9 @@ def test_the_leader_sees_with_one_listing_who_began_answered_and_ended(store: Me
         peers(store, host).begin(KEY)
     leader.call()
     peers(store, 2).answer()
-    peers(store, 3).tell(ended(3, "succeeded"))
+    peers(store, 3).report(ended(3, "succeeded"))
 
-    roster = leader.look()
+    roster = leader.read()
 
     assert (roster.begun, roster.here, roster.ended) == ({1, 2, 3}, {2}, {3: "succeeded"})
     assert roster.missing() == [1]
@@ -56,29 +56,29 @@ def test_the_leader_sees_with_one_listing_who_began_answered_and_ended(store: Me
 def test_nobody_answers_without_a_call(store: MemoryStore) -> None:
     peers(store, 1).answer()
 
-    assert peers(store, 0).look().here == frozenset()
+    assert peers(store, 0).read().here == frozenset()
 
 
 def test_what_a_host_told_in_another_attempt_does_not_count(store: MemoryStore) -> None:
-    peers(store, 1, attempt=0).tell(ended(1))
+    peers(store, 1, attempt=0).report(ended(1))
 
-    assert peers(store, 0, attempt=1).look() == HostRoster()
+    assert peers(store, 0, attempt=1).read() == HostRoster()
 
 
 def test_a_host_that_never_began_is_not_missing(store: MemoryStore) -> None:
     peers(store, 1).begin(KEY)
 
-    assert peers(store, 0).look().missing() == [1]
+    assert peers(store, 0).read().missing() == [1]
 
 
 def test_a_failure_arrives_with_its_exception(store: MemoryStore, tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"pickled and more")
-    peers(store, 2).tell(ended(2, body=b"pickled", cause="exception"), body)
+    peers(store, 2).report(ended(2, body=b"pickled", cause="exception"), body)
     leader = peers(store, 0)
-    leader.look()
+    leader.read()
 
-    [read] = leader.told()
+    [read] = leader.reports()
     fetched = leader.fetch_body(read, tmp_path / "fetched")
 
     assert (read.host, read.cause) == (2, "exception")
@@ -87,19 +87,19 @@ def test_a_failure_arrives_with_its_exception(store: MemoryStore, tmp_path: Path
 
 
 def test_a_failure_that_is_sealed_with_another_key_is_not_read(store: MemoryStore) -> None:
-    peers(store, 1, key=b"x" * 32).tell(ended(1))
+    peers(store, 1, key=b"x" * 32).report(ended(1))
     leader = peers(store, 0)
 
-    assert not leader.look().trouble
-    assert leader.told() == []
+    assert not leader.read().trouble
+    assert leader.reports() == []
 
 
 def test_a_failure_of_another_host_in_its_place_is_not_read(store: MemoryStore) -> None:
-    peers(store, 1).tell(ended(2))
+    peers(store, 1).report(ended(2))
     leader = peers(store, 0)
-    leader.look()
+    leader.read()
 
-    assert leader.told() == []
+    assert leader.reports() == []
 
 
 @pytest.mark.parametrize("word", ["begun", "here", "succeeded", "failed", "preempted", "call"])
@@ -118,46 +118,46 @@ def test_a_word_that_the_key_of_the_job_did_not_seal_is_none(store: MemoryStore,
     ):
         store.put(name, b"")
 
-    assert leader.look() == HostRoster()
+    assert leader.read() == HostRoster()
     other.answer()
-    assert leader.look().here == frozenset()
+    assert leader.read().here == frozenset()
 
 
 def test_the_word_of_one_attempt_is_none_in_the_next(store: MemoryStore) -> None:
-    peers(store, 1).tell(ended(1, "preempted"))
+    peers(store, 1).report(ended(1, "preempted"))
     store.put(place(1, "preempted").replace("hosts/0/", "hosts/1/"), b"")
 
-    assert peers(store, 0, attempt=1).look() == HostRoster()
+    assert peers(store, 0, attempt=1).read() == HostRoster()
 
 
 def test_the_leader_gets_the_digests_of_all_logs(store: MemoryStore) -> None:
     for host in (1, 2):
-        peers(store, host).tell(ended(host, "succeeded", logs=(LogDigest(0, host, 5, str(host) * 64),)))
+        peers(store, host).report(ended(host, "succeeded", logs=(LogDigest(0, host, 5, str(host) * 64),)))
     leader = peers(store, 0)
-    leader.look()
+    leader.read()
 
-    assert [log.sha256[0] for each in leader.told() for log in each.logs] == ["1", "2"]
+    assert [log.sha256[0] for each in leader.reports() for log in each.logs] == ["1", "2"]
 
 
 def test_an_exception_that_was_changed_is_not_brought(store: MemoryStore, tmp_path: Path) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"pickled")
     failure = ended(1, body=b"pickled")
-    peers(store, 1).tell(failure, body)
+    peers(store, 1).report(failure, body)
     told = place(1, "failed")
     store.put(told, b"evil..." + store.get(told, start=7))
     leader = peers(store, 0)
-    leader.look()
+    leader.read()
 
-    [read] = leader.told()
+    [read] = leader.reports()
 
     assert leader.fetch_body(read, tmp_path / "fetched") is None
 
 
 def test_a_host_that_was_taken_away_is_named(store: MemoryStore) -> None:
-    peers(store, 2).tell(ended(2, "preempted"))
+    peers(store, 2).report(ended(2, "preempted"))
 
-    roster = peers(store, 0).look()
+    roster = peers(store, 0).read()
 
     assert roster.preempted == [2]
     assert roster.trouble
@@ -165,7 +165,7 @@ def test_a_host_that_was_taken_away_is_named(store: MemoryStore) -> None:
 
 
 def test_what_a_host_told_cannot_be_put_in_the_place_of_the_verdict(store: MemoryStore) -> None:
-    peers(store, 1).tell(ended(1, "succeeded"))
+    peers(store, 1).report(ended(1, "succeeded"))
     told = store.get(place(1, "succeeded"))
     store.put(keys.result("job"), told)
 

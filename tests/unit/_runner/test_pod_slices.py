@@ -24,7 +24,7 @@ class Host:
     def __init__(self) -> None:
         self.did: list[str] = []
         self.settings = SimpleNamespace(grace_seconds=60.0)
-        self.peers = SimpleNamespace(tell=lambda *_: self.did.append("told"))
+        self.peers = SimpleNamespace(report=lambda *_: self.did.append("told"))
 
     def log_digests(self, _: object) -> tuple[()]:
         return ()

@@ -2,22 +2,22 @@
 
 {runtime}/data/files/{aa}/{digest}[x]     one file, read-only; x when it is executable
 {runtime}/data/pages/{manifest}           a manifest; its age is the time since it was last used
-{runtime}/data/seen/{manifest}            how its files looked when they were last known to be right
-{runtime}/data/parts/                     what is being fetched, and small change
-{runtime}/data/locks/{name}               held by whoever fills, by a POSIX lock, so that it dies with its holder
+{runtime}/data/seen/{manifest}            the stamps of its files when they were last known to be right
+{runtime}/data/parts/                     what is being fetched, and other temporary files
+{runtime}/data/locks/{name}               a POSIX lock while a manifest's files are fetched: it dies with its holder
 {runtime}/data/pinned/{name}              which manifest describes a data set of Hugging Face that cannot change
 
 A file is trusted as long as size, time of change (ctime, which no program can set) and inode are those that were noted
 when it was verified, in this same boot: a power cut may lose bytes that were not yet on the disk. Otherwise it is read
-and verified again. Hard links change the ctime, when they are made and when they go. So both happen under the lock of
-the manifest, and what was right before is noted anew. Who dies between link and note has done no harm: the next one
-reads the file again, that is all. Two manifests that share a file do not know of each other's links; the same holds.
+and verified again. Hard links change the ctime, when they are made and when they are removed. So both happen under the
+lock of the manifest, and what was right before is noted anew. A process that dies between link and note does no harm:
+the next one reads the file again. The same holds for two manifests that share a file: neither knows of the other's
+links.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -26,14 +26,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kinetic._wire import folders
 from kinetic._wire.trees import Manifest, ManifestFile, file_digest
-from kinetic.errors import DataError, IntegrityError, KineticError, StoreError
+from kinetic.errors import IntegrityError
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CHUNK = 1 << 20
+_DAY = 86_400
 
 
 def say(line: str) -> None:
@@ -41,53 +41,8 @@ def say(line: str) -> None:
     sys.stderr.write(f"kinetic: {line}\n")
 
 
-def is_portable() -> bool:
-    """Say whether to do without what only some systems can do; the variable is among the job's own."""
-    return os.environ.get("KINETIC_PORTABLE") == "1"
-
-
-def rewritten(function: str, path: str) -> str:
-    """Return the same call with an argument in place of a volume."""
-    return f"{function or 'train'}(..., data=kinetic.Data({path!r}))"
-
-
-class translated_disk_errors:  # noqa: N801 - reads as a statement
-    """Translate the file system's errors; leave nothing of theirs to the reader at night."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, StoreError) and error.code == "store-full":  # the store's word for any full disk
-            _full(self._what, error)
-        if not isinstance(error, OSError) or isinstance(error, KineticError):
-            return
-        if error.errno in DISK_FULL:
-            _full(self._what, error)
-        raise DataError(
-            f"{self._what} could not be written on this machine",
-            why=str(error),
-            next="look at the permissions of the folder that is named",
-        ) from error
-
-
-def _full(what: str, error: BaseException) -> NoReturn:
-    raise StoreError(
-        f"the disk that holds running jobs is full: there is no room for {what}",
-        why=str(getattr(error, "why", None) or error),
-        next="free some space there, or point KINETIC_RUNTIME_DIR at a larger disk",
-        code="workspace-full",
-    ) from error
-
-
-_CHUNK = 1 << 20
-
-
 class Stamp(NamedTuple):
-    """How a file looked when it was last known to be right."""
+    """By what a change of a file is noticed."""
 
     size: int
     mtime: int
@@ -108,26 +63,17 @@ class Cache:
         """Return where a file is kept."""
         return f"{self.folder}/files/{file.digest[:2]}/{file.digest}{'x' * file.executable}"
 
-    def page(self, sha256: str) -> bytes | None:
-        """Return the bytes of a manifest that is kept, or None; it is young again."""
-        path = self.folder / "pages" / sha256
-        try:
-            os.utime(path)
-            return path.read_bytes()
-        except OSError:
-            return None
-
     def keep_page(self, sha256: str, data: bytes) -> None:
         """Keep a manifest."""
         self._write("pages", sha256, data)
 
     def manifest(self, sha256: str) -> Manifest | None:
-        """Return a manifest that is kept and whole, or None."""
-        data = self.page(sha256)
-        try:
-            return Manifest.from_bytes(data, sha256=sha256) if data is not None else None
-        except IntegrityError:
-            return None
+        """Return a manifest that is kept and intact, or None; note that it was used."""
+        path = self.folder / "pages" / sha256
+        with contextlib.suppress(OSError, IntegrityError):
+            os.utime(path)
+            return Manifest.from_bytes(path.read_bytes(), sha256=sha256)
+        return None
 
     def pinned(self, name: str) -> str:
         """Return the manifest of a data set that cannot change, or ""."""
@@ -140,7 +86,7 @@ class Cache:
         self._write("pinned", name, sha256.encode())
 
     def seen(self, sha256: str) -> dict[str, Stamp]:
-        """Return what was noted about the files of a manifest, by their digest; nothing after a restart."""
+        """Return the noted stamps of a manifest's files, by their digest; nothing after a restart."""
         try:
             page = json.loads((self.folder / "seen" / sha256).read_bytes())
             if page["boot"] != _boot():
@@ -150,7 +96,7 @@ class Cache:
             return {}
 
     def note(self, sha256: str, files: Sequence[ManifestFile], stamps: dict[str, Stamp]) -> None:
-        """Note how the files of a manifest look."""
+        """Note the stamps of a manifest's files."""
         known = {file.digest: stamps[file.digest] for file in files if file.digest in stamps}
         self._write("seen", sha256, json.dumps({"boot": _boot(), "stamps": known}).encode())
 
@@ -165,14 +111,14 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, patient: bool = True) -> Iterator[bool]:
-        """Hold a lock; yield False when somebody else holds it and we are not patient."""
+        """Hold a lock; yield False if another process holds it and we are not patient."""
         with hold_lock(self.folder / "locks" / name, patient=patient) as held:
             yield held
 
 
 @contextlib.contextmanager
 def hold_lock(path: Path, *, patient: bool = True) -> Iterator[bool]:
-    """Hold the lock of a file, which falls free when its holder is gone, however that went."""
+    """Hold the lock of a file, which is released when its holder ends, however it ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -189,7 +135,7 @@ def hold_lock(path: Path, *, patient: bool = True) -> Iterator[bool]:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return how a kept file looks, or None when there is no plain file."""
+    """Return the stamp of a kept file, or None if there is no plain file."""
     try:
         about = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +151,7 @@ def mode_of(file: ManifestFile) -> int:
 
 
 def verify_kept(path: str, file: ManifestFile) -> Stamp | None:
-    """Read a file that may have changed; return how it looks when it is right after all, else None."""
+    """Read a file that may have changed; return its stamp if it is right after all, else None."""
     wanted = mode_of(file)
     with contextlib.suppress(FileNotFoundError):
         about = os.lstat(path)
@@ -222,39 +168,33 @@ def verify_kept(path: str, file: ManifestFile) -> Stamp | None:
 
 
 def _boot() -> str:
-    """Name this boot of the machine; "" where it does not tell."""
+    """Return the id of this boot of the machine; "" if the system does not tell."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def sweep(folder: Path, *, now: float | None = None, days: float = 30) -> None:
-    """Remove what no job has used for a month, and what a killed job was fetching.
-
-    Args:
-        folder: The cache.
-        now: Unix time; the current time by default.
-        days: For how long data is kept that nobody uses.
-    """
+    """Remove what no job has used for so many days, and what a killed job was fetching."""
     if not (folder / "pages").is_dir():
         return
     kept = Cache(folder)
     now = time.time() if now is None else now
-    gone = [name for name in os.listdir(folder / "pages") if _age(folder / "pages" / name, now) > days * 86_400]
+    gone = [name for name in os.listdir(folder / "pages") if _age(folder / "pages" / name, now) > days * _DAY]
     for name in gone:
         with kept.lock(name, patient=False) as held:
-            if held:  # nobody is filling it
+            if held:  # no job is filling it
                 for kind in ("pages", "seen", "locks"):
                     (folder / kind / name).unlink(missing_ok=True)
     for part in kept.parts.iterdir():
-        if _age(part, now) > 86_400:
+        if _age(part, now) > _DAY:
             _remove(part)
     if gone:
         _drop_unnamed(kept, now)
 
 
 def _drop_unnamed(kept: Cache, now: float) -> None:
-    """Remove files that no manifest names; not young ones, which somebody may be about to use."""
+    """Remove files that no manifest names; not young ones, which a job may be about to use."""
     named = set()
     for page in (kept.folder / "pages").iterdir():
         with contextlib.suppress(OSError, IntegrityError):
@@ -262,7 +202,7 @@ def _drop_unnamed(kept: Cache, now: float) -> None:
             named |= {kept.path(file) for file in manifest.files}
     for folder in (kept.folder / "files").iterdir():
         for path in folder.iterdir():
-            if str(path) not in named and _age(path, now) > 86_400:
+            if str(path) not in named and _age(path, now) > _DAY:
                 path.unlink(missing_ok=True)
     for pin in (kept.folder / "pinned").iterdir():
         if not (kept.folder / "pages" / pin.read_text()).exists():

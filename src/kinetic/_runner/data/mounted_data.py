@@ -1,12 +1,17 @@
-"""Making data appear at the paths that the job was promised: volumes at their mount paths, views without a copy.
+"""Make data appear at the paths that the job was promised: volumes at their mount paths, views without a copy.
 
-| | a private place can be had | it cannot |
+| | if private mounts work | if not |
 |---|---|---|
 | a volume | a mount that only this job sees | a link at the path, if the path is free; else an error |
-| a view | a read-only mount in the job's folder | a link to the user's own files, and a line that says so |
+| a view | a read-only mount in the job's folder | a link to the user's own files, and a message that says so |
 
-With KINETIC_VOLUME_ROOT, and where the folder above a missing path is one that programs write into (a shadow of it
-would be read-only), a volume is always a link.
+With KINETIC_VOLUME_ROOT, and if the folder above a missing path is one that programs write into (what would cover it is
+read-only), a volume is always a link.
+
+A link's path is the same for every process of the machine, so a second job waits until the first is over. The hosts of
+one slice share the link of the first of them, once its data is there. The lock of a path is held until the process
+ends, however it ends: exclusively while the data is being fetched, shared from then on. A link that was left behind
+points into the folder of a job, and the holder of the exclusive lock replaces it.
 """
 
 from __future__ import annotations
@@ -22,8 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinetic._runner.data import file_cache
-from kinetic._runner.data.file_cache import hold_lock
+from kinetic._runner.data.file_cache import hold_lock, say
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
 from kinetic._wire import folders
@@ -31,37 +35,176 @@ from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError
 
 LINKS_PAGE = "links"  # in a job's folder: the links and folders that it made
+
 _READY = "\nready"
-_held: list[tuple[int, str]] = []  # locks of this process and who owns them; they stay for as long as it lives
+_WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
+_held: list[tuple[int, str]] = []  # locks of this process and their owners; they stay for as long as it lives
+
+
+@dataclass
+class MountPoint:
+    """One reference and where it is."""
+
+    ref: DataRef
+    home: Path  # a folder of the job's own for it
+    path: Path  # the file or folder itself, inside of ``home``
+    shown: str = ""  # the path that the job gets
+    is_elsewhere: bool = False  # the job finds it in the folder of another host of its slice
+
+    @property
+    def source(self) -> Path:
+        """What a volume shows: a folder itself, or the folder that holds the single file."""
+        return self.path if self.ref.is_dir else self.home
+
+
+def place_mounts(
+    mounts: Sequence[MountPoint],
+    *,
+    folder: Path,
+    cache: Path,
+    environ: Mapping[str, str],
+    workspace: Path,
+    function: str,
+) -> None:
+    """Prepare everything that the job reads, and note where the job will find it; arguments as for ``provide``.
+
+    Raises DataError if a volume cannot be where it should be; the message shows the same call with an argument.
+    """
+    for each in mounts:
+        _prepare(each)
+        each.shown = str(each.path)
+    root = environ.get("KINETIC_VOLUME_ROOT") or ""
+    volumes = [each for each in mounts if each.ref.mount]
+    targets = {id(each): _target(each, root, folder, workspace, function) for each in volumes}
+    volumes.sort(key=lambda each: (targets[id(each)].count("/"), targets[id(each)]))  # the same order in every process
+    linked = [each for each in volumes if root or _must_be_a_link(targets[id(each)], list(targets.values()), workspace)]
+    views = list({each.path: each for each in mounts if each.ref.kind == "view"}.values())
+    private = [Mount(each.ref.uri, str(each.path), read_only=True) for each in views]
+    private += [Mount(str(each.source), os.path.realpath(targets[id(each)])) for each in volumes if each not in linked]
+    refused = ""
+    if private:
+        staging = folder / ".staging"
+        staging.mkdir(mode=0o700, exist_ok=True)
+        refused = mount_namespace.mount_privately(private, str(staging))
+    if refused:
+        for each in views:
+            _link_view(each, refused)
+        linked = volumes
+    for each in linked:
+        _link_volume(each, targets[id(each)], folder, cache, environ, function, "" if root else refused)
+    for each in volumes:
+        each.shown = targets[id(each)] if each.ref.is_dir else f"{targets[id(each)]}/{each.path.name}"
+
+
+def _prepare(mount: MountPoint) -> None:
+    """Create what can be mounted at, or filled."""
+    mount.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if mount.ref.kind == "view":
+        if not os.path.exists(mount.ref.uri):
+            raise DataMissingError(f"{mount.ref.path!r} does not exist any more", why=f"there is no {mount.ref.uri}")
+        if not mount.ref.is_dir:
+            mount.path.touch()
+            return
+    if mount.ref.is_dir:
+        mount.path.mkdir(exist_ok=True)
+
+
+def _target(mount: MountPoint, root: str, folder: Path, workspace: Path, function: str) -> str:
+    """Return the path of a volume, and reject one that would hide what the job needs."""
+    path = os.path.normpath(mount.ref.mount)
+    why = ""
+    if root:
+        if os.path.isabs(os.path.expanduser(root)):
+            return os.path.normpath(f"{os.path.expanduser(root)}/{path}")
+        why = f"KINETIC_VOLUME_ROOT={root!r} is not an absolute path"
+    else:
+        needed = (str(folder), str(workspace), sys.prefix, sys.base_prefix, "/proc/self", "/dev/null", *sys.path)
+        hidden = [each for each in needed if each and Path(each).is_relative_to(os.path.realpath(path))]
+        if hidden:
+            why = f"it would hide {hidden[0]}, which the job needs"
+        elif os.path.lexists(path) and not os.path.isdir(path) and not os.path.islink(path):
+            why = "there is a file already"
+    if why:
+        raise _volume_error(path, why, _as_argument(function, mount))
+    return path
+
+
+def _must_be_a_link(target: str, others: Sequence[str], workspace: Path) -> bool:
+    """Return whether a path cannot be mounted at: missing in a folder that programs write into, or a broken link."""
+    if os.path.islink(target) and not os.path.isdir(target):  # left behind, or not ours
+        return True
+    if os.path.isdir(target) or any(target.startswith(f"{other}/") for other in others):
+        return False
+    written = {*_WRITTEN_TO, tempfile.gettempdir(), os.path.expanduser("~"), str(workspace)}
+    return os.path.realpath(mount_namespace.above(target)) in {os.path.realpath(path) for path in written}
+
+
+def _link_view(mount: MountPoint, why: str) -> None:
+    if mount.ref.is_dir:
+        mount.path.rmdir()
+    else:
+        mount.path.unlink()
+    mount.path.symlink_to(mount.ref.uri)
+    say(f"{mount.ref.path} is shown to the job by a link and is not write-protected ({why})")
+
+
+def _link_volume(
+    mount: MountPoint, target: str, folder: Path, cache: Path, environ: Mapping[str, str], function: str, refused: str
+) -> None:
+    owner = f"{environ.get('KINETIC_JOB_ID', folder)} {environ.get('KINETIC_ATTEMPT', '')}"
+    if refused:
+        say(f"{target} becomes a link, which every process of this machine sees: {refused}")
+    try:
+        ours = put_link(
+            target, mount.source, cache=cache, home=folder, owner=owner, instead=_as_argument(function, mount)
+        )
+    except DataError as error:
+        error.why = f"{error.why}; a private mount was refused, too: {refused}" if refused else error.why
+        raise
+    mount.is_elsewhere = not ours
+
+
+def _as_argument(function: str, mount: MountPoint) -> str:
+    """Return the same call with an argument in place of a volume."""
+    return f"{function or 'train'}(..., data=kinetic.Data({mount.ref.path!r}))"
+
+
+def _volume_error(target: str, why: str, instead: str) -> DataError:
+    return DataError(
+        f"the volume {target} cannot be made on this machine",
+        why=why,
+        next=f"pass the data as an argument, which works everywhere: {instead}",
+        code="volume",
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- links
 
 
 def put_link(target: str, source: Path, *, cache: Path, home: Path, owner: str, instead: str) -> bool:
-    """See to it that a job finds its data at a path, by a link.
+    """Make a job find its data at a path, by a link.
 
     Args:
         target: The path of the volume.
-        source: Where the data will lie.
-        cache: The folder of this machine's cache; the locks lie in it.
-        home: This job's folder for data, in which the link is noted so that it goes with it.
-        owner: Who asks: the hosts of one attempt give the same name.
+        source: Where the data will be.
+        cache: The folder of this machine's cache, with the locks.
+        home: This job's folder for data, in which the link is noted so that it is removed with the job.
+        owner: The hosts of one attempt give the same name.
         instead: The same call with an argument in place of the volume.
 
     Returns:
-        True when the link is ours, and ``ready`` is to be called once the data is there; False when another host of
-        the same slice made it, and the data is there.
-
-    Raises:
-        DataError: Something else is at the path, or no link can be made there.
+        True when the link is ours, and ``share_links`` is to be called once the data is there; False when another host
+        of the same slice made it, and the data is there.
     """
     lock = _lock_path(cache, target)
     folders.make(lock.parent)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    while not _is_alone(descriptor, target, owner):
+    while not _has_exclusive_lock(descriptor, target, owner):
         fcntl.lockf(descriptor, fcntl.LOCK_SH)  # once the host that makes the link has its data
         if _owner(descriptor) == owner + _READY:
             _held.append((descriptor, ""))
             return False
-        fcntl.lockf(descriptor, fcntl.LOCK_UN)  # that host died on the way
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)  # that host died before it was ready
     _make_link(target, source, home, instead)
     _set_owner(descriptor, owner)
     _held.append((descriptor, owner))
@@ -69,21 +212,21 @@ def put_link(target: str, source: Path, *, cache: Path, home: Path, owner: str, 
 
 
 def share_links() -> None:
-    """Say that the data is there: other hosts of the same slice may use the links that this process made."""
+    """Note that the data is there: other hosts of the same slice may use the links that this process made."""
     for descriptor, owner in _held:
         if owner:
             _set_owner(descriptor, owner + _READY)
             fcntl.lockf(descriptor, fcntl.LOCK_SH)
 
 
-def _is_alone(descriptor: int, target: str, owner: str) -> bool:
+def _has_exclusive_lock(descriptor: int, target: str, owner: str) -> bool:
     """Take the lock for this process alone; False when another host of the same slice has it."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         if _owner(descriptor).removesuffix(_READY) == owner:
             return False
-        file_cache.say(f"waiting for another job that has its data at {target}")
+        say(f"waiting for another job that has its data at {target}")
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
     return True
 
@@ -102,10 +245,9 @@ def _lock_path(cache: Path, target: str) -> Path:
 
 
 def _make_link(target: str, source: Path, home: Path, instead: str) -> None:
-    """Make the link; nobody else has the lock."""
     if os.path.lexists(target) and not _is_left_over(target, home):
         what = "a folder that is not kinetic's" if os.path.isdir(target) else "a file"
-        raise volume_error(target, f"there is {what} already, and nothing is ever written into it", instead)
+        raise _volume_error(target, f"there is {what} already, and nothing is ever written into it", instead)
     beside = f"{target}.kinetic-{os.getpid():x}"
     try:
         _note_link(home, target)
@@ -117,11 +259,11 @@ def _make_link(target: str, source: Path, home: Path, instead: str) -> None:
             os.unlink(beside)
             raise
     except OSError as error:
-        raise volume_error(target, str(error), instead) from error
+        raise _volume_error(target, str(error), instead) from error
 
 
 def _is_left_over(target: str, home: Path) -> bool:
-    """Say whether a path is a link into the folder of a job of this machine; we hold its lock, so that job is over."""
+    """Return whether a path is a link into the folder of a job of this machine, which is over: we hold its lock."""
     with contextlib.suppress(OSError):
         return Path(os.readlink(target)).is_relative_to(home.parent.parent)
     return False
@@ -152,157 +294,3 @@ def remove_links(home: Path, cache: Path) -> None:
                     os.unlink(target)
                     for folder in made:
                         os.rmdir(folder)
-
-
-def volume_error(target: str, why: str, instead: str) -> DataError:
-    """Make the error of a volume that cannot be, with the call that works in its place."""
-    return DataError(
-        f"the volume {target} cannot be made on this machine",
-        why=why,
-        next=f"pass the data as an argument, which works everywhere: {instead}",
-        code="volume",
-    )
-
-
-_WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
-
-
-@dataclass
-class MountPoint:
-    """One reference and where it lies.
-
-    Attributes:
-        ref: The reference.
-        home: A folder of the job's own for it.
-        path: The file or folder itself, inside of ``home``.
-        shown: The path that the job is told.
-        is_elsewhere: Whether the job finds it in the folder of another host of its slice.
-    """
-
-    ref: DataRef
-    home: Path
-    path: Path
-    shown: str = ""
-    is_elsewhere: bool = False
-
-    @property
-    def source(self) -> Path:
-        """What a volume shows: a folder itself, or the folder in which the single file lies."""
-        return self.path if self.ref.is_dir else self.home
-
-
-def place_mounts(
-    spots: Sequence[MountPoint],
-    *,
-    folder: Path,
-    cache: Path,
-    environ: Mapping[str, str],
-    workspace: Path,
-    function: str,
-) -> None:
-    """Prepare every spot, and say where the job will find it.
-
-    Args:
-        spots: What the job reads.
-        folder: The job's folder for data.
-        cache: The folder of this machine's cache.
-        environ: The job's environment.
-        workspace: Where the job runs.
-        function: The name of the user's function, for messages.
-
-    Raises:
-        DataError: A volume cannot be where it shall be; the message has the same call with an argument.
-    """
-    for spot in spots:
-        _make_ready(spot)
-        spot.shown = str(spot.path)
-    root = environ.get("KINETIC_VOLUME_ROOT") or ""
-    volumes = [spot for spot in spots if spot.ref.mount]
-    targets = {id(spot): _target(spot, root, folder, workspace, function) for spot in volumes}
-    volumes.sort(key=lambda spot: (targets[id(spot)].count("/"), targets[id(spot)]))  # the same order for everybody
-    linked = [spot for spot in volumes if root or _must_be_a_link(targets[id(spot)], list(targets.values()), workspace)]
-    views = list({spot.path: spot for spot in spots if spot.ref.kind == "view"}.values())
-    mounted = [spot for spot in volumes if spot not in linked]
-    if refused := _mount(views, mounted, targets, folder):
-        for spot in views:
-            _link_view(spot, refused)
-        linked = volumes
-    for spot in linked:
-        _link_volume(spot, targets[id(spot)], folder, cache, environ, function, "" if root else refused)
-    for spot in volumes:
-        spot.shown = targets[id(spot)] if spot.ref.is_dir else f"{targets[id(spot)]}/{spot.path.name}"
-
-
-def _make_ready(spot: MountPoint) -> None:
-    """Make what a mount or a file can stand on."""
-    spot.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if spot.ref.kind == "view":
-        if not os.path.exists(spot.ref.uri):
-            raise DataMissingError(f"{spot.ref.path!r} is not there any more", why=f"{spot.ref.uri} does not exist")
-        if not spot.ref.is_dir:
-            spot.path.touch()
-            return
-    if spot.ref.is_dir:
-        spot.path.mkdir(exist_ok=True)
-
-
-def _target(spot: MountPoint, root: str, folder: Path, workspace: Path, function: str) -> str:
-    """Return the path of a volume, and refuse one that would cover what the job stands on."""
-    mount = os.path.normpath(spot.ref.mount)
-    instead = file_cache.rewritten(function, spot.ref.path)
-    if root:
-        if not os.path.isabs(os.path.expanduser(root)):
-            raise volume_error(mount, f"KINETIC_VOLUME_ROOT={root!r} is no absolute path", instead)
-        return os.path.normpath(f"{os.path.expanduser(root)}/{mount}")
-    needed = (str(folder), str(workspace), sys.prefix, sys.base_prefix, "/proc/self", "/dev/null", *sys.path)
-    hidden = [path for path in needed if path and Path(path).is_relative_to(os.path.realpath(mount))]
-    if hidden:
-        raise volume_error(mount, f"it would hide {hidden[0]}, which the job needs", instead)
-    if os.path.lexists(mount) and not os.path.isdir(mount) and not os.path.islink(mount):
-        raise volume_error(mount, "there is a file already", instead)
-    return mount
-
-
-def _must_be_a_link(target: str, others: Sequence[str], workspace: Path) -> bool:
-    """Say whether a path cannot be mounted at: it is missing in a folder that programs write into, or a broken link."""
-    if os.path.islink(target) and not os.path.isdir(target):  # left behind, or none of our business
-        return True
-    if os.path.isdir(target) or any(target.startswith(f"{other}/") for other in others):
-        return False
-    written = {*_WRITTEN_TO, tempfile.gettempdir(), os.path.expanduser("~"), str(workspace)}
-    return os.path.realpath(mount_namespace.above(target)) in {os.path.realpath(path) for path in written}
-
-
-def _mount(views: Sequence[MountPoint], volumes: Sequence[MountPoint], targets: Mapping[int, str], folder: Path) -> str:
-    """Mount what is to be mounted; return why that was refused, or ""."""
-    showings = [Mount(spot.ref.uri, str(spot.path), read_only=True) for spot in views]
-    showings += [Mount(str(spot.source), os.path.realpath(targets[id(spot)])) for spot in volumes]
-    if not showings:
-        return ""
-    staging = folder / ".staging"
-    staging.mkdir(mode=0o700, exist_ok=True)
-    return mount_namespace.mount_privately(showings, str(staging))
-
-
-def _link_view(spot: MountPoint, why: str) -> None:
-    if spot.ref.is_dir:
-        spot.path.rmdir()
-    else:
-        spot.path.unlink()
-    spot.path.symlink_to(spot.ref.uri)
-    file_cache.say(f"{spot.ref.path} is shown to the job by a link and is not write-protected ({why})")
-
-
-def _link_volume(
-    spot: MountPoint, target: str, folder: Path, cache: Path, environ: Mapping[str, str], function: str, refused: str
-) -> None:
-    owner = f"{environ.get('KINETIC_JOB_ID', folder)} {environ.get('KINETIC_ATTEMPT', '')}"
-    instead = file_cache.rewritten(function, spot.ref.path)
-    if refused:
-        file_cache.say(f"{target} becomes a link, which every process of this machine sees: {refused}")
-    try:
-        ours = put_link(target, spot.source, cache=cache, home=folder, owner=owner, instead=instead)
-    except DataError as error:
-        error.why = f"{error.why}; a private mount was refused, too: {refused}" if refused else error.why
-        raise
-    spot.is_elsewhere = not ours

@@ -1,8 +1,8 @@
 """Data that the client shipped: a manifest and blobs in the store, kept on this machine, copied for this job.
 
-Where a job needs a real copy anyway, and the store lies on the same disk, the copy is made from the store directly:
-keeping it as well would only write everything twice. The store's own files are never linked, because a job that owns
-them could change their mode, and then their bytes.
+If a job needs a real copy anyway, and the store is on the same disk, the copy is made from the store directly: keeping
+it as well would only write everything twice. The store's own files are never linked, because a job that owns them could
+change their mode, and then their bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from kinetic._runner.data import download_data, mounted_data
 from kinetic._runner.data.file_cache import Cache, Stamp, mode_of, stamp_of, verify_kept
@@ -24,25 +23,19 @@ from kinetic._wire.order import DataRef
 from kinetic._wire.trees import Manifest, ManifestFile
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
-LINKED_PAGE = "linked"  # in a job's folder: the manifests whose files it has links to
+LINKED_PAGE = "linked"  # in a job's folder: the manifests to whose files it has links
 
 
 def fetch_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
-    """Materialise shipped data at a path of this job's own.
-
-    Args:
-        ref: The data.
-        path: Where the file or folder shall lie; the folder above it exists.
-        cache: What this machine keeps.
-        home: The job's folder for data.
-    """
+    """Fetch shipped data to a path in ``home``, the job's folder for data; the folder above it exists."""
     store = open_store(ref.uri)
     manifest = _manifest(store, ref, cache)
     way = download_data.choose_way(cache.parts, home, writable=ref.writable)
-    if way == "copy" and _is_beside(store, home):
-        _straight(store, manifest, path, home)
+    if way == "copy" and _is_on_same_disk(store, home):
+        _copy_from_store(store, manifest, path, home)
     else:
-        copy_kept(cache, manifest, ref.manifest, path, home, way, functools.partial(_fetch_missing, store, cache))
+        fetch = functools.partial(download_data.fetch_files, store, destination=destination_of(cache))
+        copy_kept(cache, manifest, ref.manifest, path, home, way, fetch)
 
 
 def copy_kept(
@@ -54,7 +47,7 @@ def copy_kept(
     way: download_data.Way,
     fetch: Callable[[list[ManifestFile]], object],
 ) -> None:
-    """Give a job its copy of what a manifest describes, after seeing to it that all of it is kept and right.
+    """Give a job its copy of what a manifest describes, after making sure that all of it is kept and right.
 
     Args:
         cache: Where it is kept.
@@ -65,6 +58,12 @@ def copy_kept(
         way: How copies are made.
         fetch: Gets the files that are missing into the cache.
     """
+
+    def give_all() -> None:
+        for file in manifest.files:
+            target = _place_of(manifest, file, path)
+            download_data.copy_file(cache.path(file), target, way=way, executable=file.executable)
+
     with cache.lock(name):
         stamps = _right_ones(cache, manifest, name)
         missing = [file for file in manifest.files if file.digest not in stamps]
@@ -72,49 +71,39 @@ def copy_kept(
             fetch(missing)
             stamps |= {file.digest: stamp for file in missing if (stamp := stamp_of(cache.path(file)))}
         cache.note(name, manifest.files, stamps)
-        make_folders(manifest, path)
+        _make_folders(manifest, path)
         if way == "link":
-            _note_links(home, name)  # first: whoever removes them must know
-            for file in manifest.files:
-                _give(cache, manifest, file, path, way)
-                _note_change(cache.path(file), file, stamps)
-            cache.note(name, manifest.files, stamps)
+            with open(home / LINKED_PAGE, "a", encoding="ascii") as page:  # first: whoever removes them must know
+                page.write(f"{name}\n")
+            give_all()
+            cache.note(name, manifest.files, {**stamps, **_relinked(cache, manifest, stamps)})
     if way != "link":  # outside of the lock: others may copy at the same time
-        for file in manifest.files:
-            _give(cache, manifest, file, path, way)
+        give_all()
 
 
-def make_folders(manifest: Manifest, path: Path) -> None:
-    """Make every folder of a tree."""
+def _relinked(cache: Cache, manifest: Manifest, before: dict[str, Stamp]) -> dict[str, Stamp]:
+    """Return the stamps of files that differ from before in their ctime at most, as a new or removed link makes it."""
+    now = {file.digest: stamp_of(cache.path(file)) for file in manifest.files if file.digest in before}
+    same = {digest: stamp for digest, stamp in now.items() if stamp is not None}
+    return {
+        digest: stamp for digest, stamp in same.items() if stamp._replace(ctime=before[digest].ctime) == before[digest]
+    }
+
+
+def _make_folders(manifest: Manifest, path: Path) -> None:
     if manifest.is_dir:
         above = {os.path.dirname(file.path) for file in manifest.files}
         for folder in sorted({"", *above, *manifest.folders}):
             os.makedirs(path / folder, exist_ok=True)
 
 
-def place_of(manifest: Manifest, file: ManifestFile, path: Path) -> str:
-    """Return where a file of a tree lies in the job; a single file is the path itself."""
+def _place_of(manifest: Manifest, file: ManifestFile, path: Path) -> str:
+    """Return the path of a file of a tree in the job; a single file is the path itself."""
     return f"{path}/{file.path}" if manifest.is_dir else str(path)
 
 
-def _give(cache: Cache, manifest: Manifest, file: ManifestFile, path: Path, way: download_data.Way) -> None:
-    download_data.copy_file(cache.path(file), place_of(manifest, file, path), way=way, executable=file.executable)
-
-
-def _note_change(kept: str, file: ManifestFile, stamps: dict[str, Stamp]) -> None:
-    """Note a ctime that is new because of a link; whatever else is new is none of our doing."""
-    now, before = stamp_of(kept), stamps.get(file.digest)
-    if now is not None and before is not None and now._replace(ctime=before.ctime) == before:
-        stamps[file.digest] = now
-
-
-def _note_links(home: Path, name: str) -> None:
-    with open(home / LINKED_PAGE, "a", encoding="ascii") as page:
-        page.write(f"{name}\n")
-
-
 def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]:
-    """Return the stamps of the files that are there and right; those that look different are read."""
+    """Return the stamps of the files that are there and right; those with another stamp than noted are read."""
     known = cache.seen(name)
     right: dict[str, Stamp] = {}
     doubtful: list[ManifestFile] = []
@@ -125,10 +114,10 @@ def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]
         elif stamp is not None:
             doubtful.append(file)
 
-    def look(file: ManifestFile) -> tuple[ManifestFile, Stamp | None]:
+    def verified(file: ManifestFile) -> tuple[ManifestFile, Stamp | None]:
         return file, verify_kept(cache.path(file), file)
 
-    reading = (functools.partial(look, file) for file in doubtful)
+    reading = (functools.partial(verified, file) for file in doubtful)
     for file, stamp in in_parallel(open_store(f"file://{cache.folder}"), reading):
         if stamp is not None:
             right[file.digest] = stamp
@@ -136,7 +125,7 @@ def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]
 
 
 def destination_of(cache: Cache) -> download_data.Destination:
-    """Return the shelf on which the cache keeps its files."""
+    """Return where the cache keeps its files."""
 
     def path(file: ManifestFile) -> str:
         found = cache.path(file)
@@ -146,27 +135,22 @@ def destination_of(cache: Cache) -> download_data.Destination:
     return download_data.Destination(path, mode_of, cache.parts)
 
 
-def _fetch_missing(store: Store, cache: Cache, missing: list[ManifestFile]) -> None:
-    download_data.fetch_files(store, missing, destination_of(cache))
-
-
-def _straight(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
+def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
     """Write a job's copy from the store's own blobs."""
     parts = home / ".parts"
     parts.mkdir(mode=0o700, exist_ok=True)
-    make_folders(manifest, path)
+    _make_folders(manifest, path)
     mask = os.umask(0)
     os.umask(mask)
     destination = download_data.Destination(
-        lambda file: place_of(manifest, file, path),
+        lambda file: _place_of(manifest, file, path),
         lambda file: (0o777 if file.executable else 0o666) & ~mask,
         parts,
     )
     download_data.fetch_files(store, manifest.files, destination)
 
 
-def _is_beside(store: Store, home: Path) -> bool:
-    """Say whether a store lies in a folder of the very disk that holds the job."""
+def _is_on_same_disk(store: Store, home: Path) -> bool:
     try:
         return store.local is not None and store.local.root.stat().st_dev == home.stat().st_dev
     except OSError:
@@ -195,31 +179,26 @@ def _manifest(store: Store, ref: DataRef, cache: Cache) -> Manifest:
 def release(folder: Path, cache: Path) -> None:
     """Remove a job's folder for data, and its links; never fails: what stays is swept.
 
-    Removing a hard link changes the ctime of the kept file. So that nobody has to read it again for that, files that
-    were right before are noted anew.
+    Removing a hard link changes the ctime of the kept file. So that it need not be read again for that, the stamps of
+    files that were right before are noted anew.
     """
     with contextlib.suppress(OSError):
         if not folder.is_dir():
             return
         mounted_data.remove_links(folder, cache)
         with contextlib.ExitStack() as locked:
-            names = _linked(folder)
-            kept = Cache(cache) if names else None
-            free = [name for name in names if kept and locked.enter_context(kept.lock(name, patient=False))]
-            before = [_right_before(kept, name) for name in free if kept]
+            before = []
+            for name in _linked(folder):
+                kept = Cache(cache)
+                if locked.enter_context(kept.lock(name, patient=False)) and (manifest := kept.manifest(name)):
+                    known = kept.seen(name)
+                    now = {file.digest: stamp_of(kept.path(file)) for file in manifest.files}
+                    right = {digest: stamp for digest, stamp in known.items() if now.get(digest) == stamp}
+                    before.append((kept, name, manifest, right))
             shutil.rmtree(folder, ignore_errors=True)
-            for seen in filter(None, before):
-                _note_again(seen)
+            for kept, name, manifest, right in before:
+                kept.note(name, manifest.files, _relinked(kept, manifest, right))
     shutil.rmtree(folder, ignore_errors=True)
-
-
-class _SeenFiles(NamedTuple):
-    """Files of a manifest that looked as they were noted, before the links went."""
-
-    cache: Cache
-    name: str
-    manifest: Manifest
-    stamps: dict[str, Stamp]
 
 
 def _linked(folder: Path) -> list[str]:
@@ -227,21 +206,3 @@ def _linked(folder: Path) -> list[str]:
         return sorted(set((folder / LINKED_PAGE).read_text().split()))
     except OSError:
         return []
-
-
-def _right_before(cache: Cache, name: str) -> _SeenFiles | None:
-    manifest, known = cache.manifest(name), cache.seen(name)
-    if manifest is None:
-        return None
-    now = {file.digest: stamp_of(cache.path(file)) for file in manifest.files if file.digest in known}
-    right = {digest: stamp for digest, stamp in now.items() if stamp is not None and stamp == known[digest]}
-    return _SeenFiles(cache, name, manifest, right)
-
-
-def _note_again(seen: _SeenFiles) -> None:
-    stamps = {}
-    for file in seen.manifest.files:
-        before, now = seen.stamps.get(file.digest), stamp_of(seen.cache.path(file))
-        if before is not None and now is not None and now._replace(ctime=before.ctime) == before:
-            stamps[file.digest] = now
-    seen.cache.note(seen.name, seen.manifest.files, stamps)

@@ -1,1 +1,1 @@
-"""The runner as it runs inside a container: one process that keeps one worker, and speaks through the store."""
+"""The runner inside a container: one process that supervises one worker, and communicates through the store."""

@@ -1,7 +1,26 @@
-"""From the task of a pod and the container's environment to that of this host."""
+"""The container of a job: which host it is, its secrets and environment, its devices, and a shortage of its machine.
+
+**Devices.** A GPU or TPU must have come up before the job runs, or the machine is paid for nothing. Frameworks are not
+asked: importing one takes seconds, and opening a TPU locks it. CUDA is asked in a separate process, since a process
+that has initialized it must not fork.
+
+| kind | it is there if |
+|---|---|
+| gpu | the driver's library initializes and counts as many devices as were asked for |
+| tpu | there is a device file (/dev/accel0, /dev/vfio/0), or an accelerator of Google's on the PCI bus |
+
+JAX does the rest: with JAX_PLATFORMS, it raises if a device is there and its own backend does not come up.
+
+**Node pressure.** To the cluster an eviction is a disruption like any other, so the job begins again, and would be
+evicted again forever. So an attempt that is interrupted writes down what its machine was short of, and after three such
+attempts in a row the next one fails the job. A kubelet evicts when 100 MiB of memory or 10 % of the disk are left,
+unless configured otherwise, and then gives a pod one second. A machine that was short of something from the beginning
+does not evict for that: a cluster puts no pods there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -21,7 +40,11 @@ from kinetic._wire.task import PodSettings, Task
 from kinetic.errors import KineticError, RunnerError
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}  # of JAX; the first one is where it computes
+MEMORY, DISK = "memory", "disk"
+MOST_EVICTIONS = 3  # attempts in a row; as often as other failures around a job are retried
+SHORT_OF = "short_of"  # in the details of a note
 
+_READ_AT_START = ("PYTHON", "LD_")  # variables that an interpreter reads when it starts, and not again
 _DRIVER_SECONDS = 60.0  # a driver that does not answer for so long does not work
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 _GOOGLE = "0x1ae0"  # vendor on the PCI bus
@@ -38,23 +61,142 @@ _CUDA_ERRORS = {
     802: "the system is not ready",
     803: "driver mismatch",
 }
+_MEMINFO = Path("/proc/meminfo")  # of the machine, also inside a container
+_LITTLE_KIB = 512 << 10  # of memory: more than a kubelet's own threshold, since some was given back meanwhile
+_LITTLE_DISK = 0.1
+
+
+@dataclass(frozen=True)
+class HostInPod:
+    """Which host this process is."""
+
+    host: int  # from 0
+    restarts: int | None  # of the whole set of hosts; None if unknown
+    base: Path  # a folder of this container's own
+    runner: str  # the folder with this code
+
+
+def page_of(argument: str) -> str:
+    """Return the page that an argument of the container means: itself, or the content of ``@FILE``."""
+    return Path(argument[1:]).read_text() if argument.startswith("@") else argument
+
+
+def settings_of(task: Task) -> PodSettings:
+    """Return the settings for the first process of a pod."""
+    if task.pod is None:
+        raise RunnerError("this task is not one of a pod", next="submit the job again")
+    return task.pod
+
+
+def host_of(task: Task, environ: Mapping[str, str]) -> int:
+    """Return which host this is; raises RunnerError if there are several, and no variable has the number."""
+    if task.hosts == 1:
+        return 0
+    for name in wire_task.HOST_VARIABLES:
+        value = environ.get(name, "")
+        if value.isdecimal() and int(value) < task.hosts:
+            return int(value)
+    raise RunnerError(
+        f"it is unknown which of {task.hosts} hosts this one is",
+        why=f"none of {', '.join(wire_task.HOST_VARIABLES)} is a number below {task.hosts}",
+        next="launch the job with completionMode: Indexed, or as a JobSet",
+    )
+
+
+def restarts_of(environ: Mapping[str, str]) -> int | None:
+    """Return how often the set of hosts was started again; None if unknown."""
+    value = environ.get(wire_task.RESTART_VARIABLE, "")
+    return int(value) if value.isdecimal() else None
+
+
+def captured(settings: PodSettings) -> dict[str, str]:
+    """Read the values of captured variables; raises RunnerError if the file is there and cannot be read."""
+    path = Path(settings.secret, wire_task.ENVIRONMENT_FILE)
+    try:
+        found = json.loads(path.read_bytes())
+        return {str(name): str(value) for name, value in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunnerError("the captured variables of this job cannot be read", why=f"{path}: {error}") from error
+
+
+def key_of(settings: PodSettings) -> bytes:
+    """Read the job's key; only after the worker was started, whose memory must not hold it."""
+    path = Path(settings.secret, wire_task.KEY_FILE)
+    try:
+        keys = path.read_bytes()
+    except OSError as error:
+        raise RunnerError("the key of this job cannot be read", why=f"{path}: {error}") from error
+    if len(keys) % KEY_BYTES or len(keys) < settings.key_offset + KEY_BYTES:
+        why = f"{path} has {len(keys)} bytes, and the key of {KEY_BYTES} would begin at {settings.key_offset}"
+        raise RunnerError("the key of this job is invalid", why=why)
+    return keys[settings.key_offset : settings.key_offset + KEY_BYTES]
+
+
+def temporary_key(settings: PodSettings) -> AbstractContextManager[bytes]:
+    """Give access to the job's key before the worker was started: nothing of it stays in this process."""
+    return documents.temporary_key(Path(settings.secret, wire_task.KEY_FILE), settings.key_offset)
+
+
+def check_secret(settings: PodSettings) -> None:
+    """Raise RunnerError for a job without a key: its outcome could never be sealed."""
+    path = Path(settings.secret, wire_task.KEY_FILE)
+    if not path.is_file():
+        raise RunnerError("the key of this job is missing", why=f"{path} does not exist")
+
+
+def task_of(task: Task, place: HostInPod, attempt: int, environ: Mapping[str, str]) -> Task:
+    """Return the task of this host, at this attempt."""
+    found = captured(settings_of(task))
+    return replace(
+        task,
+        environment=environment(task, place, attempt, environ, found),
+        attempt=attempt,
+        host=place.host,
+        base=str(place.base),
+        cache=str(place.base / "cache"),
+        runner=place.runner,
+        own_interpreter=any(name.startswith(_READ_AT_START) for name in found),
+    )
+
+
+def environment(
+    task: Task, place: HostInPod, attempt: int, environ: Mapping[str, str], captured: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the worker's environment: ours wins over what the user captured, and that over the container's.
+
+    Before all of them: where JAX computes, which an image or a captured variable may know better.
+    """
+    settings = settings_of(task)
+    own = {
+        "KINETIC_JOB_ID": task.job_id,
+        "KINETIC_ATTEMPT": str(attempt),
+        "KINETIC_OUTPUT_DIR": settings.output_dir,
+        "KINETIC_CHECKPOINT_DIR": settings.checkpoint_dir,
+        "KINETIC_HOST_INDEX": str(place.host),
+        "KINETIC_HOST_COUNT": str(task.hosts),
+    }
+    found = {**jax_platforms(task.kind), **environ}
+    found["JOB_ID"] = task.job_id  # this and the next one: for programs written for the package that this one replaces
+    if task.store_url.startswith("gs://"):
+        found["GCS_BUCKET"] = task.store_url.removeprefix("gs://").partition("/")[0]
+    return {**found, **captured, **{name: value for name, value in own.items() if value}}
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
 
 
 def jax_platforms(kind: str) -> dict[str, str]:
-    """Return the variable that keeps JAX from computing somewhere else in silence."""
+    """Return the variable that keeps JAX from silently computing somewhere else."""
     return {"JAX_PLATFORMS": PLATFORMS[kind]} if kind in PLATFORMS else {}
 
 
 def check_accelerator(kind: str, count: int, *, required: bool) -> None:
-    """Look whether the devices of this pod came up; where they did not, the first line of the log says so.
+    """Check whether the ``count`` devices of this pod came up; if not, the first line of the log says so.
 
-    Args:
-        kind: "gpu" or "tpu"; anything else has no device.
-        count: How many devices this pod was given.
-        required: Whether the job fails without them; else it runs on the CPU.
-
-    Raises:
-        RunnerError: They did not come up, and they are required.
+    Raises RunnerError if they are required; else the job runs on the CPU. ``kind``: anything but "gpu" and "tpu" has no
+    device.
     """
     why = {"gpu": _gpus, "tpu": _tpus}[kind](count) if kind in {"gpu", "tpu"} else ""
     if not why:
@@ -66,7 +208,7 @@ def check_accelerator(kind: str, count: int, *, required: bool) -> None:
         raise RunnerError(
             what,
             why=why,
-            next="submit it again: another machine may do; or let it run without: "
+            next="submit it again: another machine may work; or let it run without: "
             "[tool.kinetic] require_accelerator = false, or KINETIC_REQUIRE_ACCELERATOR=0",
             code="no-accelerator",
         )
@@ -108,174 +250,11 @@ def _is_a_tpu(device: str) -> bool:
         return False
 
 
-_READ_AT_START = ("PYTHON", "LD_")  # variables that an interpreter looks at when it starts, and not again
-
-
-@dataclass(frozen=True)
-class HostInPod:
-    """Where this process stands.
-
-    Attributes:
-        host: Index of this host, from 0.
-        restarts: How often the whole set of hosts was started again; None where nothing says so.
-        base: A folder of this container's own.
-        runner: The folder with this code.
-    """
-
-    host: int
-    restarts: int | None
-    base: Path
-    runner: str
-
-
-def settings_of(task: Task) -> PodSettings:
-    """Return what a task says to the first process of a pod.
-
-    Raises:
-        RunnerError: It is none of a pod's.
-    """
-    if task.pod is None:
-        raise RunnerError("this task is not one of a pod", next="submit the job again")
-    return task.pod
-
-
-def host_of(task: Task, environ: Mapping[str, str]) -> int:
-    """Return which host this is.
-
-    Raises:
-        RunnerError: There are several, and nothing says which one this is.
-    """
-    if task.hosts == 1:
-        return 0
-    for name in wire_task.HOST_VARIABLES:
-        said = environ.get(name, "")
-        if said.isdecimal() and int(said) < task.hosts:
-            return int(said)
-    raise RunnerError(
-        f"nothing says which of {task.hosts} hosts this one is",
-        why=f"none of {', '.join(wire_task.HOST_VARIABLES)} is a number below {task.hosts}",
-        next="launch the job with completionMode: Indexed, or as a JobSet",
-    )
-
-
-def restarts_of(environ: Mapping[str, str]) -> int | None:
-    """Return how often the set of hosts was started again; None where nothing says so."""
-    said = environ.get(wire_task.RESTART_VARIABLE, "")
-    return int(said) if said.isdecimal() else None
-
-
-def captured(settings: PodSettings) -> dict[str, str]:
-    """Read the values of captured variables.
-
-    Raises:
-        RunnerError: The file is there and cannot be read.
-    """
-    path = Path(settings.secret, wire_task.ENVIRONMENT_FILE)
-    try:
-        found = json.loads(path.read_bytes())
-        return {str(name): str(value) for name, value in found.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunnerError("the captured variables of this job cannot be read", why=f"{path}: {error}") from error
-
-
-def key_of(settings: PodSettings) -> bytes:
-    """Read the job's key; only after the worker was started, whose memory must not hold it.
-
-    Raises:
-        RunnerError: It is not there, or it is no key.
-    """
-    path = Path(settings.secret, wire_task.KEY_FILE)
-    try:
-        keys = path.read_bytes()
-    except OSError as error:
-        raise RunnerError("the key of this job cannot be read", why=f"{path}: {error}") from error
-    if len(keys) % KEY_BYTES or len(keys) < settings.key_offset + KEY_BYTES:
-        why = f"{path} has {len(keys)} bytes, and the key of {KEY_BYTES} would begin at {settings.key_offset}"
-        raise RunnerError("the key of this job is none", why=why)
-    return keys[settings.key_offset : settings.key_offset + KEY_BYTES]
-
-
-def temporary_key(settings: PodSettings) -> AbstractContextManager[bytes]:
-    """Lend the job's key before the worker was started: nothing of it stays in this process."""
-    return documents.temporary_key(Path(settings.secret, wire_task.KEY_FILE), settings.key_offset)
-
-
-def check_secret(settings: PodSettings) -> None:
-    """Refuse to begin what could never be sealed.
-
-    Raises:
-        RunnerError: There is no key.
-    """
-    path = Path(settings.secret, wire_task.KEY_FILE)
-    if not path.is_file():
-        raise RunnerError("the key of this job is not there", why=f"{path} does not exist")
-
-
-def task_of(task: Task, place: HostInPod, attempt: int, environ: Mapping[str, str]) -> Task:
-    """Return the task of this host, at this attempt."""
-    found = captured(settings_of(task))
-    return replace(
-        task,
-        environment=environment(task, place, attempt, environ, found),
-        attempt=attempt,
-        host=place.host,
-        base=str(place.base),
-        cache=str(place.base / "cache"),
-        runner=place.runner,
-        own_interpreter=any(name.startswith(_READ_AT_START) for name in found),
-    )
-
-
-def environment(
-    task: Task, place: HostInPod, attempt: int, environ: Mapping[str, str], captured: Mapping[str, str]
-) -> dict[str, str]:
-    """Return what the worker has in its environment: the container's, over it what the user captured, then ours.
-
-    Below all of them: where JAX computes, which an image or a captured variable may know better.
-    """
-    settings = settings_of(task)
-    own = {
-        "KINETIC_JOB_ID": task.job_id,
-        "KINETIC_ATTEMPT": str(attempt),
-        "KINETIC_OUTPUT_DIR": settings.output_dir,
-        "KINETIC_CHECKPOINT_DIR": settings.checkpoint_dir,
-        "KINETIC_HOST_INDEX": str(place.host),
-        "KINETIC_HOST_COUNT": str(task.hosts),
-    }
-    return {
-        **jax_platforms(task.kind),
-        **environ,
-        **_compatibility_variables(task),
-        **captured,
-        **{name: value for name, value in own.items() if value},
-    }
-
-
-def _compatibility_variables(task: Task) -> dict[str, str]:
-    """Return what programs for the package that this one replaces look for."""
-    found = {"JOB_ID": task.job_id}
-    if task.store_url.startswith("gs://"):
-        found["GCS_BUCKET"] = task.store_url.removeprefix("gs://").partition("/")[0]
-    return found
-
-
-MEMORY, DISK = "memory", "disk"
-MOST_EVICTIONS = 3  # attempts in a row; as often as other failures of what is around a job are tried again
-SHORT_OF = "short_of"  # in the details of a note
-_MEMINFO = Path("/proc/meminfo")  # of the machine, also inside a container
-_LITTLE_KIB = 512 << 10  # of memory: more than a kubelet's own threshold, since some was given back meanwhile
-_LITTLE_DISK = 0.1
+# ------------------------------------------------------------------------------------------------------- node pressure
 
 
 def shortages(folder: Path, meminfo: Path = _MEMINFO) -> tuple[str, ...]:
-    """Return what this machine is short of, of MEMORY and DISK.
-
-    Args:
-        folder: A folder of this container's own, which lies on the machine's disk.
-        meminfo: Where the kernel tells of memory.
-    """
+    """Return what this machine is short of, of MEMORY and DISK; ``folder`` is on the machine's disk."""
     return (*((MEMORY,) if _is_short_of_memory(meminfo) else ()), *((DISK,) if _is_short_of_disk(folder) else ()))
 
 
@@ -296,30 +275,20 @@ def _is_short_of_disk(folder: Path) -> bool:
 
 
 def lasting_shortage(store: Store, note: AttemptNote, key: bytes) -> str:
-    """Return what the machines of all of the last attempts before this one were short of, or "".
-
-    Args:
-        store: Where the job lies.
-        note: Of this attempt.
-        key: The job's key.
-    """
+    """Return what the machines of all of the last attempts before this one were short of, or ""."""
     found = ""
     for attempt in range(note.attempt - 1, note.attempt - 1 - MOST_EVICTIONS, -1):
-        said = _noted_shortage(store, note.job_id, attempt, key) if attempt >= 0 else ""
-        if not said:
+        noted = ""
+        if attempt >= 0:
+            with contextlib.suppress(KineticError):  # missing or unreadable
+                noted = str(outcomes.read_note(store, note.job_id, attempt, key).details.get(SHORT_OF) or "")
+        if not noted:
             return ""
-        found = found or said
+        found = found or noted
     return found
 
 
-def eviction_message(lacking: str) -> str:
+def eviction_message(shortage: str) -> str:
     """Return why a job is given up."""
-    how = f'resources = {{ {lacking} = "64Gi" }} under [tool.kinetic] in pyproject.toml asks for more'
-    return f"{MOST_EVICTIONS} times in a row its machine ran out of {lacking}, and it was evicted; {how}"
-
-
-def _noted_shortage(store: Store, job_id: str, attempt: int, key: bytes) -> str:
-    try:
-        return str(outcomes.read_note(store, job_id, attempt, key).details.get(SHORT_OF) or "")
-    except KineticError:  # not there, or not to be read now: then nobody knows
-        return ""
+    how = f'resources = {{ {shortage} = "64Gi" }} under [tool.kinetic] in pyproject.toml asks for more'
+    return f"{MOST_EVICTIONS} times in a row its machine ran out of {shortage}, and it was evicted; {how}"

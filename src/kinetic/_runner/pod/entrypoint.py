@@ -1,4 +1,4 @@
-"""From the words of a container's command to its supervisor, and from whatever goes wrong to an exit code."""
+"""The first process of a container: from its arguments to a supervisor, and from any error to an exit code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sysconfig
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,6 @@ from kinetic._runner.pod.log_pump import (
     set_output,
     write_termination_message,
 )
-from kinetic._runner.pod.poller import Poller, run_on_thread
-from kinetic._runner.pod.rendezvous import Peers
 from kinetic._runner.supervisor import attempts, supervise, verdicts
 from kinetic._runner.supervisor.attempts import FOREVER
 from kinetic._runner.supervisor.supervise import DECIDED, Decision, Supervisor, store_patiently
@@ -47,7 +46,7 @@ from kinetic.errors import (
 )
 
 if TYPE_CHECKING:
-    from kinetic._runner.pod.rendezvous import Notifier
+    from kinetic._runner.pod.rendezvous import Notifier, Peers
 
 
 T = TypeVar("T")
@@ -58,23 +57,94 @@ _LOG_SECONDS = 5.0  # how long a verdict waits for the last of the log
 _HASTY_LOG_SECONDS = 1.0  # the same once the pod must go: user code may have left no more than 5 s for both
 _LATE_LOG_SECONDS = 60.0  # how long the pod stays for it after the verdict
 _ASKING_SECONDS = 1.0  # of those last ones, for the question whether the job is still known
-_DRAIN_SECONDS = 2.0  # for whoever reads the container's output
-_VERDICT_SECONDS = 60.0  # between two looks of a single host: somebody may have cancelled the job
+_DRAIN_SECONDS = 2.0  # for a reader of the container's output
+_VERDICT_SECONDS = 60.0  # between two checks of a single host whether the job was cancelled
 _LINGER_SECONDS = 300.0  # JAX's processes wait so long for each other at their end
+_LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
+
+
+def main(words: list[str], base: str, runner: str) -> NoReturn:
+    """Be the first process of a container.
+
+    Args:
+        words: The task.
+        base: A folder of this container's own.
+        runner: The folder with this code.
+    """
+    code = INFRASTRUCTURE_EXIT
+    message, message_file = "", TERMINATION_LOG
+    try:
+        task = Task.from_page(container.page_of(words[0] if words else ""))
+        settings = container.settings_of(task)
+        message_file = settings.last_words
+        install.install_store_client(settings.store_requirement, Path(base))
+        place = HostInPod(container.host_of(task, os.environ), container.restarts_of(os.environ), Path(base), runner)
+        code = PodSource(task, place, os.environ).run()
+    except (KineticError, OSError) as error:
+        # Another attempt may succeed that finds the store in reach, and room on the disk.
+        passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
+        code, message = INFRASTRUCTURE_EXIT if passes else FAILED_EXIT, str(error)
+    except BaseException as error:  # noqa: BLE001 - the last frame of the first process
+        say(traceback.format_exc().rstrip())
+        message = f"{type(error).__name__}: {error}"
+    finally:
+        if message:
+            say(message)
+            write_termination_message(message_file, message)
+            drain_output(_DRAIN_SECONDS)
+        os._exit(code)
+
+
+def run_on_thread(task: Callable[[], object]) -> threading.Thread:
+    """Begin a task that may fail, on a thread of its own."""
+
+    def attempt() -> None:
+        with contextlib.suppress(KineticError, OSError):
+            task()
+
+    thread = threading.Thread(target=attempt, name="kinetic-last-words", daemon=True)
+    thread.start()
+    return thread
+
+
+class Poller(threading.Thread):
+    """Polls the store every few seconds, or when there is news, and wakes the parent, as long as the process lives.
+
+    The parent itself asks the store nothing while its worker runs: a store that does not answer would keep it from
+    passing on the end that the cluster announces.
+
+    Args:
+        poll: Polls once; returns whether the worker should end.
+        wake: A descriptor to write to afterwards.
+        seconds: Between two polls without news.
+    """
+
+    def __init__(self, poll: Callable[[], bool], wake: int, seconds: float) -> None:
+        super().__init__(name="kinetic-poller", daemon=True)
+        self.found = False
+        self._poll, self._wake, self._seconds = poll, wake, seconds
+        self._news = threading.Event()
+        self.poll_soon = self._news.set
+
+    def run(self) -> None:
+        """Poll again and again."""
+        while True:
+            self._news.wait(self._seconds)
+            self._news.clear()
+            with contextlib.suppress(Exception):  # it may answer the next time; if this ended, a slice would hang
+                self.found = self._poll() or self.found
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake, b".")
+            time.sleep(_LEAST_POLL_SECONDS)
 
 
 class PodSource:
     """The task of one pod, for the supervisor; see ``Source``.
 
-    Args:
-        task: What it was told.
-        place: Where it stands.
-        environ: The container's environment.
-
     Attributes:
-        code: The exit code that this process leaves with.
-        end_requested: Whether the cluster wants the pod to go.
-        is_settled: Whether somebody else's verdict was seen.
+        code: The exit code of this process.
+        end_requested: Whether the cluster wants the pod to end.
+        is_settled: Whether another process's verdict was seen.
         peers: The other hosts of a slice.
     """
 
@@ -83,6 +153,7 @@ class PodSource:
     note: AttemptNote
     witness = "runner"
     passes: tuple[type[Exception], ...] = (KineticError, OSError)
+    in_background = staticmethod(run_on_thread)
 
     def __init__(self, task: Task, place: HostInPod, environ: Mapping[str, str]) -> None:
         self.task, self.place, self.environ = task, place, environ
@@ -90,14 +161,14 @@ class PodSource:
         self.code = INFRASTRUCTURE_EXIT
         self.end_requested = False
         self.is_settled = False
-        self._watching = False
+        self._is_watching = False
         self._lingers_since: float | None = None
         self._always_short_of = container.shortages(place.base)
         self._notifier: Notifier | None = None
         self._log_pump: LogPump | None = None
         self._key = b""
-        self._said = self._lacking = self._log_trouble = ""
-        self._taken_away = 0
+        self._said = self._shortage = self._log_trouble = ""
+        self._interruptions = 0
         self.wake, self._waker = os.pipe()
         for end in (self.wake, self._waker):
             os.set_blocking(end, False)
@@ -115,24 +186,20 @@ class PodSource:
             for name in ("body", "word"):
                 (self.place.base / name).unlink(missing_ok=True)
         if self.settings.holds and self.code != INFRASTRUCTURE_EXIT:
-            self._dismiss()
+            if self.settings.removes and host == 0:
+                from kinetic._runner.pod import rendezvous  # most jobs have one host
+
+                if why := rendezvous.remove_own_slice(self.settings.removes, self.environ):
+                    say(f"this slice holds its machines until the result is collected; it cannot be removed: {why}")
             say("this process stays until it is told to end")
-            self._watching = True
+            self._is_watching = True
             self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code
 
-    def _dismiss(self) -> None:
-        """Let the cluster end the slice; where it does not let us, its chips are held until the result is collected."""
-        if self.settings.removes and self.place.host == 0:
-            from kinetic._runner.pod import rendezvous  # only slices of one kind need it
-
-            if why := rendezvous.remove_own_slice(self.settings.removes, self.environ):
-                say(f"this slice holds its machines until somebody collects the result; it cannot be removed: {why}")
-
     def _on_term(self, *_: object) -> None:
-        """Obey the cluster: pass it on to the worker, or end at once if there is none."""
+        """Pass the cluster's request on to the worker, or end at once if there is none."""
         self.end_requested = True
-        if not self._watching:
+        if not self._is_watching:
             say("told to end before the job began")
             os._exit(INFRASTRUCTURE_EXIT)
         with contextlib.suppress(BlockingIOError):
@@ -142,7 +209,7 @@ class PodSource:
 
     @contextlib.contextmanager
     def temporary_key(self) -> Iterator[bytes]:
-        """Lend the job's key; see ``Source``."""
+        """Give access to the job's key; see ``Source``."""
         container.check_secret(self.settings)
         with container.temporary_key(self.settings) as key:
             yield key
@@ -155,8 +222,7 @@ class PodSource:
     def reach(self, do: Callable[[], T]) -> T:
         """Do something with the store; a slice waits for it, since all its hosts would start again at once.
 
-        Raises:
-            RunnerError: The store was out of reach for an hour: a slice that is started again without end costs chips.
+        But not longer than an hour: a slice that is started again without end costs chips.
         """
         if self.task.hosts == 1:
             return do()
@@ -185,32 +251,35 @@ class PodSource:
 
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; of several hosts all have the number of their set's restarts."""
+        task, host = self.task, self.place.host
         machine, python = os.uname().nodename, distribution.python_version()
-        details: dict[str, object] = {"pod": machine, "host": self.place.host}
-        note = AttemptNote(self.task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
-        found = self._claim_together(note, key) if self.task.hosts > 1 else attempts.claim(self.store, note, key)
+        details: dict[str, object] = {"pod": machine, "host": host}
+        note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
+        found = self._claim_together(note, key) if task.hosts > 1 else attempts.claim(self.store, note, key)
         if found is not None:
-            self._lacking = container.lasting_shortage(self.store, found, key)
-            self._taken_away = found.attempt  # those that failed are counted as retries
-            if self.task.retries:
-                self._taken_away -= attempts.count_failures(self.store, self.task.job_id, found.attempt, key)
+            self._shortage = container.lasting_shortage(self.store, found, key)
+            self._interruptions = found.attempt  # those that failed are counted as retries
+            if task.retries:
+                self._interruptions -= attempts.count_failures(self.store, task.job_id, found.attempt, key)
             self.note = found
-            say(
-                pod_log_format.claim_line(
-                    pod_log_format.Claim(self.task.job_id, found.attempt, self.place.host), self.task.hosts
-                )
-            )
-            self.peers = Peers(self.store, self.task.job_id, found.attempt, self.place.host)
-            if self.task.hosts > 1:
-                self._begin_together(key)
+            claim = pod_log_format.Claim(task.job_id, found.attempt, host)
+            say(pod_log_format.claim_line(claim, task.hosts))
+            if task.hosts > 1:
+                from kinetic._runner.pod.rendezvous import Notifier, Peers  # 10 ms; most jobs have one host
+
+                self.peers = Peers(self.store, task.job_id, found.attempt, host)
+                self._notifier = Notifier(self.store, task.job_id, found.attempt, host)
+                self._notifier.publish(key)
+                self.peers.notify = self._notifier.notify
+                self.peers.begin(key)
         return found
 
     def _claim_together(self, note: AttemptNote, key: bytes) -> AttemptNote:
         note = replace(note, attempt=self.place.restarts or 0)
-        if self.place.restarts is None:  # as below; a longer log of that life would stand behind the end of ours
+        if self.place.restarts is None:  # as below; a longer log of that life would follow the end of ours
             self.store.delete(keys.logs(note.job_id, note.attempt, self.place.host))
         if self.place.host == 0:
-            if self.place.restarts is None:  # it may be the set's second life: what the first told must not count
+            if self.place.restarts is None:  # it may be the set's second life: reports of the first must not count
                 self.store.delete(keys.hosts(note.job_id, note.attempt))
                 begun = inspection.mark_begun(note.job_id, note.attempt, inspection.page_key(inspection.token(key)))
                 self.store.delete(begun)
@@ -218,32 +287,28 @@ class PodSource:
         return note
 
     def begin(self, note: AttemptNote) -> Sequence[Task]:
-        """Get everything ready for the fork, unless the job was cut short too often; see ``Source``."""
-        task, most = self.task, self.settings.most_attempts
-        if most is not None and self._taken_away >= most:
+        """Get everything ready for the fork, unless the job was interrupted too often; see ``Source``."""
+        most = self.settings.most_attempts
+        if most is not None and self._interruptions >= most:
             self._give_up("preempted", f"its machine was taken away {most} times, and it may begin {most} times only")
             return ()
-        if self._lacking:
-            self._give_up("evicted", container.eviction_message(self._lacking))
+        if self._shortage:
+            self._give_up("evicted", container.eviction_message(self._shortage))
             return ()
-        here = container.task_of(task, self.place, note.attempt, self.environ)
+        here = container.task_of(self.task, self.place, note.attempt, self.environ)
         container.check_secret(self.settings)
         self._spool = LogSpool(here.log)
-        _hear_ourselves(here.log)
+        # Our own standard error goes into the log: readers count the bytes of the container's output, and a warning of
+        # a library between them would not be in the store.
+        descriptor = os.open(here.log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
         if not supervise.needs_own_interpreter() and not here.own_interpreter:
             supervise.preload()
         return (here,)
 
-    def _begin_together(self, key: bytes) -> None:
-        from kinetic._runner.pod.rendezvous import Notifier  # 5 ms; most jobs have one host
-
-        self._notifier = Notifier(self.store, self.task.job_id, self.note.attempt, self.place.host)
-        self._notifier.publish(key)
-        self.peers.ring = self._notifier.tell
-        self.peers.begin(key)
-
     def _give_up(self, cause: str, message: str) -> None:
-        """Fail a job that was cut short too often."""
+        """Fail a job that was interrupted too often."""
         verdict = Outcome(
             self.task.job_id,
             FAILED,
@@ -265,11 +330,10 @@ class PodSource:
     # ------------------------------------------------------------------------------------------------- while it runs
 
     def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
-        """Start what must not be there when this process forks: its threads; see ``Source``."""
+        """Start the threads, which must not exist when this process forks; see ``Source``."""
         for watched in hosts:
             watched.grace, watched.spare_children = USER_SECONDS, True
-        self._watching = True
-        self.peers.key = self.key()
+        self._is_watching = True
 
         def key_of(start: int) -> str:
             return keys.log_segment(self.task.job_id, self.note.attempt, self.place.host, start)
@@ -278,42 +342,43 @@ class PodSource:
         self._log_pump.start()
         set_output(self._log_pump)
         seconds = self.settings.poll_seconds if self.task.hosts > 1 else _VERDICT_SECONDS
-        self._poller = Poller(self._look, self._waker, seconds)
+        key = self.key()
+        if self.task.hosts > 1:
+            self.peers.key = key
+        self._poller = Poller(self._poll, self._waker, seconds)
         self._poller.start()
         if self._notifier is not None:
-            self._notifier.start(self._poller.ring, self.key())
+            self._notifier.start(self._poller.poll_soon, key)
 
-    def _look(self) -> bool:
-        """Look into the store, on the lookout's thread; say whether the worker shall end."""
+    def _poll(self) -> bool:
+        """Read the store, on the poller's thread; return whether the worker should end."""
         if self.task.hosts > 1:
             if self.place.host > 0:
-                self.peers.remind()
+                self.peers.rewrite_if_lost()
                 self.peers.answer()
-            elif self.peers.look().trouble:
+            elif self.peers.read().trouble:
                 return True
         self.is_settled = self.store.size(keys.result(self.task.job_id)) is not None or self.is_settled
         return self.is_settled or (self.task.hosts == 1 and self._is_replaced())
 
     def _is_replaced(self) -> bool:
-        """Say whether a later attempt has begun: this pod was given up, as its machine may be, and lives on."""
+        """Return whether a later attempt has begun: this pod was given up, as its machine may be, and still runs."""
         noted = self.store.entries(keys.attempts(self.task.job_id))
-        later = (number for number, _ in keys.numbered(noted) if number > self.note.attempt)
-        return any(self._is_noted(number) for number in later)
-
-    def _is_noted(self, attempt: int) -> bool:
-        """Return whether an attempt has begun: its Note is sealed with the job's key."""
-        with contextlib.suppress(KeyMissingError, IntegrityError):
-            return outcomes.read_note(self.store, self.task.job_id, attempt, self.key()).attempt == attempt
+        for number, _ in keys.numbered(noted):
+            if number > self.note.attempt:
+                with contextlib.suppress(KeyMissingError, IntegrityError):  # its Note is sealed with the job's key
+                    if outcomes.read_note(self.store, self.task.job_id, number, self.key()).attempt == number:
+                        return True
         return False
 
     def is_unwanted(self) -> bool:
-        """Say whether the worker shall end; see ``Source``."""
+        """Return whether the worker should end; see ``Source``."""
         if self.end_requested:
-            self._note_a_shortage()
+            self._note_shortage()
         return self.end_requested or self._poller.found
 
-    def _note_a_shortage(self) -> None:
-        """Write down at once what this machine is short of: whoever is evicted has one second."""
+    def _note_shortage(self) -> None:
+        """Write down at once what this machine is short of: an evicted pod has one second."""
         lacking = [what for what in container.shortages(self.place.base) if what not in self._always_short_of]
         if self.place.host == 0 and lacking and container.SHORT_OF not in self.note.details:
             self.note = replace(self.note, details={**self.note.details, container.SHORT_OF: lacking[0]})
@@ -321,11 +386,11 @@ class PodSource:
 
     @property
     def elsewhere(self) -> Callable[[], bool] | None:
-        """Asks whether the hosts in other pods are done; see ``Source``."""
-        return self._others_are_over if self.task.hosts > 1 else None
+        """Returns whether the hosts in other pods are done; see ``Source``."""
+        return self._need_not_linger if self.task.hosts > 1 else None
 
-    def _others_are_over(self) -> bool:
-        """Say whether the worker, which is done and may wait for its peers, need not wait any longer."""
+    def _need_not_linger(self) -> bool:
+        """Return whether the worker, which is done and may wait for its peers, need not wait any longer."""
         now = time.monotonic()
         self._lingers_since = self._lingers_since or now
         over = self.place.host == 0 and self.peers.roster.all_ended(self.task.hosts)
@@ -334,11 +399,11 @@ class PodSource:
     # --------------------------------------------------------------------------------------------------------- ending
 
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:  # noqa: ARG002
-        """Say whether this attempt has a verdict, a word for the leader, or may be repeated; see ``Source``."""
-        word, began = verdicts.final_report(task, ending), task.began.exists()
-        why = verdicts.reason_without_verdict(word, ending, end_requested=self.end_requested, began=began)
+        """Return whether this attempt has a verdict, a report for the leader, or may be repeated; see ``Source``."""
+        report, began = verdicts.final_report(task, ending), task.began.exists()
+        why = verdicts.reason_without_verdict(report, ending, end_requested=self.end_requested, began=began)
         if self.task.hosts > 1:
-            from kinetic._runner.pod import rendezvous  # most jobs have one host
+            from kinetic._runner.pod import rendezvous  # as above
 
             return (rendezvous.follow if self.place.host else rendezvous.lead)(self, task, verdict, ending, why)
         if self.is_settled:
@@ -351,7 +416,7 @@ class PodSource:
 
     def leave_to_the_verdict(self) -> None:
         """End without a verdict, because there is one."""
-        say(f"{pod_log_format.VERDICT}: somebody else's; the worker was ended")
+        say(f"{pod_log_format.VERDICT}, from another process; the worker was ended")
         if not self._is_forgotten():
             self.send_log()
         self.code = 0
@@ -376,7 +441,7 @@ class PodSource:
             self.store.put(ended.key, ended.to_bytes(self.key()))
 
     def _is_forgotten(self) -> bool:
-        """Say whether the job was removed meanwhile: then nothing more is written below its prefix."""
+        """Return whether the job was removed meanwhile: then nothing more is written below its prefix."""
         found: list[int | None] = []
         run_on_thread(lambda: found.append(self.store.size(keys.record(self.task.job_id)))).join(_ASKING_SECONDS)
         return found == [None]
@@ -387,9 +452,9 @@ class PodSource:
         return self.task.hosts == 1 or self.place.restarts is not None
 
     def may_seal(self, verdict: Outcome) -> bool:
-        """Send the log first, so that whoever sees the verdict sees all of it; see ``Source``."""
+        """Send the log first, so that a client that sees the verdict sees all of it; see ``Source``."""
         self._log_trouble = self.send_log()
-        if not verdict.succeeded and store_patiently(self, self._is_replaced):  # what failed here may go well there
+        if not verdict.succeeded and store_patiently(self, self._is_replaced):  # what failed here may succeed there
             self.leave("another attempt has taken its place")
             return False
         return True
@@ -409,14 +474,15 @@ class PodSource:
             say(f"{words}; it is tried again")
 
     def let_go(self) -> None:
-        """Do nothing: nobody waits for this process but the cluster."""
+        """Do nothing: only the cluster waits for this process."""
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one host
         """Say what became of the job, and send what is left of its log; see ``Source``."""
-        self.peers.ring()
+        if self.task.hosts > 1:
+            self.peers.notify()
         failed = created and not verdict.succeeded
         words = f"the job failed: {verdict.error.get('message', verdict.cause)}" if failed else "the job succeeded"
-        say(f"{pod_log_format.VERDICT}: {words if created else 'another one was there first; it holds'}")
+        say(f"{pod_log_format.VERDICT}: {words if created else 'another one was there first; it is valid'}")
         if self._log_trouble and not self._is_forgotten() and (trouble := self._finish_log(_LATE_LOG_SECONDS)):
             say(f"the end of the log is not in the store: {trouble}")
         if failed:
@@ -435,68 +501,14 @@ class PodSource:
         return self._log_pump.finish(seconds) if self._log_pump is not None else ""
 
     def wait(self, seconds: float) -> bool:
-        """Wait; say whether the pod must go; see ``Source``."""
+        """Wait; return whether the pod must go; see ``Source``."""
         return self.wait_for(lambda: self.end_requested, seconds)
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds, woken by the lookout and by signals; say whether it does."""
+        """Wait until something holds, woken by the poller and by signals; return whether it does."""
         limit = time.monotonic() + seconds
         while not holds() and (left := limit - time.monotonic()) > 0:
             select.select([self.wake], [], [], min(left, _VERDICT_SECONDS))
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
         return holds()
-
-
-def _hear_ourselves(log: Path) -> None:
-    """Have what this process itself writes to its standard error in the log, where it moves nothing out of its place.
-
-    Readers count the bytes of the container's output; a warning of a library between them would not be in the store.
-    """
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
-_LAST_SECONDS = 2.0  # for whoever reads the container's output, after something went wrong
-
-
-def main(words: list[str], base: str, runner: str) -> NoReturn:
-    """Be the first process of a container.
-
-    Args:
-        words: The task.
-        base: A folder of this container's own.
-        runner: The folder with this code.
-    """
-    code = INFRASTRUCTURE_EXIT
-    message, place_for_it = "", TERMINATION_LOG
-    try:
-        task = Task.from_page(page_of(words[0] if words else ""))
-        settings = container.settings_of(task)
-        place_for_it = settings.last_words
-        install.install_store_client(settings.store_requirement, Path(base))
-        place = HostInPod(container.host_of(task, os.environ), container.restarts_of(os.environ), Path(base), runner)
-        code = PodSource(task, place, os.environ).run()
-    except (KineticError, OSError) as error:
-        code, message = _code_of(error), str(error)
-    except BaseException as error:  # noqa: BLE001 - the last frame of the first process
-        say(traceback.format_exc().rstrip())
-        message = f"{type(error).__name__}: {error}"
-    finally:
-        if message:
-            say(message)
-            write_termination_message(place_for_it, message)
-            drain_output(_LAST_SECONDS)
-        os._exit(code)
-
-
-def page_of(word: str) -> str:
-    """Return the page that an argument of the container stands for."""
-    return Path(word[1:]).read_text() if word.startswith("@") else word
-
-
-def _code_of(error: Exception) -> int:
-    """Say whether another attempt may fare better: one that finds the store in reach, and room on the disk."""
-    passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
-    return INFRASTRUCTURE_EXIT if passes else FAILED_EXIT

@@ -1,4 +1,4 @@
-"""A visitor in the container of a job: a process of its own, which the client starts there through the cluster."""
+"""A process that inspects the job of its container; the client starts it there through the cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,11 +18,11 @@ from kinetic._wire import inspection
 from kinetic._wire.task import Task
 from kinetic.errors import RunnerError
 
-_PACKAGES = "packages"  # see requiring.py
+_PACKAGES = "packages"  # see install.py
 
 
 def main(words: list[str]) -> NoReturn:
-    """Be a visitor in the container of a job: ``stacks``, or ``run TERM COMMAND...``; never returns."""
+    """Carry out ``stacks``, or ``run TERM COMMAND...``, in the container of a job; never returns."""
     try:
         if words[0] == "stacks":
             sys.stdout.write(stack_dump.ask(_find()))
@@ -31,7 +32,7 @@ def main(words: list[str]) -> NoReturn:
     except RunnerError as error:
         trouble = error
     except OSError as error:
-        trouble = RunnerError("the job could not be looked into", why=str(error))
+        trouble = RunnerError("the job could not be inspected", why=str(error))
     if words[0] == "stacks":
         sys.stderr.write(": ".join(filter(None, (trouble.what, trouble.why))))
     else:
@@ -41,13 +42,9 @@ def main(words: list[str]) -> NoReturn:
 
 
 def _find() -> Path:
-    """Find the door of the worker of this container: the file that the very process has open that it names.
-
-    Raises:
-        RunnerError: There is none.
-    """
+    """Find the stack dump file of this container's worker: the process that it names has it open."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        for path in _open_doors(pid):
+        for path in _open_dump_files(pid):
             with contextlib.suppress(RunnerError):
                 if stack_dump.read_header(path).pid == int(pid):  # not a child that was forked and has it, too
                     return path
@@ -56,50 +53,49 @@ def _find() -> Path:
     )
 
 
-def _open_doors(pid: str) -> list[Path]:
-    folder, found = f"/proc/{pid}/fd", []
-    with contextlib.suppress(OSError):  # somebody else's process, or it has just ended
+def _open_dump_files(pid: str) -> Iterator[Path]:
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # another user's process, or it has just ended
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"{folder}/{name}")
                 if path.endswith(stack_dump.SUFFIX) and stat.S_ISREG(os.stat(path).st_mode):
-                    found.append(Path(path))
-    return found
+                    yield Path(path)
 
 
 def _become(term: str, command: list[str]) -> NoReturn:
-    """Turn into a command, or a shell, that stands where the worker stands and has its variables."""
-    door = stack_dump.read_header(_find())
-    environ = _environment(door) | ({"TERM": term} if term else {})
+    """Turn into a command, or a shell, in the worker's folder and mounts, with its variables."""
+    worker = stack_dump.read_header(_find())
+    environ = _environment(worker) | ({"TERM": term} if term else {})
     words = command or [mount_namespace.shell_of(environ)]
-    folder = mount_namespace.folder_of(door.pid)
+    search = environ.get("PATH", os.defpath)
+    folder = mount_namespace.folder_of(worker.pid)
     try:
-        mount_namespace.enter(door.pid, folder)
-    except PermissionError as error:  # no right to step into its mounts: all but those is there
+        mount_namespace.enter(worker.pid, folder)
+    except PermissionError as error:  # no right to enter its mounts: everything else is there
         os.chdir(folder or "/")
-        if shutil.which(words[0], path=environ.get("PATH", os.defpath)):  # else it is not the command that speaks next
-            sys.stderr.write(f"kinetic: data that is mounted for the job only is not seen here: {error}\n")
+        if shutil.which(words[0], path=search):  # else the next output is not the command's
+            sys.stderr.write(f"kinetic: data that is mounted for the job only is not visible here: {error}\n")
             sys.stderr.flush()
     try:
-        os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is the point
+        os.execvpe(words[0], words, environ)  # noqa: S606 - without a shell on purpose
     except FileNotFoundError:
-        why = f"looked in {environ.get('PATH', os.defpath)}"
+        why = f"looked in {search}"
         raise RunnerError(f"there is no {words[0]} in the job's image", why=why, code="no-command") from None
     except OSError as error:
         what = f"{words[0]} could not be started beside the job"
         raise RunnerError(what, why=str(error), code="no-command") from error
 
 
-def _environment(door: stack_dump.StackDumpFile) -> dict[str, str]:
-    """Return what the worker was started with: as its parent made it, who can be read in the parent's command line."""
-    words = os.fsdecode(Path(f"/proc/{processes.parent_of(door.pid)}/cmdline").read_bytes()).split("\0")
+def _environment(worker: stack_dump.StackDumpFile) -> dict[str, str]:
+    """Return what the worker was started with: made again from the task in its parent's command line."""
+    words = os.fsdecode(Path(f"/proc/{processes.parent_of(worker.pid)}/cmdline").read_bytes()).split("\0")
     page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")
-    page = Path(page[1:]).read_text() if page.startswith("@") else page
-    base = door.path.parent
-    place = container.HostInPod(door.host, None, base, "")
-    task = Task.from_page(page)
+    task = Task.from_page(container.page_of(page))
+    base = worker.path.parent
     captured = container.captured(container.settings_of(task))
-    found = container.environment(task, place, door.attempt, os.environ, captured)
+    place = container.HostInPod(worker.host, None, base, "")
+    found = container.environment(task, place, worker.attempt, os.environ, captured)
     if (base / _PACKAGES).is_dir():
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (str(base / _PACKAGES), found.get("PYTHONPATH"))))
     return found

@@ -1,7 +1,7 @@
-"""Requiring: what the user's project needs is installed before anything of it is opened; see the page on images.
+"""Install what the user's project needs before anything of it is opened; see the page on images.
 
-For images that do not hold it: uv installs it, into the image's own environment where that can be written, else into a
-folder of the container's own. An image without uv gets one from pip, into a folder where no user's code sees it.
+For images that do not have it: uv installs it, into the image's own environment if that is writable, else into a folder
+of the container's own. An image without uv gets one from pip, in a folder where the user's code does not see it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._runner.pod.log_pump import say
+from kinetic._runner.worker import workspace
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution
+from kinetic._wire import distribution
 from kinetic._wire.order import Artifact
 from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
 
 _UV = {"UV_NO_PROGRESS": "1", "UV_LINK_MODE": "copy"}
+_LONGEST = 600  # characters of an installer's error that are shown
 
 
 def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
-    """Install the requirements of a job; what the installer says goes into the log.
+    """Install the requirements of a job; the installer's output goes into the log.
 
     Args:
-        store: Where the file lies, if it does not travel with the launch page.
+        store: Where the file is, if it does not travel with the launch page.
         artifact: The file, as plain JSON.
         base: A folder of this container's own.
-
-    Raises:
-        RunnerError: It did not work; the log has the installer's words.
-        IntegrityError: The file is not the one that was submitted.
     """
     file = base / "requirements.txt"
-    file.write_bytes(_verified(store, Artifact(**artifact)))
-    if not _asks_for_something(file):
+    file.write_bytes(workspace.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
+    lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
+    if all(not line or line.startswith("#") for line in lines):
         return
     folder = Path(sysconfig.get_path("purelib"))
     words = ["pip", "install", "--python", sys.executable, "--requirements", str(file)]
@@ -55,44 +54,51 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
 
 
 def install_beside(folder: Path, base: Path, name: str) -> None:
-    """Install what is no dependency of the user's into a folder of its own, searched last.
+    """Install a package of ours, with pinned version and files, into a folder of its own, searched last.
 
-    Args:
-        folder: Where it goes.
-        base: A folder of this job's own, for uv where there is none.
-        name: A package whose version and files are pinned.
-
-    Raises:
-        RunnerError: It did not work; the log has the installer's words.
+    ``base``: a folder of this job's own, for uv if there is none.
     """
-    file = _pinned(base, name)
+    requirements = _write_pinned(base, name)
+    _print(f"fetching {name}=={distribution.INSTALLER_VERSIONS[name]}")
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder)]
-    # In a folder of ours: the project, in which this process may be by now, has no say in what we fetch.
-    _run([*uv(base), *words, "--require-hashes", "--requirements", file], {**os.environ, **_UV}, folder=base)
+    # In a folder of ours: the project, in which this process may be by now, must not influence what we fetch.
+    _run([*uv(base), *words, "--require-hashes", "--requirements", requirements], {**os.environ, **_UV}, folder=base)
     sys.path.append(str(folder))
     importlib.invalidate_caches()
 
 
-def _pinned(base: Path, name: str) -> str:
-    """Write the file that stands for one version of a package, and say which in the log."""
-    file = base / f"{name}.txt"
-    file.write_text(distribution.pinned(name))
-    sys.stdout.write(f"kinetic: fetching {name}=={distribution.INSTALLER_VERSIONS[name]}\n")
-    return str(file)
+def install_store_client(requirement: str, base: Path) -> None:
+    """Install a client for the store into a folder of this container's own, unless the image has one.
+
+    ``requirement``: e.g. "obstore==0.12.1"; "" for a store in a folder. Raises StoreUnreachableError if that fails: in
+    another pod it may work.
+    """
+    module = requirement.partition("=")[0]
+    if not requirement or _can_import(module):
+        return
+    folder = base / "clients"
+    say(f"this image cannot open the job's store: installing {requirement}")
+    words = ["pip", "install", "--python", sys.executable, "--target", str(folder), requirement]
+    environ = {**os.environ, "UV_NO_PROGRESS": "1"}
+    try:
+        subprocess.run([*uv(base), *words], env=environ, check=True, capture_output=True, text=True)
+    except (KineticError, OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", None)
+        raise StoreUnreachableError(
+            f"{requirement}, which opens the job's store, could not be installed into this pod",
+            why=str(error) if output is None else output.strip()[-_LONGEST:],
+            next=f"add RUN pip install '{requirement}' to the container_image, or give the pod a package index",
+        ) from error
+    add_to_path(folder)
+    sys.modules.pop(module, None)
 
 
-def _verified(store: Store, artifact: Artifact) -> bytes:
-    what = "the file with the requirements"
-    if artifact.inline or not artifact.key:
-        return artifact.unwrap(what)
-    data = store.get(artifact.key)
-    artifact.verify(digests.of_bytes(data), what)
-    return data
-
-
-def _asks_for_something(file: Path) -> bool:
-    lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
-    return any(line and not line.startswith("#") for line in lines)
+def _can_import(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 def uv(base: Path) -> list[str]:
@@ -100,24 +106,38 @@ def uv(base: Path) -> list[str]:
     found = distribution.find_installer()
     if found:
         return [found]
-    own = base / "uv"
-    if not (own / "bin" / "uv").exists():
-        # -I: neither the folder that we are in nor PYTHONPATH may bring a pip of its own.
-        words = ["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(own)]
-        exactly = ["--only-binary", ":all:", "--no-deps", "--require-hashes", "--requirement", _pinned(base, "uv")]
-        _run([sys.executable, *words, *exactly], dict(os.environ))
-    return [str(own / "bin" / "uv")]
+    folder = base / "uv"
+    program = folder / "bin" / "uv"
+    # -I: neither the working folder nor PYTHONPATH may bring a pip of its own.
+    words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    words += ["--target", str(folder), "--only-binary", ":all:", "--no-deps", "--require-hashes"]
+    words += ["--requirement", _write_pinned(base, "uv")]
+    if not program.exists():
+        _print(f"fetching uv=={distribution.INSTALLER_VERSIONS['uv']}")
+        _run(words, dict(os.environ))
+    return [str(program)]
+
+
+def _write_pinned(base: Path, name: str) -> str:
+    """Write a requirements file for one version of a package, and return its path."""
+    file = base / f"{name}.txt"
+    file.write_text(distribution.pinned(name))
+    return str(file)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"kinetic: {line}\n")
+    sys.stdout.flush()
 
 
 def _run(words: list[str], environ: dict[str, str], folder: Path | None = None) -> None:
-    sys.stdout.write(f"kinetic: {' '.join(words)}\n")
-    sys.stdout.flush()
+    _print(" ".join(words))
     code = subprocess.run(words, env=environ, cwd=folder, check=False).returncode
     if code != 0:
         raise RunnerError(
             "the requirements of this job could not be installed",
-            why=f"{' '.join(words[:3])} … ended with exit code {code}; its words are in the log",
-            next="look into the job's log, and correct the project's dependencies or choose another image",
+            why=f"{' '.join(words[:3])} … ended with exit code {code}; its output is in the log",
+            next="check the job's log, and correct the project's dependencies or choose another image",
             code="dependency-install",
         )
 
@@ -130,62 +150,3 @@ def add_to_path(folder: Path) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), above)))
     site.addsitedir(str(folder))
     importlib.invalidate_caches()
-
-
-_LONGEST = 600  # characters of what an installer says
-
-
-def install_store_client(requirement: str, base: Path) -> None:
-    """Install a client for the store into a folder of this container's own, unless the image has one.
-
-    Args:
-        requirement: What is needed, e.g. "obstore==0.12.1"; "" for a store in a folder.
-        base: A folder of this container's own.
-
-    Raises:
-        StoreUnreachableError: It cannot be installed; another pod may fare better.
-    """
-    if not requirement or _is_there(requirement):
-        return
-    folder = base / "clients"
-    say(f"this image cannot open the job's store: installing {requirement}")
-    try:
-        words = [
-            *uv(base),
-            "pip",
-            "install",
-            "--python",
-            sys.executable,
-            "--target",
-            str(folder),
-            requirement,
-        ]
-        done = subprocess.run(
-            words, env={**os.environ, "UV_NO_PROGRESS": "1"}, check=False, capture_output=True, text=True
-        )
-    except (KineticError, OSError) as error:
-        raise _failed(requirement, str(error)) from error
-    if done.returncode:
-        raise _failed(requirement, done.stderr.strip()[-_LONGEST:])
-    add_to_path(folder)
-    sys.modules.pop(_module(requirement), None)
-
-
-def _is_there(requirement: str) -> bool:
-    try:
-        importlib.import_module(_module(requirement))
-    except ImportError:
-        return False
-    return True
-
-
-def _module(requirement: str) -> str:
-    return requirement.partition("=")[0]
-
-
-def _failed(requirement: str, why: str) -> StoreUnreachableError:
-    return StoreUnreachableError(
-        f"{requirement}, which opens the job's store, could not be installed into this pod",
-        why=why,
-        next=f"add the line RUN pip install '{requirement}' to the container_image, or give the pod a package index",
-    )

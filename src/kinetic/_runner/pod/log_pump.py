@@ -1,13 +1,13 @@
-"""Printing: what the worker prints goes to the container's own output, and in segments to the store.
+"""What the worker prints goes to the container's own output, and in segments to the store; our own lines as well.
 
-Two threads, so that neither a store in trouble nor a full pipe of the container runtime holds up the other, the job, or
-its verdict.
+Two threads, so that neither a store in trouble nor a full pipe of the container runtime delays the other, the job, or
+its verdict. While the log is copied to the container's output, the copier writes our lines as well, so that none is
+written in the middle of a line of the user's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import sys
@@ -16,22 +16,30 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kinetic._stores.protocol import Store
 from kinetic._wire import digests, folders, pod_log_format
 
+SEGMENT_BYTES = 1 << 20
+QUICK_SECONDS, SLOW_SECONDS = 2.0, 30.0
+QUICK_UNTIL_SECONDS = 600.0
+MOST_WAITING_BYTES = 256 << 20  # what a job printed while its store was out of reach; more is not kept
+MOST_BEHIND = 64 << 20  # bytes that wait for a reader of the container's output; the store has more
+
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _HOLE_BYTES = 1 << 20  # space is given back in pieces of this size
 _KEPT = 64 << 10  # behind it stays what a verdict may quote
+_PIECE = 1 << 20  # bytes that are read at once
+_BLOCK = 1 << 16
+_LOOK_SECONDS = 0.1
+_AGAIN_SECONDS = 1.0  # at the end, after a store did not take the last bytes
+_PATIENCE_SECONDS = 1.0
+_MESSAGE_BYTES = 4096  # of a termination message; Kubernetes cuts what is longer
 
 
 class LogSpool:
-    """One log on the disk of a pod.
-
-    Attributes:
-        path: The file; it is made here.
-    """
+    """One log on the disk of a pod; the file is made here."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,35 +56,28 @@ class LogSpool:
         return os.pread(self._descriptor, length, start)
 
     def release(self, before: int) -> None:
-        """Give back the disk space of what lies well before a position; where that cannot be done, nothing happens."""
+        """Give back the disk space well before a position; if that is not supported, nothing happens."""
         end = max(0, before - _KEPT) // _HOLE_BYTES * _HOLE_BYTES
         if end > self._freed and sys.platform == "linux":
-            self._punch(self._freed, end - self._freed)
+            import ctypes
+
+            if self._libc is None:
+                self._libc = ctypes.CDLL(None, use_errno=True)
+            punch = getattr(self._libc, "fallocate64", None) or getattr(self._libc, "fallocate", None)
+            if punch is not None:
+                start, length = ctypes.c_int64(self._freed), ctypes.c_int64(end - self._freed)
+                punch(self._descriptor, _KEEP_SIZE | _PUNCH_HOLE, start, length)
             self._freed = end
-
-    def _punch(self, start: int, length: int) -> None:
-        if self._libc is None:
-            self._libc = ctypes.CDLL(None, use_errno=True)
-        punch = getattr(self._libc, "fallocate64", None) or getattr(self._libc, "fallocate", None)
-        if punch is not None:
-            punch(self._descriptor, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_int64(start), ctypes.c_int64(length))
-
-
-SEGMENT_BYTES = 1 << 20
-_PIECE = 1 << 20  # bytes that are read at once
-QUICK_SECONDS, SLOW_SECONDS = 2.0, 30.0
-QUICK_UNTIL_SECONDS = 600.0
-MOST_WAITING_BYTES = 256 << 20  # what a job printed while its store was out of reach; more is not kept
 
 
 class LogSegments:
-    """What of a log lies in the store. One thread uses it; another one may take the digest at the end.
+    """What of a log is in the store. One thread uses it; another one may take the digest at the end.
 
     Args:
         store: Where it goes.
-        key_of: Gives the key of the segment that begins at an offset.
+        key_of: Returns the key of the segment that begins at an offset.
         spool: Where it comes from.
-        clock: Gives seconds.
+        clock: Seconds.
         most_waiting: How many bytes may wait for the store.
     """
 
@@ -93,24 +94,24 @@ class LogSegments:
         self._most_waiting = most_waiting
         self._start = 0  # of the current segment, as readers count
         self._source = 0  # where its bytes begin in the spool
-        self._head = b""  # what stands before them: a line about bytes that are missing
+        self._head = b""  # what comes before them: a line about bytes that are missing
         self._sent = b""  # what of it the store has
-        self.end: int | None = None  # of the log, as a place in the spool, once its digest was taken
+        self.end: int | None = None  # of the log, as a position in the spool, once its digest was taken
         self._hasher = digests.LogHasher()  # of the segments that are closed
-        self._lock = threading.Lock()  # of the digest and the places; never held while the store is asked
+        self._lock = threading.Lock()  # of the digest and the positions; never held during a request to the store
         self._began = clock()
         self._next = self._began + QUICK_SECONDS
 
     def release(self, before: int) -> None:
-        """Give back the disk space before a position, as far as nothing of it will be asked for again."""
+        """Give back the disk space before a position, as far as nothing of it will be read again."""
         with self._lock:
             self._spool.release(min(self._source, before))
 
     def digest(self, attempt: int, host: int) -> digests.LogDigest:
         """Return the digest of the whole log, of which the last part may still wait for the store.
 
-        The log ends here: of what is printed later, and of what was printed before, nothing is added or left out.
-        Any thread may ask.
+        The log ends here: what is printed later is not added, and what was printed before is not left out. Any thread
+        may call this.
         """
         with self._lock:
             if self.end is None:
@@ -129,20 +130,20 @@ class LogSegments:
         return len(self._head) + end - self._source - len(self._sent)
 
     def is_due(self) -> bool:
-        """Say whether it is time to send something: a whole segment waits, or some bytes waited long enough."""
+        """Return whether to send something now: a whole segment waits, or some bytes waited long enough."""
         waiting = self.waiting()
         return len(self._sent) + waiting >= SEGMENT_BYTES or (waiting > 0 and self._clock() >= self._next)
 
     def ship(self) -> None:
-        """Send the current segment as it is now; close it if it is full. What fails is sent by the next call.
-
-        Raises:
-            KineticError: The store did not take it.
-        """
+        """Send the current segment as it is now; close it if it is full. What fails is sent by the next call."""
         with self._lock:
             self._drop_what_is_too_much()
-        data = self._current()
-        self._next = self._clock() + self._pace()  # whatever comes of it: a store in trouble is not asked more often
+        length = SEGMENT_BYTES - len(self._head)
+        if self.end is not None:
+            length = min(length, self.end - self._source)
+        data = self._head + self._spool.read(self._source, length)
+        now = self._clock()  # whatever comes of it: a store in trouble is not asked more often
+        self._next = now + (QUICK_SECONDS if now - self._began < QUICK_UNTIL_SECONDS else SLOW_SECONDS)
         if len(data) > len(self._sent):
             self._store.put(self._key_of(self._start), data)
             self._sent = data
@@ -150,24 +151,14 @@ class LogSegments:
             with self._lock:
                 self._close()
 
-    def _current(self) -> bytes:
-        """Return the bytes of the current segment as they are now."""
-        length = SEGMENT_BYTES - len(self._head)
-        if self.end is not None:
-            length = min(length, self.end - self._source)
-        return self._head + self._spool.read(self._source, length)
-
     def _close(self) -> None:
         self._hasher.update(self._sent)
         self._source += len(self._sent) - len(self._head)
         self._start += len(self._sent)
         self._head = self._sent = b""
 
-    def _pace(self) -> float:
-        return QUICK_SECONDS if self._clock() - self._began < QUICK_UNTIL_SECONDS else SLOW_SECONDS
-
     def _drop_what_is_too_much(self) -> None:
-        """Leave a gap where more waits than the disk shall hold, and say so in its place."""
+        """Leave a gap if more waits than the disk should hold, and say so in its place."""
         if self.end is not None or self.waiting() <= self._most_waiting:
             return
         if self._sent:
@@ -176,12 +167,6 @@ class LogSegments:
         lost = keep - self._source
         self._source = keep
         self._head = f"\nkinetic: {lost} bytes of this log are missing: the store did not take them in time\n".encode()
-
-
-_BLOCK = 1 << 16
-_LOOK_SECONDS = 0.1
-MOST_BEHIND = 64 << 20  # bytes that wait for whoever reads the container's output; the store has more
-_AGAIN_SECONDS = 1.0  # at the end, after a store did not take the last bytes
 
 
 class Copier(threading.Thread):
@@ -203,17 +188,17 @@ class Copier(threading.Thread):
         over = False
         while not over:
             over = self._last.wait(_LOOK_SECONDS)
-            with contextlib.suppress(OSError):  # nobody is there to read: the store has it all
+            with contextlib.suppress(OSError):  # nobody reads it: the store has it all
                 self._copy()
         with contextlib.suppress(OSError):
             self._write(self._writer.write(b"", last=True))
         while not self._has_ended():
             with contextlib.suppress(OSError):
                 self._write(self._writer.end_line())
-                self._speak()
+                self._write_said()
 
     def announce_the_end(self) -> None:
-        """Say that nothing more will be printed."""
+        """Note that nothing more will be printed."""
         self._last.set()
 
     def take(self, lines: bytes) -> bool:
@@ -236,7 +221,7 @@ class Copier(threading.Thread):
         while True:
             says = self._said and not self._last.is_set()
             if says and self._writer.is_at_start:
-                self._speak()
+                self._write_said()
             self._leave_out(self._spool.size() - MOST_BEHIND - self.position)
             left = _BLOCK if self.end is None else max(0, self.end - self.position)
             data = self._spool.read(self.position, min(_BLOCK, left))
@@ -248,16 +233,14 @@ class Copier(threading.Thread):
             self._write(self._writer.write(data))
 
     def _leave_out(self, count: int) -> None:
-        """Go on further on, and say so, since whoever counts along cannot."""
+        """Skip bytes, and say so, since a reader that counts along cannot know."""
         if count > 0:
             self.position += count
             rest = self._writer.write(b"", last=True)
-            words = pod_log_format.runner_lines(
-                f"{pod_log_format.LEFT_OUT}{count} bytes, which nobody read in time; the store has them"
-            )
-            self._write(rest + self._writer.end_line() + words)
+            words = f"{pod_log_format.LEFT_OUT}{count} bytes, which nobody read in time; the store has them"
+            self._write(rest + self._writer.end_line() + pod_log_format.runner_lines(words))
 
-    def _speak(self) -> None:
+    def _write_said(self) -> None:
         while self._said:
             self._write(self._said.popleft())
 
@@ -286,7 +269,7 @@ class Shipper(threading.Thread):
                 time.sleep(_AGAIN_SECONDS)
 
     def finish(self, seconds: float) -> bool:
-        """Announce the end, wait for it, and say whether the store has everything."""
+        """Announce the end, wait for it, and return whether the store has everything."""
         self._last.set()
         self.join(seconds)
         return not self.is_alive()
@@ -294,7 +277,7 @@ class Shipper(threading.Thread):
     def _ship(self) -> bool:
         try:
             self._segments.ship()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the log is not to be lost for it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the log must not be lost for it
             self.trouble = str(error)
             return False
         return True
@@ -307,22 +290,15 @@ class LogPump:
         self._segments = segments
         self._copier = Copier(spool)
         self._shipper = Shipper(spool, segments, lambda: self._copier.position)
+        self.take, self.end_line = self._copier.take, self._copier.end_line
 
     def start(self) -> None:
         """Begin; from here on this process must not fork."""
         self._copier.start()
         self._shipper.start()
 
-    def take(self, lines: bytes) -> bool:
-        """Take lines of the parent, to be written between lines of the log; False after the end."""
-        return self._copier.take(lines)
-
-    def end_line(self) -> bytes:
-        """Return what ends the last line of the log, after the end."""
-        return self._copier.end_line()
-
     def digest(self, attempt: int, host: int) -> digests.LogDigest:
-        """Return the digest of the log, which ends here; what anybody prints later is neither sent nor copied."""
+        """Return the digest of the log, which ends here; what is printed later is neither sent nor copied."""
         found = self._segments.digest(attempt, host)
         self._copier.end = self._segments.end
         return found
@@ -334,7 +310,7 @@ class LogPump:
         return "" if complete else self._shipper.trouble or "the store is slow"
 
     def drain(self, seconds: float) -> None:
-        """Wait until the container's output has everything, too; not for one that takes nothing for so many seconds."""
+        """Wait until the container's output has everything, too; not for a reader that takes nothing for so long."""
         self._copier.announce_the_end()
         before = -1
         while self._copier.is_alive() and self._copier.position > before:
@@ -342,30 +318,16 @@ class LogPump:
             self._copier.join(seconds)
 
 
-_PATIENCE_SECONDS = 1.0
-_MESSAGE_BYTES = 4096  # of a termination message; Kubernetes cuts what is longer
+# ------------------------------------------------------------------------------------------------ what the runner says
 
 
-class Output(Protocol):
-    """Whoever writes to the container's output."""
-
-    def take(self, lines: bytes) -> bool:
-        """Take lines to be written when it fits; False for one that writes nothing any more."""
-
-    def end_line(self) -> bytes:
-        """Return what ends a line that was begun, once nothing more is written."""
-
-    def drain(self, seconds: float) -> None:
-        """Write everything out."""
+_output: LogPump | None = None
 
 
-_output: Output | None = None
-
-
-def set_output(voice: Output) -> None:
-    """Have lines written by somebody from now on."""
+def set_output(output: LogPump) -> None:
+    """Have lines written by this from now on."""
     global _output  # noqa: PLW0603 - a process has one output
-    _output = voice
+    _output = output
 
 
 def say(text: str) -> None:
@@ -383,7 +345,7 @@ def say(text: str) -> None:
 
 
 def drain_output(seconds: float) -> None:
-    """Let what was said arrive; not at somebody who reads nothing for so many seconds."""
+    """Let what was said arrive, but not at a reader that takes nothing for so many seconds."""
     if _output is not None:
         _output.drain(seconds)
 

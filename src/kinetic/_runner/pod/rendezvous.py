@@ -1,28 +1,32 @@
-"""Peers: what the hosts of a slice tell each other, through keys of the store that each host writes for itself.
+"""The hosts of a slice: what they report to each other, how the leader comes to a verdict, how it ends the slice.
+
+Hosts meet at keys of the store that each host writes for itself:
 
     {job_id}/hosts/{attempt}/{host}.begun.{seal}        it began
     {job_id}/hosts/{attempt}/{host}.succeeded.{seal}    how it ended: an Outcome, sealed, with the pickled exception
     {job_id}/hosts/{attempt}/{host}.failed.{seal}
     {job_id}/hosts/{attempt}/{host}.preempted.{seal}
-    {job_id}/hosts/{attempt}/0.call.{seal}              the leader asks who is still there
+    {job_id}/hosts/{attempt}/0.call.{seal}              the leader asks which hosts are still there
     {job_id}/hosts/{attempt}/{host}.here.{seal}         the answer
 
-    {job_id}/hosts/{attempt}/0/address                  where the leader listens for rings; see notifier.py
+    {job_id}/hosts/{attempt}/0/address                  where the leader listens for notifications
 
-Each name carries its seal, so one listing is verified without reading an object, and a word that somebody else put
-there is none. A host that writes one rings. Without that the leader lists them every few seconds, and the others ask
-for two keys. Only the leader makes the verdict.
+Each name carries its seal, so one listing is verified without reading an object, and a forged report does not count.
+Only the leader makes the verdict.
+
+A host that writes a report notifies the others, so that nobody waits for the next poll. The leader listens at its pod's
+address, and the others connect. A notification carries nothing: the report is in the store, sealed, and a stranger's
+notification costs one listing. If no connection is possible, because a network policy forbids it or a pod has no
+address, hosts poll every few seconds, as they do anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import http.client
 import os
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +36,6 @@ from typing import Any, Protocol
 
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import say
-from kinetic._runner.pod.poller import run_on_thread
 from kinetic._runner.supervisor import verdicts
 from kinetic._runner.supervisor.attempts import FOREVER
 from kinetic._runner.supervisor.supervise import Decision, Source, store_patiently
@@ -45,101 +48,101 @@ from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Ta
 from kinetic.errors import KineticError
 
 BEGUN, HERE, CALL = "begun", "here", "call"
+ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
 _ENDS = (SUCCEEDED, FAILED, PREEMPTED)
+_SLICE_VERDICT_SECONDS = 120.0  # for the leader to come to its verdict, after a host has reported that it failed
+_RING = b"."
+_CONNECT_SECONDS = 3.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_IDLE_SECONDS = 60  # after which the kernel checks whether the other end is still there
+_FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
+_REMOVAL_SECONDS = 30.0
+
+
+# -------------------------------------------------------------------------------------------------------------- reports
 
 
 @dataclass(frozen=True)
 class HostRoster:
-    """What is known of every host at one moment.
-
-    Attributes:
-        begun: Hosts that have begun.
-        here: Hosts that have answered the leader's call.
-        ended: How each host ended that has.
-    """
+    """What is known of every host at one moment."""
 
     begun: frozenset[int] = frozenset()
-    here: frozenset[int] = frozenset()
-    ended: dict[int, str] = field(default_factory=dict)
+    here: frozenset[int] = frozenset()  # have answered the leader's call
+    ended: dict[int, str] = field(default_factory=dict)  # how
 
     @property
     def trouble(self) -> bool:
-        """Say whether a host ended otherwise than well."""
+        """Return whether a host ended without success."""
         return any(status != SUCCEEDED for status in self.ended.values())
 
     @property
     def preempted(self) -> list[int]:
-        """Name the hosts that were taken away."""
+        """Return the hosts that were taken away."""
         return sorted(host for host, status in self.ended.items() if status == PREEMPTED)
 
     def missing(self) -> list[int]:
-        """Name the hosts that had begun, have not ended, and do not answer."""
+        """Return the hosts that had begun, have not ended, and do not answer."""
         return sorted(self.begun - self.here - set(self.ended))
 
     def all_ended(self, hosts: int) -> bool:
-        """Say whether every host but the leader has ended."""
+        """Return whether every host but the leader has ended."""
         return set(range(1, hosts)) <= set(self.ended)
 
 
 class Peers:
     """One host among its peers.
 
-    Args:
-        store: Where they meet.
-        job_id: The job.
-        attempt: Its number.
-        host: This host.
-
     Attributes:
-        key: The job's key, by which each knows what another one wrote; empty until the worker has been forked.
-        roster: What is known of every host, as it was seen last.
-        ring: Tells the others that there is something new; until somebody says how, nobody is told.
+        key: The job's key, which verifies what the others write; empty until the worker has been forked.
+        roster: What is known of every host, as it was read last.
+        notify: Notifies the others that there is something new; does nothing until there is a notifier.
     """
 
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._job_id, self._attempt, self._host = store, job_id, attempt, host
         self.key = b""
-        self.ring: Callable[[], object] = lambda: None
+        self.notify: Callable[[], object] = lambda: None
         self.roster = HostRoster()
-        self._told: list[tuple[str, bytes | Path]] = []  # by this host
+        self._written: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, key: bytes) -> None:
-        """Say that this host has begun; the key is lent for this alone."""
-        self._say(self._place(self._host, BEGUN, key), b"")
+        """Report that this host has begun; the key is used for this alone."""
+        self._write(self._place(self._host, BEGUN, key), b"")
 
-    def remind(self) -> None:
-        """Say everything again if it is gone: a leader that began later may have swept out what it thought was old."""
-        if self._told and self._store.size(self._told[0][0]) is None:
-            for place, said in list(self._told):
-                self._store.put(place, said)
+    def rewrite_if_lost(self) -> None:
+        """Write every report again if it is gone: a leader that began later may have removed what seemed old."""
+        if self._written and self._store.size(self._written[0][0]) is None:
+            for place, content in list(self._written):
+                self._store.put(place, content)
 
-    def tell(self, ended: Outcome, body: Path | None = None) -> None:
-        """Tell how this host ended; a body that is there goes along."""
-        said: bytes | Path
+    def report(self, ended: Outcome, body: Path | None = None) -> None:
+        """Report how this host ended; a body that is there goes along."""
+        content: bytes | Path
         if not ended.body_length or body is None:
-            said = replace(ended, body_length=0, body_sha256="").footer(self.key, HOST_PURPOSE)
+            content = replace(ended, body_length=0, body_sha256="").footer(self.key, HOST_PURPOSE)
         else:
             with body.open("r+b") as file:
                 file.truncate(ended.body_length)
                 file.seek(ended.body_length)
                 file.write(ended.footer(self.key, HOST_PURPOSE))
-            said = body
-        self._say(self._place(self._host, ended.status), said)
-        self.ring()
+            content = body
+        self._write(self._place(self._host, ended.status), content)
+        self.notify()
 
     def call(self) -> None:
-        """Ask who is still there."""
+        """Ask which hosts are still there."""
         self._store.put(self._place(0, CALL), b"")
-        self.ring()
+        self.notify()
 
     def answer(self) -> None:
         """Answer if the leader has asked."""
         if self._store.size(self._place(0, CALL)) is not None:
             self._store.put(self._place(self._host, HERE), b"")
-            self.ring()
+            self.notify()
 
-    def look(self) -> HostRoster:
-        """Read what everybody told, with one listing; what the job's key did not seal is passed over."""
+    def read(self) -> HostRoster:
+        """Read what all hosts reported, with one listing; what the job's key did not seal is ignored."""
         begun, here, ended = set(), set(), {}
         for entry in self._store.entries(keys.hosts(self._job_id, self._attempt)):
             host, word = keys.parse_host(entry.key) or (self._host, "")
@@ -154,14 +157,14 @@ class Peers:
         self.roster = HostRoster(frozenset(begun), frozenset(here), ended)
         return self.roster
 
-    def told(self) -> list[Outcome]:
-        """Return what the hosts told that succeeded or failed, as far as it can be read, in their order."""
+    def reports(self) -> list[Outcome]:
+        """Return the reports of the hosts that succeeded or failed, as far as they can be read, in their order."""
         hosts = [(host, status) for host, status in sorted(self.roster.ended.items()) if status != PREEMPTED]
-        found = in_parallel(self._store, (functools.partial(self._read, *each) for each in hosts))
+        found = in_parallel(self._store, (functools.partial(self._read_report, *each) for each in hosts))
         return sorted(filter(None, found), key=lambda ended: ended.host)
 
     def fetch_body(self, ended: Outcome, to: Path) -> Path | None:
-        """Bring the pickled exception of a host here; None when there is none, or it is not what was sealed."""
+        """Fetch the pickled exception of a host; None when there is none, or it is not what was sealed."""
         if not ended.body_length:
             return None
         self._store.fetch(self._place(ended.host, ended.status), to)
@@ -170,31 +173,31 @@ class Peers:
         return to if found == ended.body_sha256 else None
 
     def _place(self, host: int, word: str, key: bytes = b"") -> str:
-        """Return the key of one word of one host: its seal is part of the name."""
+        """Return the key of one report of one host: its seal is part of the name."""
         return documents.sealed_name(keys.host(self._job_id, self._attempt, host), word, key or self.key)
 
-    def _say(self, place: str, said: bytes | Path) -> None:
-        self._told.append((place, said))
-        self._store.put(place, said)
+    def _write(self, place: str, content: bytes | Path) -> None:
+        self._written.append((place, content))
+        self._store.put(place, content)
 
-    def _read(self, host: int, status: str) -> Outcome | None:
+    def _read_report(self, host: int, status: str) -> Outcome | None:
         place = self._place(host, status)
 
         def read_range(start: int, length: int) -> bytes:
             return self._store.get(place, start=start, length=length)
 
-        with contextlib.suppress(KineticError):  # what one host told that cannot be read keeps nobody from a verdict
+        with contextlib.suppress(KineticError):  # an unreadable report of one host must not prevent a verdict
             read = outcomes.read(self._store.size(place) or 0, read_range, self.key, HOST_PURPOSE)
             if (read.job_id, read.attempt, read.host, read.status) == (self._job_id, self._attempt, host, status):
                 return read
         return None
 
 
-_SLICE_VERDICT_SECONDS = 120.0  # for the leader to come to its verdict, after a host has told that it failed
+# -------------------------------------------------------------------------------------------------------------- verdict
 
 
 class Host(Source, Protocol):
-    """What is needed here of a host's source: ``PodSource`` in ``source.py``."""
+    """What is needed here of a host's source: ``PodSource`` in ``entrypoint.py``."""
 
     settings: PodSettings
     place: HostInPod
@@ -215,28 +218,35 @@ class Host(Source, Protocol):
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds."""
 
+    def in_background(self, task: Callable[[], object]) -> object:
+        """Begin a task that may fail."""
+
 
 def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -> Decision | None:
-    """Be host 0 at its worker's end: hear the others, then come to a verdict or leave without one."""
+    """Be host 0 at its worker's end: read the reports of the others, then come to a verdict or leave without one."""
     peers, hosts = source.peers, source.task.hosts
+
+    def has_failed() -> bool:  # another host, by itself; one that was taken away does not affect a value that is there
+        return FAILED in peers.roster.ended.values()
+
     if why:
         source.leave(why)
         return None
     if verdict.succeeded:
-        source.wait_for(lambda: peers.roster.all_ended(hosts) or _has_failed(source) or source.end_requested, FOREVER)
-        if not _has_failed(source):
-            return replace(verdict, logs=_logs(peers.told())), task.body
+        source.wait_for(lambda: peers.roster.all_ended(hosts) or has_failed() or source.end_requested, FOREVER)
+        if not has_failed():
+            return replace(verdict, logs=_logs(peers.reports())), task.body
     elif source.is_settled:
         source.leave_to_the_verdict()
         return None
     trouble = _wait_for_all(source)
     own = [] if verdict.succeeded or ending.stopped else [verdict]
-    told = [] if trouble else peers.told()
-    failures = [] if trouble else own + [each for each in told if each.status == FAILED]
+    reports = [] if trouble else peers.reports()
+    failures = [] if trouble else own + [each for each in reports if each.status == FAILED]
     if not failures:
-        source.leave(trouble or "a host failed, and what it told cannot be read")
+        source.leave(trouble or "a host failed, and its report cannot be read")
         return None
-    cause = replace(verdicts.first_failure(failures), logs=_logs(told))
+    cause = replace(verdicts.first_failure(failures), logs=_logs(reports))
     if cause.host == 0:
         return cause, task.body
     body = peers.fetch_body(cause, source.place.base / "peer.body")
@@ -246,28 +256,23 @@ def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -
     return cause, body
 
 
-def _logs(told: Sequence[Outcome]) -> tuple[digests.LogDigest, ...]:
+def _logs(reports: Sequence[Outcome]) -> tuple[digests.LogDigest, ...]:
     """Return the digests of the logs of the other hosts: each has sealed that of its own."""
-    return tuple(log for each in told for log in each.logs if log.host == each.host)
-
-
-def _has_failed(source: Host) -> bool:
-    """Say whether another host failed by itself; one that was taken away does no harm to a value that is there."""
-    return FAILED in source.peers.roster.ended.values()
+    return tuple(log for each in reports for log in each.logs if log.host == each.host)
 
 
 def _wait_for_all(source: Host) -> str:
-    """Give every host time to say what it knows; return why there is no verdict, or ""."""
+    """Give every host time to report; return why there is no verdict, or ""."""
     peers, seconds = source.peers, source.settings.grace_seconds
-    say(f"a host failed; every host has {seconds:g} s to tell what it knows")
-    run_on_thread(peers.call)
+    say(f"a host failed; every host has {seconds:g} s to report what it knows")
+    source.in_background(peers.call)
 
     def is_clear() -> bool:
         return source.end_requested or bool(peers.roster.preempted) or peers.roster.all_ended(source.task.hosts)
 
     source.wait_for(is_clear, seconds)
     if source.end_requested:
-        return "this machine was taken away, or somebody stopped the job"
+        return "this machine was taken away, or the job was stopped"
     if peers.roster.preempted:
         return f"host {peers.roster.preempted[0]} was taken away"
     if missing := peers.roster.missing():
@@ -276,18 +281,18 @@ def _wait_for_all(source: Host) -> str:
 
 
 def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -> None:
-    """Be another host at its worker's end: tell the leader, and stay until there is a verdict."""
+    """Be another host at its worker's end: report to the leader, and stay until there is a verdict."""
     if source.is_settled and ending.stopped:
         source.leave_to_the_verdict()
         return
     if why:
         taken = replace(verdict, status=PREEMPTED, error={"message": why})
-        source.leave(why, lambda: source.peers.tell(taken))
+        source.leave(why, lambda: source.peers.report(taken))
         return
     verdict = replace(verdict, logs=source.log_digests((task,)))
-    if verdict.succeeded:  # the verdict may follow at once, and whoever sees it sees the logs of all hosts
+    if verdict.succeeded:  # the verdict may follow at once, and a client that sees it sees the logs of all hosts
         source.send_log()
-    store_patiently(source, lambda: source.peers.tell(verdict, None if verdict.succeeded else task.body))
+    store_patiently(source, lambda: source.peers.report(verdict, None if verdict.succeeded else task.body))
     say(f"this host is done: {verdict.status}; it stays until the job has its verdict")
     source.send_log()
     seconds = FOREVER if verdict.succeeded else _SLICE_VERDICT_SECONDS + source.settings.grace_seconds
@@ -300,11 +305,7 @@ def follow(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str)
         source.code = INFRASTRUCTURE_EXIT
 
 
-_RING = b"."
-_CONNECT_SECONDS = 3.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_IDLE_SECONDS = 60  # after which the kernel asks whether the other end is still there
-_FIELDS = {"host": fields.text(fields.NAME), "port": fields.integer(1, 65_535)}
+# -------------------------------------------------------------------------------------------------------- notifications
 
 
 def _address(page: dict[str, Any], what: str) -> dict[str, Any]:
@@ -315,14 +316,7 @@ _ADDRESS = documents.PageKind("address", "the address of the first host", _addre
 
 
 class Notifier:
-    """One host's end of it.
-
-    Args:
-        store: Where the leader's address lies.
-        job_id: The job.
-        attempt: Its number.
-        host: This host.
-    """
+    """One host's end of the connections."""
 
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._is_leader = store, host == 0
@@ -332,34 +326,28 @@ class Notifier:
         self._listener = _make_listener() if self._is_leader else None
 
     def publish(self, key: bytes) -> None:
-        """Write down where the leader listens, sealed with the job's key; the others need not know."""
+        """Write down where the leader listens, sealed with the job's key; nothing for the others."""
         if self._listener is not None:
             host, port = self._listener.getsockname()[:2]
+            page = documents.seal_page(_ADDRESS, {"host": host, "port": port}, self._place, key)
             with contextlib.suppress(KineticError):
-                self._store.put(
-                    self._place, documents.seal_page(_ADDRESS, {"host": host, "port": port}, self._place, key)
-                )
+                self._store.put(self._place, page)
 
-    def start(self, ring: Callable[[], object], key: bytes) -> None:
-        """Listen on a thread of its own; call back on each ring.
-
-        Args:
-            ring: What to call.
-            key: The job's key: a host connects to no address that it did not seal.
-        """
-        work = functools.partial(self._serve, ring) if self._is_leader else functools.partial(self._follow, ring, key)
+    def start(self, on_ring: Callable[[], object], key: bytes) -> None:
+        """Listen on a thread of its own; a host connects to no address that the job's key did not seal."""
+        target, more = (self._serve, ()) if self._is_leader else (self._follow, (key,))
         if not self._is_leader or self._listener is not None:
-            threading.Thread(target=work, name="kinetic-notifier", daemon=True).start()
+            threading.Thread(target=target, args=(on_ring, *more), name="kinetic-notifier", daemon=True).start()
 
-    def tell(self) -> None:
-        """Ring whoever is connected: a host its leader, the leader all the others."""
+    def notify(self) -> None:
+        """Notify all connected hosts: a host its leader, the leader all the others."""
         with self._lock:
             connections = list(self._connections)
         for each in connections:
-            with contextlib.suppress(OSError):  # it is gone, or has enough rings to hear
+            with contextlib.suppress(OSError):  # it is gone, or has enough unread notifications
                 each.send(_RING, socket.MSG_DONTWAIT)
 
-    def _serve(self, ring: Callable[[], object]) -> None:
+    def _serve(self, on_ring: Callable[[], object]) -> None:
         assert self._listener is not None  # noqa: S101 - see start
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
@@ -371,7 +359,7 @@ class Notifier:
                     if not _receive(key.data):
                         selector.unregister(key.data)
                         self._drop(key.data)
-                    ring()
+                    on_ring()
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
         try:
@@ -382,7 +370,7 @@ class Notifier:
         self._add(connection)
         selector.register(connection, selectors.EVENT_READ, connection)
 
-    def _follow(self, ring: Callable[[], object], key: bytes) -> None:
+    def _follow(self, on_ring: Callable[[], object], key: bytes) -> None:
         pause = _FIRST_PAUSE
         while True:
             with contextlib.suppress(KineticError, OSError, ValueError):
@@ -392,13 +380,13 @@ class Notifier:
                     self._add(connection)
                     pause = _FIRST_PAUSE
                     try:
-                        ring()  # each may have told something before this connection was there
-                        self.tell()
+                        on_ring()  # each may have reported something before this connection was there
+                        self.notify()
                         while _receive(connection):
-                            ring()
+                            on_ring()
                     finally:
                         self._drop(connection)
-            ring()  # a leader that is not there may have left a verdict
+            on_ring()  # a leader that is not there may have left a verdict
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -416,7 +404,7 @@ class Notifier:
 
 
 def _make_listener() -> socket.socket | None:
-    """Listen at this pod's own address, which Kubernetes writes into /etc/hosts; None where there is none."""
+    """Listen at this pod's own address, which Kubernetes writes into /etc/hosts; None if there is none."""
     with contextlib.suppress(OSError):
         family, _, _, _, address = socket.getaddrinfo(socket.gethostname(), 0, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)  # IP only
@@ -424,7 +412,7 @@ def _make_listener() -> socket.socket | None:
 
 
 def _receive(connection: socket.socket) -> bool:
-    """Take in what rang; say whether the other end is still there."""
+    """Read notifications; return whether the other end is still there."""
     try:
         return bool(connection.recv(4096))
     except BlockingIOError:
@@ -433,25 +421,22 @@ def _receive(connection: socket.socket) -> bool:
         return False
 
 
-ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_REMOVAL_SECONDS = 30.0
+# -------------------------------------------------------------------------------------------------------------- removal
 
 
 def remove_own_slice(path: str, environ: Mapping[str, str] = os.environ, folder: Path = ACCOUNT_FOLDER) -> str:
-    """Delete an object of the cluster that this pod runs in; its pods follow.
+    """Delete the object of the cluster that makes this pod, by its path in the API; return "", or why not.
 
-    Args:
-        path: Of the object, in the API.
-        environ: Says where the API is.
-        folder: Where the service account's token and the cluster's certificate lie.
-
-    Returns:
-        "" when it is deleted, or was already; otherwise why not.
+    A LeaderWorkerSet starts again whatever exits, so its processes have to stay; and it would hold its chips until the
+    result is collected. The leader's pod has a token of its service account, which may be allowed to delete the set.
     """
+    import http.client  # only slices of one kind need it
+    import ssl
+
     try:
         token = (folder / "token").read_text().strip()
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # see kube/connecting.py
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # see kube/transport.py
         host, port = environ["KUBERNETES_SERVICE_HOST"], int(environ["KUBERNETES_SERVICE_PORT"])
         connection = http.client.HTTPSConnection(host, port, timeout=_REMOVAL_SECONDS, context=context)
         try:

@@ -1,4 +1,7 @@
-"""Claiming an attempt at a job, which is creating its Note; and whether there is still a job to claim."""
+"""What a supervisor writes about an attempt: its claim, a failure that is retried, and the one Outcome of the job.
+
+A store that is out of reach, or rejects our credentials, is retried: a computed value waits for it.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,27 @@ from kinetic.errors import (
     StoreUnreachableError,
 )
 
+T = TypeVar("T")
+
+FAILURE_DETAIL = "failed"  # a detail of a Note: how the attempt failed, if another one follows
+RESERVE_BYTES = 65_536  # a page with a long traceback; traceback texts are cut to fit
+TRANSIENT_ERRORS = (StoreUnreachableError, CredentialsError)  # what a complete value waits for
+FINISHED = "finished"  # how the message begins for a job whose function has returned and whose value waits
+HOUR = 3600.0  # longer than the outages that services of this kind write reports about
+FOREVER = float("inf")  # a value in a pod is worth a machine until a deadline or a cancel says otherwise
+
 _ATTEMPTS = 1000
+_MOST_LOGS = 256  # hosts whose logs a Note, a page of 64 KiB, has the digests of
+# The user does not want a stopped job again. A value that cannot be pickled, or a lack of memory, would recur.
+_FINAL = frozenset({"memory", "serialization", "stopped"})
+_TRIES = 3
+_LONGEST_PAUSE = 15.0
 
 
 def claim(store: Store, note: AttemptNote, key: bytes) -> AttemptNote | None:
-    """Create the Note of the next attempt; creating it is what makes the attempt ours.
+    """Create the Note of the next attempt, which makes the attempt ours.
 
-    Args:
-        store: Where the job lies.
-        note: What is to be said of the attempt; its ``machine_id``, where it has one, is that of a queue.
-        key: The job's key.
-
-    Returns:
-        The Note; None when another machine has begun: two of them were given the same child of a batch.
-
-    Raises:
-        KineticError: There were too many, or the store does not take it.
+    Returns None if another machine (``machine_id`` in its details) has begun: two queues got the same child of a batch.
     """
     machine = note.details.get("machine_id")
     for attempt in range(_ATTEMPTS):
@@ -55,27 +63,17 @@ def claim(store: Store, note: AttemptNote, key: bytes) -> AttemptNote | None:
     raise KineticError(f"{note.job_id} has used up {_ATTEMPTS} attempts", code="attempts")
 
 
-def was_removed(store: Store, job_id: str, lent: AbstractContextManager[bytes]) -> bool:
-    """Return whether somebody removed a job, as its sealed page in the history says.
-
-    Args:
-        store: Where the job lies.
-        job_id: The job.
-        lent: Lends its key, if there is such a page.
-    """
+def was_removed(store: Store, job_id: str, temporary_key: AbstractContextManager[bytes]) -> bool:
+    """Return whether a job was removed, as its sealed page in the history says."""
     at = keys.history(job_id)
     if store.size(at) is None:
         return False
-    with contextlib.suppress(KeyMissingError, IntegrityError, OSError), lent as key:
+    with contextlib.suppress(KeyMissingError, IntegrityError, OSError), temporary_key as key:
         return bool(documents.open_page(HISTORY, store, at, key).get("resource_removed"))
     return False
 
 
-FAILURE_DETAIL = "failed"  # a detail of a Note: how the attempt failed, where another one follows
-_MOST_LOGS = 256  # hosts whose logs a Note, a page of 64 KiB, has the digests of
-# Whoever stopped it wants no more of it. A value that cannot be pickled, or more memory than was asked for, would be so
-# the next time as well.
-_FINAL = frozenset({"memory", "serialization", "stopped"})
+# ------------------------------------------------------------------------------------------------------------- retries
 
 
 def count_failures(store: Store, job_id: str, attempt: int, key: bytes) -> int:
@@ -92,20 +90,13 @@ def count_failures(store: Store, job_id: str, attempt: int, key: bytes) -> int:
 
 
 def retry_reason(store: Store, verdict: Outcome, retries: int, key: bytes) -> str:
-    """Say how a failed attempt ended that is not the last one, in words for its log; "" for a verdict that holds.
-
-    Args:
-        store: Where the Notes of its attempts are.
-        verdict: How this attempt ended.
-        retries: How many more times a job that failed is tried.
-        key: The job's key.
-    """
+    """Return a line for the log of a failed attempt that is followed by another one; "" if the verdict is final."""
     if not retries or verdict.succeeded or verdict.cause in _FINAL:
         return ""
     before = count_failures(store, verdict.job_id, verdict.attempt, key)
     if before >= retries:
         return ""
-    return f"attempt {verdict.attempt} failed: {_reason(verdict)}; trying again (retry {before + 1} of {retries})"
+    return f"attempt {verdict.attempt} failed: {_failure(verdict)}; trying again (retry {before + 1} of {retries})"
 
 
 def note_failure(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[[], float] = time.time) -> bool:
@@ -113,28 +104,21 @@ def note_failure(store: Store, verdict: Outcome, key: bytes, *, clock: Callable[
     with contextlib.suppress(KeyMissingError, IntegrityError):
         note = outcomes.read_note(store, verdict.job_id, verdict.attempt, key)
         logs = [asdict(replace(log, blocks=())) for log in verdict.logs[:_MOST_LOGS]]
-        details = {**note.details, FAILURE_DETAIL: _reason(verdict), "ended": clock(), LOGS_DETAIL: logs}
+        details = {**note.details, FAILURE_DETAIL: _failure(verdict), "ended": clock(), LOGS_DETAIL: logs}
         store.put(note.key, replace(note, details=details).to_bytes(key))
     return True
 
 
-def _reason(verdict: Outcome) -> str:
+def _failure(verdict: Outcome) -> str:
     kind, message = verdict.error.get("type", ""), str(verdict.error.get("message", verdict.cause))
     return f"{kind}: {message}" if kind else message
 
 
-RESERVE_BYTES = 65_536  # a page with a long traceback; traceback texts are cut to fit
-_TRIES = 3
+# ------------------------------------------------------------------------------------------------------------- outcome
 
 
 class DiskReserve:
-    """Space on the store's disk, so that a full disk can still be told; a file without a name, for nobody to replace.
-
-    It is gone with this process.
-
-    Raises:
-        StoreError: The disk is full already.
-    """
+    """Space on the store's disk, in a nameless file, so that "the disk is full" can still be written down."""
 
     def __init__(self, store: Store) -> None:
         self._descriptor = -1 if store.local is None else store.local.reserve(RESERVE_BYTES)
@@ -155,17 +139,16 @@ def seal_outcome(
     spare: DiskReserve | None = None,
     mark: str = "",
 ) -> bool:
-    """Create the Outcome of a job, and the mark by which a batch sees it in a listing.
+    """Create the Outcome of a job, whole or not at all, and the mark by which a batch sees it in a listing.
 
     Args:
         store: Where.
         verdict: What it says.
         key: The job's key.
-        body: The complete file with the pickled value, on the store's file system if possible; it is consumed, but not
-            before the store has it. Whoever was told of a store that is out of reach may try again, also when only the
-            mark is missing.
+        body: The complete file with the pickled value, on the store's file system if possible. It is consumed, but not
+            before the store has it: after an error the call can be repeated, also when only the mark is missing.
         spare: Space for a verdict without a body.
-        mark: Stem of the mark's key, for a batch's child. Whoever looks and finds an Outcome without one, makes it.
+        mark: Stem of the mark's key, for a child of a batch. An observer who finds an Outcome without a mark adds it.
 
     Returns:
         True when the Outcome in the store is this one, False when another verdict was there first.
@@ -184,14 +167,14 @@ def _create_outcome(
         try:
             return verdict, _with_body(store, verdict, key, body)
         except (OSError, StoreError) as error:
-            if not _is_full(error):
+            if not _is_disk_full(error):
                 raise
-            verdict = _does_not_fit(verdict, error)
+            verdict = _without_body(verdict, error)
     verdict = replace(verdict, body_length=0, body_sha256="")
     page = verdict.footer(key)
     if spare is not None:
         spare.release()
-    return verdict, _create(store, keys.result(verdict.job_id), page)
+    return verdict, _put_page(store, keys.result(verdict.job_id), page)
 
 
 def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
@@ -204,17 +187,17 @@ def _with_body(store: Store, verdict: Outcome, key: bytes, body: Path) -> bool:
     except FileNotFoundError:
         if store.size(keys.result(verdict.job_id)) is None:
             raise
-        return _is_ours(store, verdict, page)  # an earlier try handed it over, and failed after that
+        return _is_ours(store, verdict, page)  # an earlier try handed the file over, and failed after that
     step("supervisor:page-appended")
     return put_file(store, keys.result(verdict.job_id), body, if_absent=True) or _is_ours(store, verdict, page)
 
 
-def _is_full(error: Exception) -> bool:
+def _is_disk_full(error: Exception) -> bool:
     return getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT} or getattr(error, "code", "") == "store-full"
 
 
-def _does_not_fit(verdict: Outcome, error: Exception) -> Outcome:
-    """Turn a verdict whose body found no place into one that says so; an exception keeps its words."""
+def _without_body(verdict: Outcome, error: Exception) -> Outcome:
+    """Return a verdict which says that its body does not fit on the disk; an exception keeps its message."""
     error = error.__cause__ if isinstance(error.__cause__, OSError) else error  # the system's own words
     if not verdict.succeeded:
         return replace(verdict, error={**verdict.error, "not_delivered": f"it does not fit on the disk: {error}"})
@@ -222,7 +205,7 @@ def _does_not_fit(verdict: Outcome, error: Exception) -> Outcome:
     return replace(verdict, status=FAILED, cause="disk-full", error={"message": message}, value_type="")
 
 
-def _create(store: Store, key: str, page: bytes) -> bool:
+def _put_page(store: Store, key: str, page: bytes) -> bool:
     for _ in range(_TRIES):
         if store.put(key, page, if_absent=True):
             return True
@@ -232,7 +215,7 @@ def _create(store: Store, key: str, page: bytes) -> bool:
 
 
 def _is_ours(store: Store, verdict: Outcome, page: bytes) -> bool:
-    """Say whether the Outcome that is there is this very one: our own earlier try whose answer was lost."""
+    """Return whether the Outcome in the store is this very one: our own earlier try whose answer was lost."""
     key = keys.result(verdict.job_id)
     with contextlib.suppress(KeyMissingError):
         size = store.size(key)
@@ -240,18 +223,11 @@ def _is_ours(store: Store, verdict: Outcome, page: bytes) -> bool:
     return False
 
 
-T = TypeVar("T")
-
-TRANSIENT_ERRORS = (StoreUnreachableError, CredentialsError)  # what a complete value waits for
-
-FINISHED = "finished"  # what is said of a job begins so whose function has returned, and whose value waits
-HOUR = 3600.0  # longer than the outages that services of this kind write reports about
-FOREVER = float("inf")  # a value in a pod is worth a machine until somebody says otherwise: a deadline, or a cancel
-_LONGEST_PAUSE = 15.0
+# ------------------------------------------------------------------------------------------------------------ patience
 
 
 def waiting_message(error: Exception) -> str:
-    """Say what a job waits for that has finished, and whose value the store does not take: one line."""
+    """Return one line about what a finished job waits for, if the store does not take its value."""
     what = "credentials" if isinstance(error, CredentialsError) else "its store"
     words = ": ".join(filter(None, (error.what, error.why))) if isinstance(error, KineticError) else str(error)
     return f"{FINISHED}; waiting for {what}: {' '.join(words.split())}"
@@ -259,28 +235,28 @@ def waiting_message(error: Exception) -> str:
 
 def keep_trying(
     do: Callable[[], T],
-    passes: type[Exception] | tuple[type[Exception], ...],
+    transient: type[Exception] | tuple[type[Exception], ...],
     *,
     wait: Callable[[float], bool],
     say: Callable[[Exception], object],
     seconds: float = HOUR,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Do something with a store, and again while it fails in a way that passes.
+    """Do something with a store, and repeat it while it fails with a transient error.
 
     Args:
         do: What; doing it twice must be harmless.
-        passes: The exceptions that may be gone later; any other is raised at once.
-        wait: Waits some seconds; True when there is no use in waiting any longer.
-        say: Is told of each failure that is waited for.
-        seconds: After which the last failure is raised.
-        clock: Gives seconds; tests bring their own.
+        transient: The exceptions after which to try again; any other is raised at once.
+        wait: Waits some seconds; returns True when there is no use in waiting any longer.
+        say: Called with each error that is waited for.
+        seconds: After which the last error is raised.
+        clock: Seconds; injected by tests.
     """
     limit, pause = clock() + seconds, 1.0
     while True:
         try:
             return do()
-        except passes as error:
+        except transient as error:
             if clock() > limit:
                 raise
             say(error)

@@ -1,7 +1,10 @@
 """One attempt at a job, from its claim to its verdict: claim, fork, watch, judge, seal, or leave it to another attempt.
 
-The same for every place where jobs run. A *source* brings the task, and is told what becomes of it: the row of a queue
-(``_backends/local/supervisor.py``), or the only argument of a container (``_runner/pod/source.py``).
+The same for every place where jobs run. A *source* brings the task, and learns the result: the row of a queue
+(``_backends/local/supervisor.py``), or the only argument of a container (``_runner/pod/entrypoint.py``).
+
+A supervisor stays small and single-threaded, so that forking it is safe and fast. It holds the job's key only after the
+fork: user code never has it in memory. Whatever processes a worker leaves behind are ended with it.
 """
 
 from __future__ import annotations
@@ -15,14 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, TypeVar
 
 from kinetic._runner import processes
-from kinetic._runner import processes as runner_processes
 from kinetic._runner.supervisor import attempts, verdicts
-from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._stores import open_anew, open_store
 from kinetic._stores.protocol import Store
@@ -32,12 +33,284 @@ from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
 from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task
 from kinetic.errors import CredentialsError, KineticError
 
-WORKER_SCRIPT = "worker.py"  # beside supervisor.py, in the folder of the runner
-_THREADED = "obstore"
+T = TypeVar("T")
+Decision = tuple[Outcome, Path | None]  # a verdict, and the file with its pickled value or exception
+Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
+
+DECIDED, REMOVED, TAKEN = "decided", "removed", "taken"  # why there is nothing to do for a task
+WORKER_SCRIPT = "worker.py"  # in the folder of the runner
+
+_THREADED = "obstore"  # starts threads: after it was imported, a fork is not safe
+_GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
+_STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
+_PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
+_LOOK_SECONDS = 60.0  # nothing is polled: this only guards against a lost wake-up
+_MOST_DESCRIPTORS = 4096  # where the system does not list them
+_PR_SET_PDEATHSIG = 1
+
+
+class Source(Protocol):
+    """Where one task comes from, and what learns the result."""
+
+    task: Task
+    store: Store  # set by the supervisor, and set anew when its credentials have expired
+    wake: int  # a descriptor that becomes readable when ``is_unwanted`` should be called
+    witness: str  # the author of the verdict
+    passes: tuple[type[Exception], ...]  # errors of a store that a verdict waits for; none for a store on this machine
+
+    @property
+    def is_retried(self) -> bool: ...  # whether a failure may be followed by another attempt
+    @property
+    def elsewhere(self) -> Callable[[], bool] | None: ...  # whether the hosts in other pods are done; None: no others
+
+    def temporary_key(self) -> AbstractContextManager[bytes]:
+        """Give access to the job's key before the worker is forked: nothing of it may stay in this process."""
+
+    def key(self) -> bytes:
+        """Return the job's key; only after the fork."""
+
+    def reach(self, do: Callable[[], T]) -> T:
+        """Do something with the store before the job begins; repeat it if this source waits for one out of reach."""
+
+    def skip(self, why: str) -> None:
+        """Note that there is nothing to do: DECIDED, REMOVED, or TAKEN by another machine."""
+
+    def claim(self, key: bytes) -> AttemptNote | None:
+        """Make the next attempt ours; None when another machine has begun with the job."""
+
+    def begin(self, note: AttemptNote) -> Sequence[Task]:
+        """Return the task of each of our hosts, the leader first; nothing if the job is not to begin any more."""
+
+    def forked(self, hosts: Sequence[WatchedWorker]) -> None:
+        """Note that the workers run."""
+
+    def is_unwanted(self) -> bool:
+        """Return whether the job should end."""
+
+    def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
+        """Return the verdict, or None when it is left to another attempt or another host.
+
+        Args:
+            tasks: Of all our hosts.
+            task: Of the host that decides.
+            ending: How its worker ended.
+            verdict: What that means for itself.
+        """
+
+    def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
+        """Return the digests of what our hosts printed; none of their processes is left."""
+
+    def may_seal(self, verdict: Outcome) -> bool:
+        """Do what comes before a verdict or a retry; False when this attempt must not write one any more."""
+
+    def try_again(self, reason: str) -> None:
+        """Leave the job to another attempt: this one failed, and the job has retries left."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; return whether there is no use in waiting any longer."""
+
+    def waits(self, words: str) -> None:
+        """Report what a verdict waits for."""
+
+    def patience_seconds(self, verdict: Outcome) -> float:
+        """Return how long a verdict waits for its store."""
+
+    def let_go(self) -> None:
+        """Wake whatever waits for the job: no worker runs any more."""
+
+    def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
+        """Clean up; the outcome is in the store: this verdict if it was ``created``, else another one."""
+
+
+class Supervisor:
+    """Carries out tasks, one after the other, in a process of its own."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self.libc = processes.load_libc()
+        processes.adopt_orphans(self.libc)
+        self._child_signal = ChildSignal()
+
+    def carry_out(self, source: Source) -> None:
+        """Make one attempt at a task, to its end."""
+
+        def is_over() -> str:
+            job_id = source.task.job_id
+            if source.store.size(keys.result(job_id)) is not None:
+                return DECIDED
+            return REMOVED if attempts.was_removed(source.store, job_id, source.temporary_key()) else ""
+
+        def claimed() -> AttemptNote | None:
+            with source.temporary_key() as key:
+                return source.claim(key)
+
+        source.store = open_store(source.task.store_url)
+        why = source.reach(is_over)
+        note = None if why else source.reach(claimed)
+        if note is None:
+            source.skip(why or TAKEN)
+            return
+        step("supervisor:attempt-noted")
+        tasks = source.begin(note)
+        if not tasks:
+            return
+        step("supervisor:marked-running")
+        reserve = attempts.DiskReserve(source.store)
+        try:
+            sealed = self._run_to_verdict(source, note, tasks, reserve)
+        finally:
+            source.let_go()
+            reserve.release()
+        step("supervisor:told")
+        if sealed is not None:
+            verdict, created = sealed
+            source.finish(tasks, verdict, created=created)
+
+    def _run_to_verdict(
+        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: attempts.DiskReserve
+    ) -> tuple[Outcome, bool] | None:
+        """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
+        hosts = [start_worker(task, self._entry, self.libc) for task in tasks]
+        step("supervisor:forked")
+        source.forked(hosts)
+        endings = watch_workers(hosts, self._child_signal, source)
+        step("supervisor:worker-ended")
+        at = verdicts.decisive_host(tasks, endings)
+        task, ending = tasks[at], endings[at]
+        memory = processes.memory_bytes()
+        judged = verdicts.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
+        decided = source.decide(tasks, task, ending, replace(judged, key_id=task.key_id, witness=source.witness))
+        if decided is None:
+            return None
+        verdict, body = decided
+        key, retries = source.key(), source.task.retries
+        reason = ""
+        if not verdict.succeeded and retries and source.is_retried:
+            reason = store_patiently(source, lambda: attempts.retry_reason(source.store, verdict, retries, key))
+        if reason:
+            _append_to_log(task.log, f"kinetic: {reason}\n")
+        verdict = replace(verdict, logs=(*source.log_digests(tasks), *verdict.logs))
+        if not source.may_seal(verdict):
+            return None
+        if reason:
+            store_patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
+            source.try_again(reason)
+            return None
+        step("supervisor:judged")
+        created = store_patiently(
+            source,
+            lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
+            seconds=source.patience_seconds(verdict),
+        )
+        step("supervisor:sealed")
+        return verdict, created
+
+
+def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = attempts.HOUR) -> T:
+    """Write something into the store that must not be lost, however long it is out of reach or rejects us."""
+
+    def waits(error: Exception) -> None:
+        if isinstance(error, CredentialsError):
+            with contextlib.suppress(KineticError):
+                source.store = open_anew(source.task.store_url)  # with the credentials that there are by now
+        source.waits(attempts.waiting_message(error))
+
+    return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
+
+
+def _append_to_log(log: Path, text: str) -> None:
+    """Add a line of ours to a log, whatever the job has left of that file."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode(errors="backslashreplace"))
+        finally:
+            os.close(descriptor)
+
+
+# ----------------------------------------------------------------------------------------------------- start a worker
+
+
+@dataclass
+class WatchedWorker:
+    """One worker; its supervisor alone changes this. Times are monotonic seconds."""
+
+    task: Task
+    pid: int  # its process, and its process group
+    reader: ReportReader
+    began: float
+    closing: Sequence[int]  # descriptors to close at the end
+    memory_kills: int  # of the kernel, when it began
+    guard: processes.MemoryGuard | None = None  # if a memory limit was asked for
+    grace: float = _GRACE_SECONDS  # from SIGTERM to SIGKILL
+    spare_children: bool = False  # SIGTERM goes to the worker alone, which may need its children to save its work
+    status: int | None = None
+    peak_bytes: int = 0
+    held_bytes: int = 0  # what its processes held when that was too much
+    done_at: float | None = None
+    dumped_at: float | None = None
+    term_at: float | None = None
+    failed_at: float | None = None
+    peer_limit: float | None = None
+    deadline_hit: bool = False
+    stopped: bool = False
+    for_a_peer: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether this host has sent its final report, or its process has ended."""
+        return self.status is not None or self.reader.report.done is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether this host reported a failure, or ended without a report."""
+        done = self.reader.report.done
+        return done.get("status") != SUCCEEDED if done is not None else self.status is not None
+
+
+def preload() -> None:
+    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
+    import random
+    import shutil
+
+    import cloudpickle
+
+    _ = (random, shutil, cloudpickle)
+
+
+def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
+    """Fork a worker, which holds no descriptor of this process but its end of the report."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    supervisor = os.getpid()
+    life, alive = os.pipe() if libc is None else (-1, -1)
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        _close_all_but(write_end, life)
+        _die_with(supervisor, libc, life)
+        processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
+        if needs_own_interpreter() or task.own_interpreter:
+            try:
+                exec_worker(task, write_end)
+            except BaseException:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork
+                sys.excepthook(*sys.exc_info())
+                os._exit(70)
+        entry(task, write_end)
+    os.close(write_end)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)  # either of the two processes may be first
+    if life >= 0:
+        os.close(life)
+    closing = [read_end] + ([alive] if alive >= 0 else [])
+    watched = WatchedWorker(task, pid, ReportReader(read_end), time.monotonic(), closing, _memory_kills())
+    if task.memory_bytes and processes.can_measure_memory():
+        watched.guard = processes.MemoryGuard(task.memory_bytes, lambda: _processes_of(pid))
+    return watched
 
 
 def needs_own_interpreter() -> bool:
-    """Say whether this process has loaded what a forked child could not use."""
+    """Return whether this process has loaded what a forked child could not use."""
     return _THREADED in sys.modules
 
 
@@ -45,168 +318,41 @@ def exec_worker(task: Task, report: int) -> NoReturn:
     """Turn this process into a fresh interpreter that carries out the task; never returns."""
     import tempfile  # 4 ms, which no supervisor's start should cost
 
-    with tempfile.TemporaryFile() as file:  # without a name: the environment of the job is in it
+    words = sys.orig_argv[1:]
+    flags = words[: words.index(sys.argv[0])] if sys.argv[0] in words else []  # that this interpreter was started with
+    with tempfile.TemporaryFile() as file:  # nameless: the environment of the job is in it
         send_task(task, file)
         for descriptor in (file.fileno(), report):
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - Python's own signature
-        words = [sys.executable, *_flags(), str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
+        words = [sys.executable, *flags, str(Path(task.runner) / WORKER_SCRIPT), str(file.fileno()), str(report)]
         environ = task.environment if task.own_interpreter else os.environ
-        os.execve(words[0], words, environ)  # noqa: S606 - no shell is the point
+        os.execve(words[0], words, environ)  # noqa: S606 - without a shell on purpose
 
 
 def send_task(task: Task, file: IO[bytes]) -> None:
-    """Write a task into a file, to be read from its beginning: in ASCII, for not all variables are UTF-8."""
+    """Write a task into a file, to be read from its beginning: in ASCII, since not all variables are UTF-8."""
     file.write(json.dumps(task.to_json()).encode("ascii"))
     file.flush()
     file.seek(0)
 
 
 def receive_task(file: IO[bytes]) -> Task:
-    """Read a task.
-
-    Raises:
-        IntegrityError: It is none.
-    """
+    """Read a task; raises IntegrityError if it is not one."""
     return fields.build(Task, READERS, json.loads(file.read()), "the task of this worker")
 
 
-def _flags() -> list[str]:
-    """Return the flags that this interpreter was started with: what stands before the script."""
-    words = sys.orig_argv[1:]
-    return words[: words.index(sys.argv[0])] if sys.argv[0] in words else []
-
-
-_GRACE_SECONDS = 5.0  # for atexit handlers after the result is complete, and between SIGTERM and SIGKILL
-_STACKS_SECONDS = 0.5  # for writing the stacks before the deadline's kill
-_PEER_SECONDS = 2.0  # between the first failure on a slice and the end of its peers, which wait for it in vain
-_LOOK_SECONDS = 60.0  # nothing is polled: a look this rare only guards against a lost wake-up
-_MOST_DESCRIPTORS = 4096  # where the system does not list them
-_PR_SET_PDEATHSIG = 1
-
-Entry = Callable[[Task, int], NoReturn]  # what a worker does with its task and its end of the report
-
-
-class ChildSignal:
-    """SIGCHLD as something that can be waited for."""
-
-    def __init__(self) -> None:
-        self.descriptor, self._write = os.pipe()
-        for end in (self.descriptor, self._write):
-            os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-
-    def quiet(self) -> None:
-        """Take out what rang."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.descriptor, 4096):
-                pass
-
-
-@dataclass
-class WatchedWorker:
-    """One worker under watch. Its supervisor is the only one who changes this.
-
-    Attributes:
-        task: What it does.
-        pid: Its process, and its process group.
-        listener: What it says.
-        began: Monotonic time of the fork.
-        grace: Seconds from SIGTERM to SIGKILL.
-        spare_children: Whether SIGTERM goes to the worker alone, which may need its children to save its work.
-        guard: Looks at what its processes hold, where a limit was asked for.
-        held_bytes: What they held when that was too much, or 0.
-    """
-
-    task: Task
-    pid: int
-    listener: ReportReader
-    began: float
-    status: int | None = None
-    peak_bytes: int = 0
-    done_at: float | None = None
-    dumped_at: float | None = None
-    term_at: float | None = None
-    deadline_hit: bool = False
-    stopped: bool = False
-    closing: list[int] = field(default_factory=list)
-    memory_kills: int = 0
-    failed_at: float | None = None
-    peer_limit: float | None = None
-    for_a_peer: bool = False
-    grace: float = _GRACE_SECONDS
-    spare_children: bool = False
-    guard: runner_processes.MemoryGuard | None = None
-    held_bytes: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Say whether this host has done what it could: its word is spoken, or its process has ended."""
-        return self.status is not None or self.listener.report.done is not None
-
-    @property
-    def has_failed(self) -> bool:
-        """Say whether this host failed: it said so, or it ended without a word."""
-        done = self.listener.report.done
-        return done.get("status") != SUCCEEDED if done is not None else self.status is not None
-
-
-def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
-    """Fork a worker, which holds no descriptor of this process but its end of the report.
-
-    Args:
-        task: What it will do.
-        entry: Does it.
-        libc: From ``processes.use_linux``.
-    """
-    ear, mouth = os.pipe()
-    os.set_blocking(ear, False)
-    supervisor = os.getpid()
-    life, alive = os.pipe() if libc is None else (-1, -1)
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        _close_all_but(mouth, life)
-        _die_with(supervisor, libc, life)
-        processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
-        if needs_own_interpreter() or task.own_interpreter:
-            _in_a_fresh_interpreter(task, mouth)
-        entry(task, mouth)
-    os.close(mouth)
-    with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)  # whoever of the two comes first
-    if life >= 0:
-        os.close(life)
-    closing = [ear] + ([alive] if alive >= 0 else [])
-    watched = WatchedWorker(
-        task, pid, ReportReader(ear), time.monotonic(), closing=closing, memory_kills=_memory_kills()
-    )
-    if task.memory_bytes and runner_processes.can_measure_memory():
-        watched.guard = runner_processes.MemoryGuard(task.memory_bytes, lambda: _processes(pid))
-    return watched
-
-
-def _processes(worker: int) -> list[int]:
+def _processes_of(worker: int) -> list[int]:
     """Return the processes of a worker: its descendants, and those of its group whose parents have ended."""
     adopted = []
-    for child in runner_processes.children_of(os.getpid()):
+    for child in processes.children_of(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             if child != worker and os.getpgid(child) == worker:
                 adopted.append(child)
-    return [pid for root in (worker, *adopted) for pid in runner_processes.tree_of(root)]
-
-
-def _in_a_fresh_interpreter(task: Task, mouth: int) -> None:
-    """Become a worker that shares nothing with this supervisor; an error here must not reach its frames."""
-    try:
-        exec_worker(task, mouth)
-    except BaseException:  # noqa: BLE001 - this is a forked child
-        sys.excepthook(*sys.exc_info())
-        os._exit(70)
+    return [pid for root in (worker, *adopted) for pid in processes.tree_of(root)]
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor above the standard ones: user code must not write into its supervisor's."""
+    """Close every descriptor above the standard ones: user code must not reach what belongs to its supervisor."""
     signal.set_wakeup_fd(-1)
     try:
         there = [int(name) for name in os.listdir("/dev/fd")]
@@ -220,99 +366,112 @@ def _close_all_but(*kept: int) -> None:
 
 def _die_with(supervisor: int, libc: Any, life: int) -> None:
     """Arrange that this worker ends when its supervisor does."""
+
+    def end_at_eof() -> None:
+        os.read(life, 1)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         import threading
 
-        threading.Thread(target=_end_at_eof, args=(life,), name="kinetic-life", daemon=True).start()
+        threading.Thread(target=end_at_eof, name="kinetic-life", daemon=True).start()
     if os.getppid() != supervisor:
         os._exit(70)
 
 
-def _end_at_eof(life: int) -> None:
-    os.read(life, 1)
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+# -------------------------------------------------------------------------------------------------------- watch it
 
 
-def watch_workers(
-    hosts: Sequence[WatchedWorker],
-    bell: ChildSignal,
-    *,
-    wake: int = -1,
-    stop: Callable[[], bool] = bool,
-    elsewhere: Callable[[], bool] | None = None,
-) -> list[verdicts.Ending]:
-    """Wait for the end of every host's worker; obey deadline and a wish to stop; leave no process behind.
+class ChildSignal:
+    """SIGCHLD as a descriptor that becomes readable."""
 
-    A slice stands and falls as one: when a host fails, its peers would wait for it in vain, so they are ended soon
+    def __init__(self) -> None:
+        self.descriptor, self._write = os.pipe()
+        for end in (self.descriptor, self._write):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+
+def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, source: Source) -> list[Ending]:
+    """Wait for the end of every host's worker, the leader first; enforce deadline and stop; leave no process behind.
+
+    A slice succeeds or fails as one: when a host fails, its peers would wait for it in vain, so they are ended soon
     after; and a host that is done waits at its exit until the others are, as JAX wants it to.
-
-    Args:
-        hosts: From ``start``, the leader first; one for a job of one host.
-        bell: Rings when a child ends.
-        wake: A descriptor that becomes readable when ``stop`` should be asked.
-        stop: Says whether somebody wants the job to end.
-        elsewhere: Says whether hosts that others watch are done, too; None when there are none.
-
-    Returns:
-        How each host ended.
     """
-    senses = _Inputs(hosts, bell, wake)
+    inputs = _Inputs(hosts, child_signal, source.wake)
     while any(watched.status is None for watched in hosts):
-        wished = senses.wait(min(map(_seconds_to_next_action, hosts)))
-        if wished and not hosts[0].stopped and stop():
+        asked = inputs.wait(min(map(_seconds_to_next_action, hosts)))
+        if asked and not hosts[0].stopped and source.is_unwanted():
             for watched in hosts:
                 watched.stopped = True
         _reap(hosts)
-        _end_peers_of_failed_hosts(hosts, elsewhere)
+        _end_peers_of_failed_hosts(hosts, source.elsewhere)
         for watched in hosts:
             if watched.status is None:
                 _act_on_time(watched)
-    senses.hear_out()
+    inputs.read_rest()
     _end_the_rest(hosts)
     for watched in hosts:
         for descriptor in watched.closing:
             os.close(descriptor)
-    return [_ending(watched) for watched in hosts]
+    memory_kills = _memory_kills()
+    return [
+        Ending(
+            status=watched.status,
+            phase=watched.reader.report.phase,
+            word=watched.reader.report.done,
+            deadline=watched.deadline_hit,
+            stopped=watched.stopped,
+            peak_bytes=watched.peak_bytes,
+            memory_kill=memory_kills > watched.memory_kills,
+            failed_at=watched.failed_at,
+            for_a_peer=watched.for_a_peer,
+            held_bytes=watched.held_bytes,
+        )
+        for watched in hosts
+    ]
 
 
 class _Inputs:
-    """Everything that a supervisor waits for: the end of a child, the words of its workers, a wish from outside."""
+    """Everything that a supervisor waits for: the end of a child, reports of its workers, a request from outside."""
 
-    def __init__(self, hosts: Sequence[WatchedWorker], bell: ChildSignal, wake: int) -> None:
-        self._bell, self._wake, self._asked = bell, wake, time.monotonic()
-        self._ears = {watched.listener.descriptor: watched.listener for watched in hosts}
+    def __init__(self, hosts: Sequence[WatchedWorker], child_signal: ChildSignal, wake: int) -> None:
+        self._signals, self._asked = {child_signal.descriptor, wake}, time.monotonic()
+        self._wake = wake
+        self._readers = {watched.reader.descriptor: watched.reader for watched in hosts}
         self._poll = select.poll()
-        for descriptor in (bell.descriptor, wake, *self._ears):
+        for descriptor in (*self._signals, *self._readers):
             if descriptor >= 0:
                 self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        """Wait, listen, and say whether somebody may have a wish; after a long silence one is assumed."""
-        told = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
-        for descriptor in told:
-            if descriptor == self._wake:
-                _drain(descriptor)
-            elif descriptor == self._bell.descriptor:
-                self._bell.quiet()
-            elif not self._ears[descriptor].hear():
+        """Wait, read, and return whether there may be a request to stop; after a long silence one is assumed."""
+        ready = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
+        for descriptor in ready:
+            if descriptor in self._signals:
+                with contextlib.suppress(OSError):
+                    while os.read(descriptor, 4096):
+                        pass
+            elif not self._readers[descriptor].read():
                 self._poll.unregister(descriptor)
-                del self._ears[descriptor]
-        if self._wake in told or time.monotonic() - self._asked >= _LOOK_SECONDS:
+                del self._readers[descriptor]
+        if self._wake in ready or time.monotonic() - self._asked >= _LOOK_SECONDS:
             self._asked = time.monotonic()
             return True
         return False
 
-    def hear_out(self) -> None:
-        """Take in what was said last."""
-        for descriptor, listener in self._ears.items():
-            while listener.hear() and _has_more(descriptor):
+    def read_rest(self) -> None:
+        """Read what was reported last."""
+        for descriptor, reader in self._readers.items():
+            while reader.read() and select.select([descriptor], [], [], 0)[0]:
                 pass
 
 
 def _end_peers_of_failed_hosts(hosts: Sequence[WatchedWorker], elsewhere: Callable[[], bool] | None) -> None:
-    """Note who failed and when, end the peers of a failed host, and let nobody hurry who waits for its peers."""
+    """Note who failed and when, and end the peers of a failed host; start the grace period when all are done."""
     now = time.monotonic()
     for watched in hosts:
         if watched.failed_at is None and watched.has_failed:
@@ -330,7 +489,7 @@ def _end_peers_of_failed_hosts(hosts: Sequence[WatchedWorker], elsewhere: Callab
 
 
 def _seconds_to_next_action(watched: WatchedWorker) -> float:
-    """Return how many seconds until something must be done without anybody telling."""
+    """Return after how many seconds something must be done without any event."""
     now = time.monotonic()
     times = [now + _LOOK_SECONDS]
     if watched.status is not None:
@@ -343,7 +502,7 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
         times.append(watched.done_at + _GRACE_SECONDS)
     elif watched.dumped_at is not None:
         times.append(watched.dumped_at + _STACKS_SECONDS)
-    elif watched.task.deadline is not None and not watched.listener.report.done:
+    elif watched.task.deadline is not None and not watched.reader.report.done:
         times.append(watched.began + watched.task.deadline)
     if watched.stopped:
         times.append(now if watched.term_at is None else watched.term_at + watched.grace)
@@ -351,7 +510,7 @@ def _seconds_to_next_action(watched: WatchedWorker) -> float:
 
 
 def _act_on_time(watched: WatchedWorker) -> None:
-    """Do what time or somebody's wish demands."""
+    """Do what a limit or a request demands by now."""
     now = time.monotonic()
     if watched.done_at is not None:
         if now >= watched.done_at + _GRACE_SECONDS:
@@ -366,7 +525,7 @@ def _act_on_time(watched: WatchedWorker) -> None:
         _signal(watched, signal.SIGTERM, alone=watched.spare_children)
     elif watched.term_at is not None and now >= watched.term_at + watched.grace:
         _signal(watched, signal.SIGKILL)
-    if watched.task.deadline is None or watched.listener.report.done:
+    if watched.task.deadline is None or watched.reader.report.done:
         return
     if watched.dumped_at is None and now >= watched.began + watched.task.deadline:
         watched.dumped_at, watched.deadline_hit = now, True
@@ -396,9 +555,13 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
     for watched in hosts:
         _signal(watched, signal.SIGKILL)
     limit = time.monotonic() + _GRACE_SECONDS
+    me = os.getpid()
     while time.monotonic() < limit:
         _reap(hosts)
-        left = _children()
+        try:
+            left = [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+        except OSError:
+            return
         if not left:
             return
         for child in left:
@@ -407,287 +570,23 @@ def _end_the_rest(hosts: Sequence[WatchedWorker]) -> None:
         time.sleep(0.002)  # the kernel is at it; orphans of orphans come up one generation at a time
 
 
-def _children() -> list[int]:
-    """Return this process's children; with orphans adopted, that is every descendant sooner or later."""
-    try:
-        pid, _ = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return []
-    if pid:
-        return _children()
-    me = os.getpid()
-    try:
-        return [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except OSError:
-        return []
-
-
 def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = False) -> None:
     """Signal a worker and its process group; also a worker that has left its group, as user code may make it."""
     if not alone:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(watched.pid, number)
-    if watched.status is None and (alone or _has_left_its_group(watched.pid)):  # reaped by us only: still its number
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    if watched.status is not None:  # reaped: the number may be another process's by now
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if alone or os.getpgid(watched.pid) != watched.pid:
             os.kill(watched.pid, number)
 
 
-def _has_left_its_group(pid: int) -> bool:
-    try:
-        return os.getpgid(pid) != pid
-    except OSError:
-        return False
-
-
-def _ending(watched: WatchedWorker) -> verdicts.Ending:
-    report = watched.listener.report
-    return verdicts.Ending(
-        status=watched.status,
-        phase=report.phase,
-        word=report.done,
-        deadline=watched.deadline_hit,
-        stopped=watched.stopped,
-        peak_bytes=watched.peak_bytes,
-        memory_kill=_memory_kills() > watched.memory_kills,
-        failed_at=watched.failed_at,
-        for_a_peer=watched.for_a_peer,
-        held_bytes=watched.held_bytes,
-    )
-
-
 def _memory_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory so far; 0 where it does not tell."""
+    """Return how many processes the kernel has killed for lack of memory so far; 0 if it does not tell."""
     try:
         with open("/proc/vmstat", "rb", buffering=0) as file:
             _, _, rest = file.read(1 << 16).partition(b"\noom_kill ")
             return int(rest.split(None, 1)[0]) if rest else 0
     except (OSError, ValueError):
         return 0
-
-
-def _has_more(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def _drain(descriptor: int) -> None:
-    with contextlib.suppress(OSError):
-        while os.read(descriptor, 4096):
-            pass
-
-
-def preload() -> None:
-    """Import what every worker needs, so that a fork is a warm start; nothing that starts threads."""
-    import random
-    import shutil
-
-    import cloudpickle
-
-    _ = (random, shutil, cloudpickle)
-
-
-T = TypeVar("T")
-Decision = tuple[Outcome, Path | None]  # a verdict, and the file with its pickled value or exception
-
-DECIDED, REMOVED, TAKEN = "decided", "removed", "taken"  # why there is nothing to do for a task
-
-
-class Source(Protocol):
-    """Where one task comes from, and who is told what becomes of it.
-
-    Attributes:
-        task: What is to be done.
-        store: The store of the job; set by whoever carries it out, and anew when its credentials were used up.
-        wake: A descriptor that becomes readable when ``is_unwanted`` should be asked.
-        witness: Who is named as the author of the verdict.
-        passes: Exceptions of a store that a verdict waits for; none where a store is on this machine.
-        is_retried: Whether a failure may be followed by another attempt.
-        elsewhere: Says whether the hosts that others watch are done, too; None when there are none.
-    """
-
-    task: Task
-    store: Store
-    wake: int
-    witness: str
-    passes: tuple[type[Exception], ...]
-
-    @property
-    def is_retried(self) -> bool: ...
-    @property
-    def elsewhere(self) -> Callable[[], bool] | None: ...
-
-    def temporary_key(self) -> AbstractContextManager[bytes]:
-        """Lend the job's key before the worker is forked: nothing of it may stay in this process."""
-
-    def key(self) -> bytes:
-        """Return the job's key; only after the fork."""
-
-    def reach(self, do: Callable[[], T]) -> T:
-        """Do something with the store before the job begins, and again if this source waits for one out of reach."""
-
-    def skip(self, why: str) -> None:
-        """Take note that there is nothing to do: DECIDED, REMOVED, or TAKEN by another machine."""
-
-    def claim(self, key: bytes) -> AttemptNote | None:
-        """Make the next attempt ours; None when another machine has begun with the job."""
-
-    def begin(self, note: AttemptNote) -> Sequence[Task]:
-        """Return what each of our hosts is to do, the leader first; nothing if the job is not to begin any more."""
-
-    def forked(self, hosts: Sequence[WatchedWorker]) -> None:
-        """Take note that the workers run."""
-
-    def is_unwanted(self) -> bool:
-        """Say whether somebody wants the job to end."""
-
-    def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
-        """Say what the end of the workers comes to; None when it is left to another attempt, or to another host.
-
-        Args:
-            tasks: Of all our hosts.
-            task: Of the host that decides.
-            ending: How its worker ended.
-            verdict: What that means for itself.
-        """
-
-    def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
-        """Return the digests of what our hosts printed; none of their processes is left."""
-
-    def may_seal(self, verdict: Outcome) -> bool:
-        """Do what comes before a verdict or another try; False when this attempt has nothing to say any more."""
-
-    def try_again(self, reason: str) -> None:
-        """Leave the job to another attempt: this one failed, and the job has retries left."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait; say whether there is no use in waiting any longer."""
-
-    def waits(self, words: str) -> None:
-        """Tell what a verdict waits for."""
-
-    def patience_seconds(self, verdict: Outcome) -> float:
-        """Return how long a verdict waits for its store."""
-
-    def let_go(self) -> None:
-        """Tell whoever waits that there is something to see: whatever comes now, no worker runs any more."""
-
-    def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
-        """Clear up; the outcome is in the store: this verdict if it was ``created``, else another one."""
-
-
-class Supervisor:
-    """Carries out tasks, one after the other, in a process that it must have for itself.
-
-    Args:
-        entry: What a worker does with its task and its end of the report; it never returns.
-    """
-
-    def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-        self.libc = processes.load_libc()
-        processes.adopt_orphans(self.libc)
-        self._bell = ChildSignal()
-
-    def carry_out(self, source: Source) -> None:
-        """Make one attempt at a task, and see it to its end."""
-        source.store = open_store(source.task.store_url)
-        note: AttemptNote | None = None
-        why = source.reach(lambda: _is_over(source))
-        if not why:
-            note = source.reach(lambda: _claimed(source))
-        if note is None:
-            source.skip(why or TAKEN)
-            return
-        step("supervisor:attempt-noted")
-        tasks = source.begin(note)
-        if not tasks:
-            return
-        step("supervisor:marked-running")
-        reserve = attempts.DiskReserve(source.store)
-        try:
-            sealed = self._see_through(source, note, tasks, reserve)
-        finally:
-            source.let_go()
-            reserve.release()
-        step("supervisor:told")
-        if sealed is not None:
-            verdict, created = sealed
-            source.finish(tasks, verdict, created=created)
-
-    def _see_through(
-        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: attempts.DiskReserve
-    ) -> tuple[Outcome, bool] | None:
-        """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
-        hosts = [start_worker(task, self._entry, self.libc) for task in tasks]
-        step("supervisor:forked")
-        source.forked(hosts)
-        endings = watch_workers(
-            hosts, self._bell, wake=source.wake, stop=source.is_unwanted, elsewhere=source.elsewhere
-        )
-        step("supervisor:worker-ended")
-        at = verdicts.decisive_host(tasks, endings)
-        task, ending = tasks[at], endings[at]
-        memory = processes.memory_bytes()
-        judged = verdicts.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
-        decided = source.decide(tasks, task, ending, replace(judged, key_id=task.key_id, witness=source.witness))
-        if decided is None:
-            return None
-        verdict, body = decided
-        key = source.key()
-        reason = store_patiently(source, lambda: _next_try(source, verdict, key))
-        if reason:
-            _write_into(task.log, f"kinetic: {reason}\n")
-        verdict = replace(verdict, logs=(*source.log_digests(tasks), *verdict.logs))
-        if not source.may_seal(verdict):
-            return None
-        if reason:
-            store_patiently(source, lambda: attempts.note_failure(source.store, verdict, key))
-            source.try_again(reason)
-            return None
-        step("supervisor:judged")
-        created = store_patiently(
-            source,
-            lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
-            seconds=source.patience_seconds(verdict),
-        )
-        step("supervisor:sealed")
-        return verdict, created
-
-
-def store_patiently(source: Source, do: Callable[[], T], *, seconds: float = attempts.HOUR) -> T:
-    """Bring something into the store that must not be lost, however long it is out of reach or refuses us."""
-
-    def waits(error: Exception) -> None:
-        if isinstance(error, CredentialsError):
-            with contextlib.suppress(KineticError):
-                source.store = open_anew(source.task.store_url)  # with what credentials there are by now
-        source.waits(attempts.waiting_message(error))
-
-    return attempts.keep_trying(do, source.passes, wait=source.wait, say=waits, seconds=seconds)
-
-
-def _is_over(source: Source) -> str:
-    job_id = source.task.job_id
-    if source.store.size(keys.result(job_id)) is not None:
-        return DECIDED
-    return REMOVED if was_removed(source.store, job_id, source.temporary_key()) else ""
-
-
-def _claimed(source: Source) -> AttemptNote | None:
-    with source.temporary_key() as key:
-        return source.claim(key)
-
-
-def _next_try(source: Source, verdict: Outcome, key: bytes) -> str:
-    if verdict.succeeded or not source.task.retries or not source.is_retried:
-        return ""
-    return attempts.retry_reason(source.store, verdict, source.task.retries, key)
-
-
-def _write_into(log: Path, text: str) -> None:
-    """Add a line of ours to a log, whatever the job left of that file."""
-    with contextlib.suppress(OSError):
-        descriptor: Any = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, text.encode(errors="backslashreplace"))
-        finally:
-            os.close(descriptor)

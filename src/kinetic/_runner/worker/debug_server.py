@@ -1,7 +1,7 @@
-"""Relocating: code that came by value says that its file is the client's; in a debug job it says where that lies here.
+"""The debug server of a job: debugpy, behind a token; and code that came by value moves to its file in the job.
 
 A debugger looks for breakpoints by file. Functions of a script travel by value, with the client's path in them, and
-their file lies in the job as well: then that is the one to name, so that one mapping of folders holds for everything.
+their file is in the job as well: so code is given that path, and one mapping of folders holds for everything.
 """
 
 from __future__ import annotations
@@ -34,22 +34,36 @@ from kinetic._wire.task import Task
 from kinetic.errors import KineticError, RunnerError
 
 _MAKER = ("cloudpickle.cloudpickle", "_make_function")  # how it makes each function that came by value
+_DEBUGPY = "debugpy"  # imported by name, for few environments have it
+_CLIENT = "Client"  # debugpy's own name for connections of editors
+_LAYERS = ("__wrapped__", "func", "__func__")  # where partials, methods and decorators keep what they wrap
+_BREAKPOINT = "PYTHONBREAKPOINT"
+_NO_CHECKS = "PYDEVD_DISABLE_FILE_VALIDATION"  # else it writes into the log that the interpreter's modules are frozen
+_TOKEN_SECONDS = 10.0  # our relay sends the token at once
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.2  # between two checks whether a debugger came or went
+_PEERS_SECONDS = 2.0  # between two requests to the store whether one came to another host
+_START = f"""# the debug adapter of a job, with debugpy
+import json, sys
+page = json.load(sys.stdin)
+sys.path[:] = page["path"]
+from {__name__} import main
+main(page)
+"""
+
+
+# -------------------------------------------------------------------------------------------------- breakpoints by file
 
 
 def relocating_unpickler(plan: Mapping[str, Any], folder: Path) -> Callable[[bytes], Any] | None:
-    """Return what opens a pickle and moves the code in it, or None where nothing shipped.
-
-    Args:
-        plan: How the project lay on the client.
-        folder: Where it lies here.
-    """
+    """Return what opens a pickle and moves its code from the client's project to this folder; None if none shipped."""
     root = str(plan.get("root") or "").rstrip("/")
     if not root:
         return None
-    return lambda data: _Opener(data, root, str(folder)).load()
+    return lambda data: _RelocatingUnpickler(data, root, str(folder)).load()
 
 
-class _Opener(pickle.Unpickler):
+class _RelocatingUnpickler(pickle.Unpickler):
     def __init__(self, data: bytes, root: str, folder: str) -> None:
         super().__init__(io.BytesIO(data))
         self._root, self._folder = root, folder
@@ -72,29 +86,14 @@ class _Opener(pickle.Unpickler):
         return code.replace(co_filename=file, co_consts=constants)
 
 
-_CLIENT = "Client"  # debugpy's own names for who connects
-_TOKEN_SECONDS = 10.0  # our relay sends the token at once
-_START_SECONDS = 60.0
-_START = f"""# the debug adapter of a job, with debugpy
-import json, sys
-page = json.load(sys.stdin)
-sys.path[:] = page["path"]
-from {__name__} import main
-main(page)
-"""
+# ---------------------------------------------------------------------------------------------------------- the adapter
 
 
 def listen(port: int, token: str) -> int:
     """Start the adapter, connect this process to it, and return the port that clients use.
 
-    Args:
-        port: Where clients connect on 127.0.0.1; 0 takes a free one.
-        token: What a client must send first, followed by a line feed.
-
-    Raises:
-        RuntimeError: The port is taken, or the adapter did not start.
-        OSError: No process can be started.
-        ImportError: debugpy is not installed.
+    ``port``: where clients connect on 127.0.0.1, 0 for a free one. A client must send the token first, and a line feed.
+    Raises RuntimeError if the port is in use or the adapter did not start.
     """
     api: Any = import_module("debugpy.server.api")
     page = {
@@ -136,33 +135,32 @@ def listen(port: int, token: str) -> int:
 
 def main(page: dict[str, Any]) -> None:
     """Be the adapter: leave the worker's session, report both ports on standard output, serve until the worker ends."""
+
+    def report(answer: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(answer))
+        sys.stdout.flush()
+
     if os.fork() != 0:
         return  # the worker reaps this process at once; the report comes from the other one
     os.setsid()
     try:
-        servers, sessions = _serve(page)
+        adapter: Any = import_module("debugpy.adapter")
+        clients: Any = import_module("debugpy.adapter.clients")
+        servers: Any = import_module("debugpy.adapter.servers")
+        sessions: Any = import_module("debugpy.adapter.sessions")
+        sockets: Any = import_module("debugpy.common.sockets")
+        adapter.access_token, servers.access_token = page["worker"], page["adapter"]
+        sockets.serve = _guarded(sockets.serve, page["token"].encode())
+        found = {"client": clients.serve("127.0.0.1", page["port"])[1], "server": servers.serve("127.0.0.1")[1]}
+        report(found)
     except Exception as error:  # noqa: BLE001 - the worker reports it; this process has no log
-        _report({"error": f"{type(error).__name__}: {error}"})
+        report({"error": f"{type(error).__name__}: {error}"})
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
     servers.wait_until_disconnected()
     sessions.wait_until_ended()
-
-
-def _serve(page: dict[str, Any]) -> tuple[Any, Any]:
-    """Open both ports and report them."""
-    adapter: Any = import_module("debugpy.adapter")
-    clients: Any = import_module("debugpy.adapter.clients")
-    servers: Any = import_module("debugpy.adapter.servers")
-    sessions: Any = import_module("debugpy.adapter.sessions")
-    sockets: Any = import_module("debugpy.common.sockets")
-    adapter.access_token, servers.access_token = page["worker"], page["adapter"]
-    sockets.serve = _guarded(sockets.serve, page["token"].encode())
-    found = {"client": clients.serve("127.0.0.1", page["port"])[1], "server": servers.serve("127.0.0.1")[1]}
-    _report(found)
-    return servers, sessions
 
 
 def _guarded(serve: Callable[..., Any], token: bytes) -> Callable[..., Any]:
@@ -200,35 +198,17 @@ def _has_token(connection: socket.socket, token: bytes) -> bool:
     return hmac.compare_digest(got, wanted)
 
 
-def _report(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found))
-    sys.stdout.flush()
-
-
-_DEBUGPY = "debugpy"  # imported by name, for few environments have it
-_LOOK_SECONDS = 0.2  # between two looks whether a debugger came or went
-_PEERS_SECONDS = 2.0  # between two questions to the store whether one came to another host
-_BREAKPOINT = "PYTHONBREAKPOINT"
-_NO_CHECKS = "PYDEVD_DISABLE_FILE_VALIDATION"  # else it writes into the log that the interpreter's modules are frozen
+# -------------------------------------------------------------------------------------------------- wait for a debugger
 
 
 def wait(task: Task, order: Order, store: Store, function: Callable[..., Any]) -> None:
-    """Start the debug server, wait for a debugger, and arrange that the function stops on its first line.
+    """Start the debug server, wait for a debugger, and arrange that the user's function stops on its first line.
 
-    Returns when a debugger is attached, when one is attached to another host, or when the time is over. Whoever
-    attaches later finds the server where it was.
-
-    Args:
-        task: This host's work.
-        order: Says how long to wait.
-        store: Where the hosts of a slice, and clients of a pod, see how it stands.
-        function: The user's.
-
-    Raises:
-        RunnerError: There is no debugpy and it cannot be installed, or its server does not start.
+    Returns when a debugger is attached, when one is attached to another host, or when the time is over. The server
+    stays for one that comes later. Raises RunnerError if debugpy cannot be installed or its server does not start.
     """
     _require(task)
-    os.environ[_BREAKPOINT] = "debugpy.breakpoint"  # which does nothing while nobody is attached
+    os.environ[_BREAKPOINT] = "debugpy.breakpoint"  # which does nothing while no debugger is attached
     token = os.environ.pop(inspection.TOKEN_VARIABLE, "")
     port = _listen(task.is_in_a_pod, token)
     seconds = order.debug or 0.0
@@ -248,62 +228,49 @@ def wait(task: Task, order: Order, store: Store, function: Callable[..., Any]) -
         _say(f"no debugger came within {seconds:g} s; {order.function_name} begins without one, and one may still come")
 
 
-def stop_in(code: CodeType | None) -> None:
-    """Have the debugger stop this thread when it first enters some code; None does nothing."""
-    if code is None:
-        return
-    if sys.version_info >= (3, 12):
-        _stop_by_monitoring(code)
-    else:
-        _stop_by_profiling(code)
+def _say(words: str) -> None:
+    sys.stderr.write(f"kinetic: {words}\n")
+    sys.stderr.flush()
 
 
 class _Watch:
-    """Whether a debugger is there: told to whoever asks by a thread of its own, which no debugger stops.
-
-    Args:
-        task: This host's work.
-        store: Where others see it.
-        page: What is told first.
-        key: Seals what is told in the store.
-    """
+    """Tells clients whether a debugger is there, from a thread of its own, which no debugger stops."""
 
     def __init__(self, task: Task, store: Store, page: DebugPage, key: bytes) -> None:
         self._task, self._store, self._page, self._key = task, store, page, key
         self._begun = inspection.mark_begun(task.job_id, task.attempt, key)
         self._debugpy: Any = import_module(_DEBUGPY)
-        self._is_told = False
+        self._is_published = False
         self._waits = True
         self._limit = time.monotonic() + max(0.0, page.until - time.time())
         self._asked = 0.0
-        self.released = False
-        thread = threading.Thread(target=self._mind, name="kinetic-debugger", daemon=True)
+        self.released = False  # a debugger came to another host of the slice
+        thread = threading.Thread(target=self._run, name="kinetic-debugger", daemon=True)
         thread.pydev_do_not_trace = thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined] # debugpy's marks
-        self._tell(page)
+        self._publish(page)
         thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a debugger, and say whether one is attached."""
+        """Wait for a debugger, and return whether one is attached."""
         if seconds > 0:
-            self._debugpy.wait_for_client()  # until one is attached and has set its breakpoints, or ``_mind`` ends it
+            self._debugpy.wait_for_client()  # until one is attached and has set its breakpoints, or ``_run`` ends it
         self._waits = False
         attached = bool(self._debugpy.is_client_connected())
         if attached and self._task.hosts > 1:
             with contextlib.suppress(KineticError, OSError):
                 self._store.put(self._begun, b"", if_absent=True)
-        self._look()
+        self._check()
         return attached
 
-    def _mind(self) -> None:
+    def _run(self) -> None:
         while True:
             time.sleep(_LOOK_SECONDS)
             if self._waits and (time.monotonic() >= self._limit or self._is_released()):
                 with contextlib.suppress(RuntimeError):  # it does not wait yet: next time
                     self._debugpy.wait_for_client.cancel()
-            self._look()
+            self._check()
 
     def _is_released(self) -> bool:
-        """Say whether a debugger came to another host of the slice."""
         now = time.monotonic()
         if self._task.hosts > 1 and now - self._asked > _PEERS_SECONDS:
             self._asked = now
@@ -311,15 +278,15 @@ class _Watch:
                 self.released = self._store.size(self._begun) is not None
         return self.released
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         waiting = inspection.WAITING if self._waits else inspection.OVER
         state = inspection.ATTACHED if self._debugpy.is_client_connected() else waiting
-        if state != self._page.state or not self._is_told:
-            self._tell(replace(self._page, state=state))
+        if state != self._page.state or not self._is_published:
+            self._publish(replace(self._page, state=state))
 
-    def _tell(self, page: DebugPage) -> None:
-        """Write the page; what cannot be written now is tried again at the next look."""
-        self._page, self._is_told = page, False
+    def _publish(self, page: DebugPage) -> None:
+        """Write the page; what cannot be written now is tried again at the next check."""
+        self._page, self._is_published = page, False
         with contextlib.suppress(KineticError, OSError):
             beside = self._task.debug_page.with_suffix(".part")
             beside.write_bytes(page.to_bytes())
@@ -327,7 +294,7 @@ class _Watch:
             if self._task.is_in_a_pod:
                 where = keys.debug(self._task.job_id, self._task.attempt, self._task.host)
                 self._store.put(where, page.sealed(where, self._key))
-            self._is_told = True
+            self._is_published = True
 
 
 def _require(task: Task) -> None:
@@ -349,12 +316,11 @@ def _require(task: Task) -> None:
 
 
 def _listen(in_a_pod: bool, token: str) -> int:
-    """Start the server and return its port: in a pod the one that people expect, unless somebody else there has it."""
+    """Start the server and return its port: in a pod the well-known one, unless another process there has it."""
     os.environ[_NO_CHECKS] = "1"  # for the processes that the function starts, too
+    what = "the debug server of this job does not start"
     if not token:
-        raise RunnerError(
-            "the debug server of this job does not start", why="no token came with the job", code="no-debugger"
-        )
+        raise RunnerError(what, why="no token came with the job", code="no-debugger")
     try:
         if in_a_pod:
             with contextlib.suppress(RuntimeError):  # another container, or a machine whose network the pod shares
@@ -362,16 +328,14 @@ def _listen(in_a_pod: bool, token: str) -> int:
         return listen(0, token)
     except (RuntimeError, OSError, ImportError, ValueError, AttributeError) as error:
         raise RunnerError(
-            "the debug server of this job does not start",
+            what,
             why=f"{type(error).__name__}: {error}",
             next="submit the job again; without debug=True it needs no server",
             code="no-debugger",
         ) from error
 
 
-def _say(words: str) -> None:
-    sys.stderr.write(f"kinetic: {words}\n")
-    sys.stderr.flush()
+# ------------------------------------------------------------------------------------------------ stop in the function
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -388,7 +352,10 @@ def _code_of(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-_LAYERS = ("__wrapped__", "func", "__func__")
+def stop_in(code: CodeType | None) -> None:
+    """Make the debugger stop this thread when it first enters some code; None does nothing."""
+    if code is not None:
+        (_stop_by_monitoring if sys.version_info >= (3, 12) else _stop_by_profiling)(code)
 
 
 def _stop(frame: FrameType) -> None:

@@ -1,4 +1,9 @@
-"""Calling the user's function: what its end means."""
+"""Call the user's function, and pickle what it returned or raised into the body of an Outcome.
+
+What leaves the job is pickled by reference wherever the other side can find it under the same name. By value only what
+has no name there: lambdas, nested functions and classes. A class of the script keeps its identity on the collecting
+side, because it is found in that side's ``__main__``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import functools
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from io import FileIO as _FileIO
@@ -20,10 +25,12 @@ from os import lseek as _lseek
 from pathlib import Path
 from time import monotonic as _monotonic
 from types import FunctionType, TracebackType
-from typing import IO, Any
+from typing import Any
 
 from kinetic._runner.supervisor.verdicts import PrivateFile
 from kinetic._wire import folders, outcomes, pickle_diagnosis, references
+
+PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
 
 _REPR_CHARACTERS = 20_000
 _MESSAGE_CHARACTERS = 4_000
@@ -31,42 +38,34 @@ _TRACEBACK_CHARACTERS = 200_000
 _ADDRESSES = ("gs:/", "s3:/")  # also with one slash, which is what pathlib leaves of two
 _NO_PATH = (
     "kinetic: this is an address in a bucket, as the output and checkpoint folders of a job on a cluster are. open() "
-    "and pathlib do not understand it; write through something that knows buckets (docs/clusters.md, Files of a job)"
+    "and pathlib do not understand it; write through a library that supports buckets (docs/clusters.md, Files of a job)"
 )
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_BLOCK = 1 << 16
+_SEARCH_SECONDS = 60.0
+_load = pickle.load
 
 
 @dataclass(frozen=True)
 class Value:
-    """The function returned.
-
-    Attributes:
-        value: What it returned.
-        exited: True when it called ``sys.exit()`` instead, as a handler of SIGTERM may.
-    """
+    """The function returned."""
 
     value: Any
-    exited: bool = field(default=False, compare=False)
+    exited: bool = field(default=False, compare=False)  # it called sys.exit() instead, as a handler of SIGTERM may
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The function raised.
+    """The function raised."""
 
-    Attributes:
-        exception: What is delivered to the caller.
-        error: The same in words, for whoever cannot open the exception.
-        cause: "exception" or "exit".
-        exit_status: With which a process of its own would have ended.
-    """
-
-    exception: BaseException
-    error: dict[str, Any]
-    cause: str = "exception"
-    exit_status: int = field(default=1, compare=False)
+    exception: BaseException  # what the caller gets
+    error: dict[str, Any]  # the same as text, for readers that cannot unpickle the exception
+    cause: str = "exception"  # or "exit"
+    exit_status: int = field(default=1, compare=False)  # with which a process of its own would have ended
 
 
 def call_function(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Value | Failure:
-    """Call the function and say how it ended.
+    """Call the function and return how it ended.
 
     ``sys.exit()``, ``sys.exit(0)`` and ``sys.exit(None)`` are success with the value None; any other code is a failure
     that names the code. Exceptions that are not an ``Exception`` (KeyboardInterrupt, …) arrive as a RuntimeError.
@@ -76,27 +75,44 @@ def call_function(function: Callable[..., Any], args: Sequence[Any], kwargs: Map
     except SystemExit as error:
         if error.code is None or error.code == 0:
             return Value(None, exited=True)
-        said = RuntimeError(f"the function called sys.exit({repr_of(error.code)})")
-        return replace(_failure(said, error, "exit"), exit_status=_exit_status(error.code))
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises belongs to the user
+        delivered = RuntimeError(f"the function called sys.exit({repr_of(error.code)})")
+        return replace(_failure(delivered, error, "exit"), exit_status=_exit_status(error.code))
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         return _failure(error, error, "exception")
     except BaseException as error:  # noqa: BLE001 - the same
         return _failure(RuntimeError(f"{type(error).__name__}: {text_of(error)}"), error, "exception")
 
 
-def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
-    """Put an exception into words, whatever its own code does.
+def failure_of(error: BaseException) -> Failure:
+    """Return how Python would end a process with this uncaught exception."""
+    if isinstance(error, SystemExit):
+        status = _exit_status(error.code) if error.code is not None else 0
+        return replace(_failure(error, error, "exit"), exit_status=status)
+    return _failure(error, error, "exception")
 
-    Args:
-        error: The exception.
-        skip: How many of the outermost frames are ours and not the user's.
-    """
+
+def _exit_status(code: object) -> int:
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Failure:
+    name = getattr(raised, "filename", None)
+    if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
+        raised.add_note(_NO_PATH)
+    return Failure(delivered, describe(raised, skip=1), cause)
+
+
+# ---------------------------------------------------------------------------------- text of what user code has defined
+
+
+def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
+    """Describe an exception, whatever its own code does; ``skip`` outermost frames are ours and not the user's."""
     trace = error.__traceback__
     for _ in range(skip):
         trace = trace.tb_next if trace and trace.tb_next else trace
     return {
-        "type": _word_of(type(error), "__qualname__"),
-        "module": _word_of(type(error), "__module__"),
+        "type": _name_of(type(error), "__qualname__"),
+        "module": _name_of(type(error), "__module__"),
         "message": text_of(error)[:_MESSAGE_CHARACTERS],
         "traceback": _traceback_of(error, trace)[-_TRACEBACK_CHARACTERS:],
     }
@@ -104,7 +120,7 @@ def describe(error: BaseException, *, skip: int = 0) -> dict[str, Any]:
 
 def _traceback_of(error: BaseException, trace: TracebackType | None) -> str:
     try:
-        import traceback  # 5 ms; a supervisor's start is what a first call waits for
+        import traceback  # 5 ms; a first call waits for the supervisor to start
 
         return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException as broken:  # noqa: BLE001 - user code: the class, its text, or a module that it patched
@@ -124,53 +140,33 @@ def repr_of(value: object) -> str:
     try:
         return repr(value)[:_REPR_CHARACTERS]
     except BaseException as broken:  # noqa: BLE001 - user code
-        return f"<{_word_of(type(value), '__qualname__')} whose repr fails: {type(broken).__name__}>"
+        return f"<{_name_of(type(value), '__qualname__')} whose repr fails: {type(broken).__name__}>"
 
 
 def type_name(value: object) -> str:
     """Return module and name of a value's type, whatever its metaclass does."""
-    return f"{_word_of(type(value), '__module__')}.{_word_of(type(value), '__qualname__')}"
+    return f"{_name_of(type(value), '__module__')}.{_name_of(type(value), '__qualname__')}"
 
 
-def _word_of(kind: type, name: str) -> str:
+def _name_of(kind: type, attribute: str) -> str:
     try:
-        return str(getattr(kind, name))
+        return str(getattr(kind, attribute))
     except BaseException:  # noqa: BLE001 - user code
         return "?"
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Return how Python would end a process that this came out of."""
-    if isinstance(error, SystemExit):
-        status = _exit_status(error.code) if error.code is not None else 0
-        return replace(_failure(error, error, "exit"), exit_status=status)
-    return _failure(error, error, "exception")
+# ------------------------------------------------------------------------------------------------------------- pickles
 
 
-def _exit_status(code: object) -> int:
-    """Return the status with which Python ends after ``sys.exit(code)``."""
-    return code & 0xFF if isinstance(code, int) else 1
-
-
-def _failure(delivered: BaseException, raised: BaseException, cause: str) -> Failure:
-    name = getattr(raised, "filename", None)
-    if isinstance(raised, OSError) and isinstance(name, str) and name.startswith(_ADDRESSES):
-        raised.add_note(_NO_PATH)
-    return Failure(delivered, describe(raised, skip=1), cause)
-
-
-PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
-
-
-def dump_value(value: object, file: IO[bytes]) -> None:
-    """Write a value to a file, piece by piece."""
+def dump_value(value: object, file: Any) -> None:
+    """Pickle a value into a file, piece by piece; the file needs ``write`` only."""
     pickler_class()(file, protocol=PICKLE_PROTOCOL).dump(value)
 
 
 @functools.cache
 def pickler_class() -> type[pickle.Pickler]:
-    """Return what pickles; asked for before user code runs, which may replace what it is made of."""
-    import cloudpickle  # loaded in the supervisor already: workers are its forks
+    """Return what pickles; call it before user code runs, which may replace what it is made of."""
+    import cloudpickle  # preloaded in the supervisor: workers are its forks
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:
@@ -187,13 +183,13 @@ def pickler_class() -> type[pickle.Pickler]:
 
 
 def _leaves_pickling_to_python(kind: type) -> bool:
-    """Say whether an exception is pickled as Python does: by its ``args``, which its own ``__init__`` may not take."""
-    words = ("__reduce__", "__reduce_ex__", "__setstate__")
-    return kind.__module__ != "builtins" and not any(isinstance(getattr(kind, word), FunctionType) for word in words)
+    """Return whether an exception is pickled as Python does: by its ``args``, which its ``__init__`` may not take."""
+    methods = ("__reduce__", "__reduce_ex__", "__setstate__")
+    return kind.__module__ != "builtins" and not any(isinstance(getattr(kind, each), FunctionType) for each in methods)
 
 
 def _has_a_name(thing: type | FunctionType) -> bool:
-    """Say whether ``module.qualname`` is this very object."""
+    """Return whether ``module.qualname`` is this very object."""
     found: object = sys.modules.get(getattr(thing, "__module__", None) or "")
     for part in getattr(thing, "__qualname__", "").split("."):
         found = getattr(found, part, None)
@@ -201,15 +197,12 @@ def _has_a_name(thing: type | FunctionType) -> bool:
 
 
 def _is_on_the_client(thing: type | FunctionType) -> bool:
-    """Say whether this came by value from a module that did not ship: the client has the original."""
+    """Return whether this came by value from a module that did not ship: the client has the original."""
     module, qualname = getattr(thing, "__module__", None), thing.__qualname__
     return bool(module) and module not in sys.modules and "<" not in qualname
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_BLOCK = 1 << 16
-_SEARCH_SECONDS = 60.0
-_load = pickle.load
+# ------------------------------------------------------------------------------------------------------------ delivery
 
 
 class BodyFile:
@@ -224,16 +217,15 @@ class BodyFile:
     def write(self, value: object) -> tuple[int, str]:
         """Pickle a value into the file, force it to the disk, and return its length and digest.
 
-        Raises:
-            BaseException: Whatever the value's own code raises, or the disk.
+        Raises whatever the value's own code raises, or the disk.
         """
         writer = _BodyWriter(self)
-        with self._noting():
+        with self.noting_errors():
             writer.descriptor = self.descriptor()
             _ftruncate(writer.descriptor, 0)
             _lseek(writer.descriptor, 0, os.SEEK_SET)
-        dump_value(value, writer)  # type: ignore[arg-type] # a pickler needs write() only
-        with self._noting():
+        dump_value(value, writer)
+        with self.noting_errors():
             self.descriptor()
             writer.flush()
             _fsync(writer.descriptor)
@@ -246,9 +238,9 @@ class BodyFile:
         return self._file.descriptor()
 
     def try_to_open(self) -> None:
-        """Open what was written: an exception that cannot be rebuilt would fail on the other side, without its words.
+        """Unpickle what was written: an exception that cannot be rebuilt would fail on the other side, without text.
 
-        It is read from the descriptor that it was written to; a name could stand for another file by now.
+        It is read from the descriptor that it was written to; a name could mean another file by now.
         """
         descriptor = self.descriptor()
         _lseek(descriptor, 0, os.SEEK_SET)
@@ -256,12 +248,13 @@ class BodyFile:
             _load(file)
 
     def discard(self) -> None:
-        """Give back the room of what was written in part."""
+        """Give back the space of what was written in part."""
         with contextlib.suppress(OSError):
             _ftruncate(self.descriptor(), 0)
 
     @contextlib.contextmanager
-    def _noting(self) -> Any:
+    def noting_errors(self) -> Iterator[None]:
+        """Keep an error of the disk, which the pickler may hide."""
         try:
             yield
         except OSError as error:
@@ -270,7 +263,7 @@ class BodyFile:
 
 
 class _BodyWriter:
-    """What a pickler writes to: it keeps digest and length, so that nothing is read a second time."""
+    """What a pickler writes to: it computes digest and length, so that nothing is read a second time."""
 
     def __init__(self, body: BodyFile) -> None:
         self._body = body
@@ -280,38 +273,28 @@ class _BodyWriter:
         self.length = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Write all of the data."""
         view = memoryview(data).cast("B")
+        size = view.nbytes
         self.digest.update(view)
-        self.length += view.nbytes
-        if view.nbytes < _BLOCK:
+        self.length += size
+        if size < _BLOCK:
             self._waiting += view
             if len(self._waiting) < _BLOCK:
-                return view.nbytes
-            view, size = memoryview(b""), view.nbytes
-        else:
-            size = view.nbytes
-        try:
+                return size
+            view = memoryview(b"")
+        with self._body.noting_errors():
             self._body.descriptor()
             self.flush()
             folders.write_all(self.descriptor, view)
-        except OSError as error:
-            self._body.error = error
-            raise
         return size
 
     def flush(self) -> None:
-        """Write what waits."""
         waiting, self._waiting = self._waiting, bytearray()
         folders.write_all(self.descriptor, waiting)
 
 
 def deliver(ended: Value | Failure, body: BodyFile) -> dict[str, Any]:
-    """Write the body and return the last word about it; never raises, whatever the value's own code does.
-
-    Returns:
-        status, cause, error, body_length, body_sha256, value_type: the worker's part of an Outcome.
-    """
+    """Write the body and return the worker's part of an Outcome; never raises, whatever the value's own code does."""
     if isinstance(ended, Value):
         return _deliver_value(ended.value, body)
     return _deliver_failure(ended, body)
@@ -334,33 +317,32 @@ def _deliver_value(value: object, body: BodyFile) -> dict[str, Any]:
 
 
 def _deliver_failure(failure: Failure, body: BodyFile) -> dict[str, Any]:
-    word = {"status": outcomes.FAILED, "cause": failure.cause, "error": failure.error}
+    report = {"status": outcomes.FAILED, "cause": failure.cause, "error": failure.error}
     try:
         length, digest = body.write(failure.exception)
         body.try_to_open()
     except BaseException as error:  # noqa: BLE001 - pickling runs user code
         body.discard()
-        word["error"] = {
-            **failure.error,
-            "not_delivered": f"{type(error).__name__}: {text_of(error)}"[:2000],
-        }
-        return word
-    return {**word, "body_length": length, "body_sha256": digest}
+        why = f"{type(error).__name__}: {text_of(error)}"[:2000]
+        return {**report, "error": {**failure.error, "not_delivered": why}}
+    return {**report, "body_length": length, "body_sha256": digest}
 
 
 def _undeliverable(value: object, error: BaseException, body: BodyFile) -> dict[str, Any]:
     if isinstance(error, OSError) and error.errno in _FULL:
-        return _failed_delivery("disk-full", f"the value does not fit on the disk: {text_of(error)}")
+        return _failed("disk-full", f"the value does not fit on the disk: {text_of(error)}")
     if body.error is not None:
-        return _failed_delivery("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
+        return _failed("not-written", f"the value could not be written to the disk: {text_of(body.error)}")
     if isinstance(error, MemoryError):
-        return _failed_delivery("memory", f"there was not enough memory to pickle the value, a {type_name(value)}")
-    described = describe(error)
-    described["repr"] = repr_of(value)
-    described["value_type"] = type_name(value)
+        return _failed("memory", f"there was not enough memory to pickle the value, a {type_name(value)}")
+    described = {**describe(error), "repr": repr_of(value), "value_type": type_name(value)}
     with contextlib.suppress(BaseException):  # user code, once more
         described |= _diagnosis(value)
     return {"status": outcomes.FAILED, "cause": "serialization", "error": described}
+
+
+def _failed(cause: str, message: str) -> dict[str, Any]:
+    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message}}
 
 
 def _diagnosis(value: object) -> dict[str, Any]:
@@ -371,7 +353,7 @@ def _diagnosis(value: object) -> dict[str, Any]:
         if _monotonic() > limit:
             return None
         try:
-            dump_value(part, _NullWriter())  # type: ignore[arg-type] # a pickler needs write() only
+            dump_value(part, _NullWriter())
         except BaseException as error:  # noqa: BLE001 - user code
             return error
         return None
@@ -386,14 +368,10 @@ def _diagnosis(value: object) -> dict[str, Any]:
         "culprit_type": type_name(part),
         "too_deep": int(pickle_diagnosis.is_too_deep(reason)),
         "type": type(reason).__qualname__,
-        "message": text_of(reason)[:4000],
+        "message": text_of(reason)[:_MESSAGE_CHARACTERS],
     }
 
 
 class _NullWriter:
     def write(self, data: object) -> None:
-        """Take what is written."""
-
-
-def _failed_delivery(cause: str, message: str) -> dict[str, Any]:
-    return {"status": outcomes.FAILED, "cause": cause, "error": {"message": message}}
+        pass

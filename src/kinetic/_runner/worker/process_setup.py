@@ -1,4 +1,4 @@
-"""Making a forked supervisor look like the interpreter that the user's code expects."""
+"""Make a forked supervisor look like the interpreter that the user's code expects: signals, streams, paths, imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import machinery
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -30,6 +29,9 @@ from kinetic.errors import CallableError
 _RECURSION = 1000  # Python's own default
 _SPARE_DESCRIPTORS = 64  # more than user code may have used up
 _RESET = ("SIGTERM", "SIGHUP", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGQUIT")
+_BLOCK = 1 << 16
+_FLUSH_SECONDS = 0.1
+_JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
 
 
 def reset_signals() -> None:
@@ -53,22 +55,22 @@ def apply_environment(environment: Mapping[str, str], umask: int) -> None:
 
 
 def register_faulthandler() -> None:
-    """Let a crash, and whoever asks, write the stacks of all threads into the log."""
+    """Let a crash, and a signal, write the stacks of all threads into the log."""
     faulthandler.enable(file=2, all_threads=True)
     faulthandler.register(LOG_STACKS_SIGNAL, file=2, all_threads=True, chain=False)
 
 
 def restore_limits() -> None:
-    """Take away what the function left that would hurt what is still to be done: delivering its value.
+    """Undo what the function left that would hinder the delivery of its value.
 
-    Timers that ring on, hooks of tracers, a recursion limit too low for a pickler, and limits of this process on files,
-    descriptors and memory, as far as they may be lifted.
+    Timers that still run, hooks of tracers, a recursion limit too low for a pickler, and limits of this process on
+    files, descriptors and memory, as far as they may be raised.
     """
     import resource
 
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
-    if "pydevd" not in sys.modules:  # a debugger watches over its own hooks
+    if "pydevd" not in sys.modules:  # a debugger guards its own hooks
         sys.settrace(None)
         sys.setprofile(None)
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
@@ -88,7 +90,7 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     """
     root = str(plan.get("root") or "")
     ours = [str(workspace / entry) if entry else str(workspace) for entry in plan.get("sys_path_rel", ("",))]
-    others = [entry for entry in sys.path if entry != runner and not _below(entry, root)]
+    others = [entry for entry in sys.path if entry != runner and not _is_in_project(entry, root)]
     sys.path[:] = [*dict.fromkeys(ours), runner, *others]
     inside = plan.get("cwd_rel")
     folder = workspace / inside if isinstance(inside, str) and (workspace / inside).is_dir() else workspace
@@ -96,9 +98,15 @@ def enter_workspace(workspace: Path, plan: Mapping[str, Any], runner: str) -> No
     sys.path_importer_cache.clear()
 
 
-def become_main(script: str, workspace: Path) -> types.ModuleType:
+def _is_in_project(entry: str, root: str) -> bool:
+    if not root or not entry or "site-packages" in entry or "dist-packages" in entry:
+        return False
+    return entry == root or entry.startswith(root.rstrip("/") + "/")
+
+
+def become_main(script: str, workspace: Path) -> ModuleType:
     """Put a fresh ``__main__`` in place: the namespace of the user's script, in the job."""
-    module = types.ModuleType("__main__")
+    module = ModuleType("__main__")
     module.__dict__["__builtins__"] = __builtins__
     if script:
         module.__file__ = str(workspace / script)
@@ -109,7 +117,7 @@ def become_main(script: str, workspace: Path) -> types.ModuleType:
 
 def name_the_script_classes() -> None:
     """Make classes of the script findable in ``__main__``, so that pools and pickles of the user's code find them."""
-    from cloudpickle import cloudpickle as inner  # loaded in the supervisor already
+    from cloudpickle import cloudpickle as inner  # preloaded in the supervisor
 
     main = sys.modules["__main__"]
     for kind in list(getattr(inner, "_DYNAMIC_CLASS_TRACKER_BY_ID", {}).values()):
@@ -118,14 +126,7 @@ def name_the_script_classes() -> None:
             setattr(main, name, kind)
 
 
-def _below(entry: str, root: str) -> bool:
-    if not root or not entry or "site-packages" in entry or "dist-packages" in entry:
-        return False
-    return entry == root or entry.startswith(root.rstrip("/") + "/")
-
-
-_BLOCK = 1 << 16
-_FLUSH_SECONDS = 0.1
+# -------------------------------------------------------------------------------------------------------------- output
 
 
 class _AfterStdout(io.FileIO):
@@ -138,7 +139,7 @@ class _AfterStdout(io.FileIO):
 
 
 class _Flusher(threading.Thread):
-    """Flush stdout every 100 ms as long as something may be in it."""
+    """Flushes stdout every 100 ms."""
 
     def __init__(self) -> None:
         super().__init__(name="kinetic-log-flush", daemon=True)
@@ -151,8 +152,10 @@ class _Flusher(threading.Thread):
 
 
 _log = Path()
-_identity = (0, 0)
+_log_identity = (0, 0)
 _stderr: object = None  # ours, from redirect()
+_flushers: list[_Flusher] = []  # one in a worker, none elsewhere
+_on_flusher: Callable[[int], object] | None = None  # called with the number of the thread that flushes
 
 
 def redirect(log: Path) -> None:
@@ -161,9 +164,9 @@ def redirect(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nothing, 0), (target, 1), (target, 2)):
         os.dup2(source, number, inheritable=True)
-    global _log, _identity, _stderr  # noqa: PLW0603 - a process has one standard error
+    global _log, _log_identity, _stderr  # noqa: PLW0603 - a process has one standard error
     found = os.fstat(target)
-    _log, _identity = log, (found.st_dev, found.st_ino)
+    _log, _log_identity = log, (found.st_dev, found.st_ino)
     os.close(target)
     os.close(nothing)
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")  # type: ignore[misc]
@@ -171,33 +174,29 @@ def redirect(log: Path) -> None:
     _stderr = sys.stderr = sys.__stderr__ = _text(_AfterStdout(2, "w", closefd=False), buffered=False)  # type: ignore[misc]
 
 
-def _nobody(_: int) -> None:
-    """Take no note of the thread."""
+def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
+    block = io.BufferedWriter(raw, _BLOCK if buffered else 8192)
+    errors = "surrogateescape" if buffered else "backslashreplace"
+    return io.TextIOWrapper(block, encoding="utf-8", errors=errors, line_buffering=not buffered)
 
 
-_begun: Callable[[int], object] = _nobody
-
-
-def keep_flushing(begun: Callable[[int], object] = _nobody) -> None:
-    """Start the thread that flushes; call it in the worker, after the fork.
-
-    Args:
-        begun: Is told the thread's number, now and whenever it is started again; by this thread.
-    """
-    global _begun  # noqa: PLW0603 - a process has one thread that flushes
-    _begun = begun
+def keep_flushing(on_start: Callable[[int], object] | None = None) -> None:
+    """Start the thread that flushes, in the worker, after the fork; ``on_start`` gets its number at each start."""
+    global _on_flusher  # noqa: PLW0603 - a process has one thread that flushes
+    _on_flusher = on_start
     _start_flushing()
 
 
 def _start_flushing() -> None:
     _flushers.append(_Flusher())
     _flushers[-1].start()
-    _begun(_flushers[-1].native_id or 0)
+    if _on_flusher is not None:
+        _on_flusher(_flushers[-1].native_id or 0)
 
 
 @contextlib.contextmanager
 def without_flusher() -> Iterator[None]:
-    """Do without that thread for a moment: a process that enters a namespace must not have any."""
+    """Stop that thread for a moment: a process that enters a namespace must not have any."""
     running = bool(_flushers)
     while _flushers:
         flusher = _flushers.pop()
@@ -210,9 +209,6 @@ def without_flusher() -> Iterator[None]:
             _start_flushing()
 
 
-_flushers: list[_Flusher] = []  # one in a worker, none elsewhere
-
-
 def flush() -> None:
     """Write out everything that was printed."""
     for stream in (sys.stdout, sys.stderr):
@@ -221,13 +217,14 @@ def flush() -> None:
 
 
 def write_to_log(text: str) -> None:
-    """Write something of ours into the log, also where user code has closed, replaced or redirected standard error.
+    """Write something of ours into the log, also if user code has closed, replaced or redirected standard error.
 
-    A stream that user code put in its place gets the text, as Python would write it there; where that fails, and where
+    A stream that user code put in its place gets the text, as Python would write it there; if that fails, or if
     descriptor 2 is another file by now, the text goes to the log by its name.
     """
     with contextlib.suppress(BaseException):  # user code: its stream, or ours without its descriptor
-        if sys.stderr is not _stderr or _is_the_log():
+        found = os.fstat(2) if sys.stderr is _stderr else None
+        if found is None or (found.st_dev, found.st_ino) == _log_identity:
             sys.stderr.write(text)
             sys.stderr.flush()
             return
@@ -239,19 +236,86 @@ def write_to_log(text: str) -> None:
             os.close(descriptor)
 
 
-def _is_the_log() -> bool:
-    found = os.fstat(2)
-    return (found.st_dev, found.st_ino) == _identity
+# ------------------------------------------------------------------------------------------ JAX on the hosts of a slice
 
 
-def _text(raw: io.FileIO, *, buffered: bool) -> io.TextIOWrapper:
-    block = io.BufferedWriter(raw, _BLOCK if buffered else 8192)
-    errors = "surrogateescape" if buffered else "backslashreplace"
-    return io.TextIOWrapper(block, encoding="utf-8", errors=errors, line_buffering=not buffered)
+@dataclass(frozen=True)
+class JaxProcess:
+    """One host's place in a slice, from 0; ``coordinator`` as in ``Task``."""
+
+    host: int
+    hosts: int
+    coordinator: str
+
+
+def join_when_jax_is_imported(process: JaxProcess) -> None:
+    """Call ``jax.distributed.initialize`` for this host right after jax is imported, before any computation can begin.
+
+    Until then nothing is loaded. A later call of the user's own, or of Keras, does nothing.
+    """
+    if process.hosts > 1 and process.coordinator:
+        sys.meta_path.insert(0, _JaxFinder(process))
+
+
+class _JaxFinder(MetaPathFinder):
+    """Finds jax once, as Python would, and adds a last step to its import."""
+
+    def __init__(self, process: JaxProcess) -> None:
+        self._process = process
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "jax":
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _JaxLoader(spec.loader, self._process)
+        return spec
+
+
+class _JaxLoader(Loader):
+    def __init__(self, loader: Loader, process: JaxProcess) -> None:
+        self._loader, self._process = loader, process
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _join_slice(module, self._process)
+
+
+def _join_slice(jax: ModuleType, process: JaxProcess) -> None:
+    distributed = __import__("jax.distributed").distributed
+    if process.coordinator == DETECT:
+        distributed.initialize(initialization_timeout=_JOIN_SECONDS)
+    else:
+        distributed.initialize(
+            coordinator_address=process.coordinator,
+            num_processes=process.hosts,
+            process_id=process.host,
+            # A coordinator on this machine stays on it; JAX's default, for pods, binds every interface.
+            coordinator_bind_address=process.coordinator if process.coordinator.startswith("127.") else None,
+            initialization_timeout=_JOIN_SECONDS,
+        )
+    distributed.initialize = lambda *_, **__: None
+    jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
+
+
+# --------------------------------------------------------------------------------- modules that stay with the client
 
 
 def install_stand_ins(runner: str) -> None:
-    """Let this process find stand-ins for what the runner in this folder leaves out, if it leaves anything out."""
+    """Let modules of kinetic that do not travel into a pod be imported there; using them raises an error.
+
+    A module of the user's may say ``from kinetic import attach`` at its top and never call it in a job. On the client's
+    own machine every module is there, and nothing of this is needed.
+    """
     try:
         names = frozenset(json.loads((Path(runner) / LEFT_OUT).read_bytes()))
     except FileNotFoundError:  # not a pod's
@@ -260,22 +324,20 @@ def install_stand_ins(runner: str) -> None:
 
 
 class _StandInFinder(Loader):
-    """Finds a stand-in for each module that is left out, after everything else has been asked."""
+    """Finds a stand-in for each module that is left out; the last finder."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: types.ModuleType | None = None
-    ) -> machinery.ModuleSpec | None:
-        """Return what imports a stand-in; None for every other name."""
-        return machinery.ModuleSpec(name, self, is_package=True) if name in self._names else None
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name in self._names else None
 
-    def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType:
-        """Return the stand-in of a module."""
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _StandInModule(spec.name)
 
-    def exec_module(self, module: types.ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         """Do nothing: a stand-in is complete."""
 
 
@@ -294,98 +356,12 @@ class _StandIn:
     """Stands for a class or a function: an annotation can name it, and nothing can call it."""
 
     def __new__(cls, *_: object, **__: object) -> NoReturn:
-        """Say that it is not here."""
         raise CallableError(
             f"{cls.__name__} cannot be used inside a job on a cluster",
-            why=f"{cls.__module__} does not travel into a pod: it looks at jobs from the machine that submits them",
+            why=f"{cls.__module__} does not travel into a pod: it works on the machine that submits jobs",
             next="call it where the job is submitted, and pass what it returns as an argument",
         )
 
     def __class_getitem__(cls, _item: object) -> type[_StandIn]:
         """Stay what it is, as JobHandle[int]."""
         return cls
-
-
-_JOIN_SECONDS = 300  # JAX's own default: the slowest host may still be importing
-
-
-@dataclass(frozen=True)
-class JaxProcess:
-    """One host's place in a slice.
-
-    Attributes:
-        host: Its index, from 0.
-        hosts: How many hosts there are.
-        coordinator: ``address:port`` at which host 0 listens; DETECT to let JAX find it; "" to leave JAX alone.
-    """
-
-    host: int
-    hosts: int
-    coordinator: str
-
-
-def join_when_jax_is_imported(seat: JaxProcess) -> None:
-    """Install the hook; a slice of one host needs none, and neither does one without a coordinator."""
-    if seat.hosts > 1 and seat.coordinator:
-        sys.meta_path.insert(0, _JaxFinder(seat))
-
-
-class _JaxFinder(MetaPathFinder):
-    """Finds jax once, as everybody else would, and adds a last step to its import."""
-
-    def __init__(self, seat: JaxProcess) -> None:
-        self._seat = seat
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "jax":
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _JaxLoader(spec.loader, self._seat)
-        return spec
-
-
-class _JaxLoader(Loader):
-    """Loads jax, then takes this host's seat."""
-
-    def __init__(self, loader: Loader, seat: JaxProcess) -> None:
-        self._loader = loader
-        self._seat = seat
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _join_slice(module, self._seat)
-
-
-def _join_slice(jax: ModuleType, seat: JaxProcess) -> None:
-    distributed = __import__("jax.distributed").distributed
-    if seat.coordinator == DETECT:
-        distributed.initialize(initialization_timeout=_JOIN_SECONDS)
-    else:
-        distributed.initialize(
-            coordinator_address=seat.coordinator,
-            num_processes=seat.hosts,
-            process_id=seat.host,
-            coordinator_bind_address=_bind_address(seat.coordinator),
-            initialization_timeout=_JOIN_SECONDS,
-        )
-    distributed.initialize = _already_done
-    jax.distributed = distributed  # type: ignore[attr-defined] # as its own import would
-
-
-def _bind_address(coordinator: str) -> str | None:
-    """Keep a coordinator on this machine to this machine; JAX's default, for pods, binds every interface."""
-    return coordinator if coordinator.startswith("127.") else None
-
-
-def _already_done(*_: object, **__: object) -> None:
-    """Stand in for ``jax.distributed.initialize``: kinetic has called it for this host."""

@@ -1,7 +1,7 @@
-"""The door of a worker: a file into which the stacks of all its threads are written whenever a signal asks for them.
+"""A file of each worker into which the stacks of all its threads are written whenever a signal asks for them.
 
 The signal goes to a thread of ours: so a job answers also while its own threads hang in C code or in the kernel, and no
-call of theirs is interrupted, as a signal would do to a plain sleep(). The first line of the door says whose it is.
+call of theirs is interrupted, as a signal would do to a plain sleep(). The first line of the file says whose it is.
 """
 
 from __future__ import annotations
@@ -18,177 +18,160 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._runner import processes
-from kinetic._runner.worker import function_call, process_setup
 from kinetic._wire.task import STACKS_SIGNAL, Task
 from kinetic.errors import RunnerError
 
 SUFFIX = ".stacks"  # behind the name of the log
-_LINE = 512  # bytes, of the first line of a door
+_LINE = 512  # bytes, of the first line
+_ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 0.01
+_QUIET_SECONDS = 0.3  # if the system does not tell whether an answer is complete
+_ANSWERER = "/_runner/worker/process_setup.py"  # a thread of ours is in this file, and is left out
+_CALLER = "/_runner/worker/function_call.py"  # from the caller of the user's function on, frames are ours
 
 
 class StackDumpFile(NamedTuple):
-    """What the first line of a door says.
+    """What the first line of the file says."""
 
-    Attributes:
-        path: The door.
-        pid: The worker.
-        started: When that process began, in the kernel's own count; "" where the system does not tell.
-        attempt: Which attempt it carries out.
-        host: Which host it is.
-        descriptor: Under which number the worker has the door open.
-        thread: Which thread answers, as the kernel counts; 0 while it is nobody in particular.
-    """
-
-    path: Path
-    pid: int
-    started: str
+    path: Path  # the file
+    pid: int  # the worker
+    started: str  # when that process began, in the kernel's own count; "" if the system does not tell
     attempt: int
     host: int
-    descriptor: int
-    thread: int
+    descriptor: int  # under which number the worker has the file open
+    thread: int  # which thread answers, in the kernel's own count; 0 for none in particular
 
 
 # ---------------------------------------------------------------------------------------------------------- the worker
-
 
 _opened: list[StackDumpFile] = []  # one in a worker, none elsewhere
 
 
 def open_dump_file(task: Task) -> None:
-    """Let this process, a worker, answer visitors; call it before anything of the user's runs.
+    """Let this process, a worker, answer; call it before anything of the user's runs.
 
-    The handler is in place before the door says whose it is. A process that is started with exec has neither.
+    The handler is in place before the file says whose it is. A process that is started with exec has neither.
     """
     me = os.getpid()
-    with contextlib.suppress(OSError):  # a full disk: a job without visitors is better than none
+    with contextlib.suppress(OSError):  # a full disk: a job that cannot be inspected is better than none
         descriptor = os.open(task.stacks, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False)
         os.lseek(descriptor, _LINE, os.SEEK_SET)
-        _opened[:] = [
-            StackDumpFile(task.stacks, me, processes.started_of(me), task.attempt, task.host, descriptor, thread=0)
-        ]
-        _write(_opened[0])
+        started = processes.started_of(me)
+        _opened[:] = [StackDumpFile(task.stacks, me, started, task.attempt, task.host, descriptor, thread=0)]
+        _write_header(_opened[0])
 
 
 def answer_in(thread: int) -> None:
-    """Let a thread answer, one that spends its time waiting; call it before anything of the user's runs."""
-    for door in _opened:
+    """Let a thread answer that spends its time waiting; call it before anything of the user's runs."""
+    for file in _opened:
         with contextlib.suppress(OSError):
-            _write(door._replace(thread=thread))
+            _write_header(file._replace(thread=thread))
 
 
-def _write(door: StackDumpFile) -> None:
-    page = {name: value for name, value in door._asdict().items() if name != "path"}
-    os.pwrite(door.descriptor, json.dumps(page).encode().ljust(_LINE - 1) + b"\n", 0)
+def _write_header(file: StackDumpFile) -> None:
+    page = {name: value for name, value in file._asdict().items() if name != "path"}
+    os.pwrite(file.descriptor, json.dumps(page).encode().ljust(_LINE - 1) + b"\n", 0)
 
 
-# --------------------------------------------------------------------------------------------------------- the visitor
+# ---------------------------------------------------------------------------------------------------------- the client
 
 
 def read_header(path: Path) -> StackDumpFile:
-    """Read whose door it is, and make sure that this process is still there.
-
-    Raises:
-        RunnerError: It is not, or it has not begun yet.
-    """
+    """Read whose file it is; raises RunnerError if that process is gone, or has not begun yet."""
     try:
         with path.open("rb") as file:
             page = json.loads(file.readline(_LINE))
-        door = StackDumpFile(path, *(page[name] for name in StackDumpFile._fields[1:]))
+        found = StackDumpFile(path, *(page[name] for name in StackDumpFile._fields[1:]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunnerError("the job's process has not begun yet", why=f"{path}: {error}", code="not-running") from error
-    if not is_alive(door):
-        raise RunnerError("the job's process is gone", why=f"it was the process {door.pid}", code="not-running")
-    return door
+    if not is_alive(found):
+        raise RunnerError("the job's process is gone", why=f"it was the process {found.pid}", code="not-running")
+    return found
 
 
-def is_alive(door: StackDumpFile) -> bool:
-    """Say whether the process is still there whose door it is."""
-    if door.started:
-        return processes.started_of(door.pid) == door.started and processes.state(door.pid) not in {"Z", "X"}
+def is_alive(file: StackDumpFile) -> bool:
+    """Return whether the process is still there whose file it is."""
+    if file.started:
+        return processes.started_of(file.pid) == file.started and processes.state(file.pid) not in {"Z", "X"}
     try:
-        os.kill(door.pid, 0)
+        os.kill(file.pid, 0)
     except ProcessLookupError:
         return False
     return True
 
 
-_ANSWER_SECONDS = 10.0
-_LOOK_SECONDS = 0.01
-_QUIET_SECONDS = 0.3  # where the system does not tell whether an answer is complete
-
-
 def ask(path: Path) -> str:
-    """Ask a worker for the Python stacks of all its threads.
+    """Return the Python stacks of all threads of a worker.
 
-    Raises:
-        RunnerError: It is gone, or it does not answer; nothing was done to it.
+    Raises RunnerError if it is gone or does not answer; nothing was done to it.
     """
-    door = read_header(path)
-    _check(door)
+    target = read_header(path)
+    _check(target)
+    ended = RunnerError("the job's process ended", why=f"it was the process {target.pid}", code="not-running")
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # of two visitors the second gets an answer of its own
+        fcntl.flock(file, fcntl.LOCK_EX)  # of two clients the second gets an answer of its own
         begin = file.seek(0, os.SEEK_END)
-        busy = _busy(door.pid)
+        busy = _busy_threads(target.pid)
         try:
-            _send_signal(door)
+            _send_signal(target)
         except ProcessLookupError:
-            raise _gone(door) from None
+            raise ended from None
         limit = time.monotonic() + _ANSWER_SECONDS
-        while not _has_answered(door, begin, busy):
-            if not is_alive(door):
-                raise _gone(door)
+        while not _has_answered(target, begin, busy):
+            if not is_alive(target):
+                raise ended
             if time.monotonic() > limit:
-                raise _no_answer(door)
+                raise _no_answer(target)
             time.sleep(_LOOK_SECONDS)
         file.seek(begin)
         return _tidy(file.read().decode(errors="replace"), path.parent)
 
 
-def _send_signal(door: StackDumpFile) -> None:
-    """Send the signal; Linux gives it to the thread that is named, if it is one of that process."""
-    thread = door.thread if os.path.isdir(f"/proc/{door.pid}/task/{door.thread}") else door.pid
+def _send_signal(target: StackDumpFile) -> None:
+    """Send the signal; Linux gives it to the named thread, if it is one of that process."""
+    thread = target.thread if os.path.isdir(f"/proc/{target.pid}/task/{target.thread}") else target.pid
     try:
         os.kill(thread, STACKS_SIGNAL)
     except ProcessLookupError:  # it has just ended, or this system knows processes only
-        os.kill(door.pid, STACKS_SIGNAL)
+        os.kill(target.pid, STACKS_SIGNAL)
 
 
-def _check(door: StackDumpFile) -> None:
-    """Make sure that the signal does what it shall.
-
-    Raises:
-        RunnerError: The user's code has taken the signal, or closed the door.
-    """
-    status = processes.status(door.pid)
+def _check(target: StackDumpFile) -> None:
+    """Make sure that the signal has our handler, and that the worker has the file open."""
+    status = processes.status(target.pid)
     if not status:
         return  # no /proc here
+    why = ""
     if not _is_in(status.get("SigCgt", "0")):
-        raise _cannot_ask(f"the job's code has changed what the signal {STACKS_SIGNAL} does")
-    try:
-        theirs = os.stat(f"/proc/{door.pid}/fd/{door.descriptor}")
-        same = os.path.samestat(theirs, os.stat(door.path))
-    except FileNotFoundError:
-        same = False
-    if not same:
-        raise _cannot_ask(f"the job's code has closed the file for its stacks, descriptor {door.descriptor}")
+        why = f"the job's code has changed what the signal {STACKS_SIGNAL} does"
+    else:
+        try:
+            theirs = os.stat(f"/proc/{target.pid}/fd/{target.descriptor}")
+            is_open = os.path.samestat(theirs, os.stat(target.path))
+        except FileNotFoundError:
+            is_open = False
+        if not is_open:
+            why = f"the job's code has closed the file for its stacks, descriptor {target.descriptor}"
+    if why:
+        raise RunnerError("the stacks of the job cannot be read", why=why, code="no-stacks")
 
 
-def _has_answered(door: StackDumpFile, begin: int, busy: frozenset[str]) -> bool:
-    """Say whether an answer is there and complete: while a thread writes it, the signal is blocked in that thread."""
-    size = door.path.stat().st_size
+def _has_answered(target: StackDumpFile, begin: int, busy: frozenset[str]) -> bool:
+    """Return whether a complete answer is there: while a thread writes it, the signal is blocked in that thread."""
+    size = target.path.stat().st_size
     if size <= begin:
         return False
-    if not processes.status(door.pid):
+    if not processes.status(target.pid):
         time.sleep(_QUIET_SECONDS)
-        return door.path.stat().st_size == size
-    return not (_busy(door.pid) - busy)
+        return target.path.stat().st_size == size
+    return not (_busy_threads(target.pid) - busy)
 
 
-def _busy(pid: int) -> frozenset[str]:
+def _busy_threads(pid: int) -> frozenset[str]:
     """Return the threads in which the signal is blocked."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")  # names are all we need
+        tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return frozenset()
     return frozenset(task for task in tasks if _is_in(processes.status(pid, task).get("SigBlk", "0")))
@@ -205,22 +188,12 @@ def _tidy(text: str, base: Path) -> str:
     """
     text = re.sub(rf'(?m)^(  File "){re.escape(str(base))}/work[-0-9]*/', r"\1", text)
     threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
-    answerer, caller = (f"/{module.__name__.replace('.', '/')}.py" for module in (process_setup, function_call))
-    theirs = [lines for lines in threads if not any(answerer in line for line in lines)]
-    # From the caller of the function on, frames are ours.
-    shown = ["\n".join(itertools.takewhile(lambda line: caller not in line, lines)) for lines in reversed(theirs)]
+    theirs = [lines for lines in threads if not any(_ANSWERER in line for line in lines)]
+    shown = ["\n".join(itertools.takewhile(lambda line: _CALLER not in line, lines)) for lines in reversed(theirs)]
     return "".join(f"{thread.replace('Current thread', 'Thread')}\n\n" for thread in shown).rstrip("\n") + "\n"
 
 
-def _gone(door: StackDumpFile) -> RunnerError:
-    return RunnerError("the job's process ended", why=f"it was the process {door.pid}", code="not-running")
-
-
-def _cannot_ask(why: str) -> RunnerError:
-    return RunnerError("the job cannot be asked for its stacks", why=why, code="no-stacks")
-
-
-def _no_answer(door: StackDumpFile) -> RunnerError:
+def _no_answer(target: StackDumpFile) -> RunnerError:
     states = {"D": "it waits in the kernel, for a device or a file system", "T": "it is stopped", "t": "it is traced"}
-    why = states.get(processes.state(door.pid), "it blocks the signal, or does not get to run")
+    why = states.get(processes.state(target.pid), "it blocks the signal, or does not get to run")
     return RunnerError(f"the job did not answer within {_ANSWER_SECONDS:.0f} s", why=why, code="no-stacks")

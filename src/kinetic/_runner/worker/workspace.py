@@ -1,4 +1,4 @@
-"""Fetching the order and its artifacts: each verified before anything of it is used."""
+"""Fetch the order and its artifacts, and rebuild the project: everything is verified before it is used."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Order
 from kinetic.errors import IntegrityError, RunnerError, StoreError
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WHOLE = 4 << 20  # a blob up to this size is verified before its file is made
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
+
 
 def fetch_order(
     store: Store, job_id: str, sha256: str, *, key: str = "", child: Mapping[str, Any] | None = None
 ) -> Order:
-    """Fetch and verify the order, and refuse one that this Python cannot carry out.
+    """Fetch and verify the order; raise RunnerError if another Python made its pickles.
 
-    Args:
-        store: Where it lies.
-        job_id: The job.
-        sha256: The digest that the launch promised.
-        key: Where it lies, if it is one that the children of a batch share.
-        child: What the launch adds to such an order.
-
-    Raises:
-        IntegrityError: It is not the one that was launched.
-        RunnerError: Another Python made its pickles.
+    ``key`` and ``child``: for a child of a batch, where the shared order is, and what the launch adds to it.
     """
     found = orders.read(store, key or keys.order(job_id), sha256)
     if child is not None:
@@ -42,7 +39,7 @@ def fetch_order(
         raise RunnerError(
             "this job cannot be opened by this Python",
             why=why,
-            next="submit from the Python version that the job's environment has, or change container_image",
+            next="submit with the Python version of the job's environment, or change container_image",
             code="python-mismatch",
         )
     return found
@@ -50,26 +47,12 @@ def fetch_order(
 
 def fetch_payload(store: Store, order_: Order) -> tuple[bytes, bytes]:
     """Return the verified pickles of the function and of the arguments."""
-    return _verified(store, order_.function, "the function"), _verified(store, order_.arguments, "the arguments")
+    function = fetch_artifact(store, order_.function, "the function")
+    return function, fetch_artifact(store, order_.arguments, "the arguments")
 
 
-def open_payload(
-    function: bytes, arguments: bytes, *, moved: Callable[[bytes], Any] | None = None
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Unpickle what was verified.
-
-    Args:
-        function: The pickled function.
-        arguments: The pickled arguments.
-        moved: What opens a pickle in place of ``pickle.loads``: for a debugger, see ``relocating``.
-    """
-    opened = moved or pickle.loads  # their digests are in the order
-    called = opened(function)
-    args, kwargs = opened(arguments)
-    return called, args, kwargs
-
-
-def _verified(store: Store, artifact: Artifact, what: str) -> bytes:
+def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:
+    """Return the verified bytes of an artifact, of which ``what`` is the name in errors."""
     if artifact.inline or not artifact.key:
         return artifact.unwrap(what)
     data = store.get(artifact.key, start=artifact.start, length=artifact.size)
@@ -77,37 +60,33 @@ def _verified(store: Store, artifact: Artifact, what: str) -> bytes:
     return data
 
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WHOLE = 4 << 20  # a blob up to this size is verified before its file is made
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-Stamp = tuple[int, int, int]
+def open_payload(
+    function: bytes, arguments: bytes, *, moved: Callable[[bytes], Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Unpickle what was verified; ``moved`` replaces ``pickle.loads`` for a debugger, see ``debug_server``."""
+    opened = moved or pickle.loads  # their digests are in the order
+    called = opened(function)
+    args, kwargs = opened(arguments)
+    return called, args, kwargs
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A tree that lies in a folder.
+    """A tree in a folder."""
 
-    Attributes:
-        tree: The digest of its top node.
-        files: How many files.
-        bytes: What they hold.
-        stamps: For each path below the folder: size, time of the last change in nanoseconds, inode.
-    """
-
-    tree: str
+    tree: str  # the digest of its top node
     files: int
     bytes: int
-    stamps: Mapping[str, Stamp] = field(repr=False)
+    stamps: Mapping[str, Stamp] = field(repr=False)  # for each path below the folder
 
 
 def unpack(store: Store, tree: str, packs: Sequence[str], into: Path) -> Unpacked:
     """Write a tree into a new or empty folder; every blob is verified against its digest first.
 
     Args:
-        store: Where the packs lie.
+        store: Where the packs are.
         tree: The digest of the top node, from the Order.
-        packs: The ids of the packs that hold the tree between them, from the Order.
+        packs: The ids of the packs that hold the tree, from the Order.
         into: The folder; it is made if it does not exist.
 
     Raises:
@@ -117,11 +96,19 @@ def unpack(store: Store, tree: str, packs: Sequence[str], into: Path) -> Unpacke
     """
     with ExitStack() as closing:
         try:
-            pieces = _Pieces(_open_packs(store, packs, into, closing))
+            blobs = _Blobs(_open_packs(store, packs, into, closing))
             into.mkdir(parents=True, exist_ok=True)
-            stamps = dict(_write_folders(pieces, tree, os.fspath(into)))
+            stamps = dict(_write_folders(blobs, tree, os.fspath(into)))
         except OSError as error:
-            raise _unwritable(error, into) from error
+            if error.errno in _FULL:
+                raise StoreError(
+                    "the disk that holds the job's workspace is full",
+                    why=str(error),
+                    next="free some space there, or ship less: kinetic package --dry-run lists what is sent",
+                    code="workspace-full",
+                ) from error
+            what = f"the project cannot be written into {str(into)!r}"
+            raise StoreError(what, why=str(error), code="workspace") from error
     return Unpacked(tree, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps)
 
 
@@ -158,8 +145,8 @@ def _stamp(about: os.stat_result) -> Stamp:
     return about.st_size, about.st_mtime_ns, about.st_ino
 
 
-class _Pieces:
-    """Everything that some packs hold between them."""
+class _Blobs:
+    """Everything that some packs hold."""
 
     def __init__(self, packs: Sequence[trees.Pack]) -> None:
         self._where = {digest: (pack, blob) for pack in packs for digest, blob in pack.blobs.items()}
@@ -174,10 +161,6 @@ class _Pieces:
             )
         return found
 
-    def read(self, digest: str, what: str) -> bytes:
-        pack, blob = self.find(digest, what)
-        return pack.read(blob, what)
-
 
 def _open_packs(store: Store, packs: Sequence[str], into: Path, closing: ExitStack) -> list[trees.Pack]:
     opened = []
@@ -191,7 +174,7 @@ def _open_packs(store: Store, packs: Sequence[str], into: Path, closing: ExitSta
 
 def _fetched(store: Store, key: str, into: Path) -> int:
     """Fetch an object beside the folder, and return a descriptor of it; its name is gone at once."""
-    import tempfile  # 4 ms, and not needed where packs can be opened directly
+    import tempfile  # 4 ms, and not needed if packs can be opened directly
 
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".packs-", dir=into.parent) as scratch:
@@ -200,20 +183,22 @@ def _fetched(store: Store, key: str, into: Path) -> int:
         return os.open(target, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _write_folders(pieces: _Pieces, tree: str, into: str) -> Iterator[tuple[str, Stamp]]:
+def _write_folders(blobs: _Blobs, tree: str, into: str) -> Iterator[tuple[str, Stamp]]:
     pending = [("", tree)]
-    for folder, digest in pending:  # grows while it is read: a folder is made before what lies in it
-        for entry in trees.read_node(pieces.read(digest, f"the folder {folder or '.'!r}"), folder):
+    for folder, digest in pending:  # grows while it is read: a folder is made before its content
+        what = f"the folder {folder or '.'!r}"
+        pack, blob = blobs.find(digest, what)
+        for entry in trees.read_node(pack.read(blob, what), folder):
             relative = folder + entry.name
             if entry.kind == "d":
                 os.mkdir(f"{into}/{relative}", 0o755)
                 pending.append((f"{relative}/", entry.digest))
             else:
-                yield relative, _write_file(pieces, entry, relative, f"{into}/{relative}")
+                yield relative, _write_file(blobs, entry, relative, f"{into}/{relative}")
 
 
-def _write_file(pieces: _Pieces, entry: trees.Entry, relative: str, path: str) -> Stamp:
-    pack, blob = pieces.find(entry.digest, relative)
+def _write_file(blobs: _Blobs, entry: trees.Entry, relative: str, path: str) -> Stamp:
+    pack, blob = blobs.find(entry.digest, relative)
     if blob.raw != entry.size:
         raise IntegrityError(f"{relative!r} has the wrong size", why=f"{blob.raw} bytes instead of {entry.size}")
     data = pack.read(blob, relative) if blob.raw <= _WHOLE else None
@@ -226,14 +211,3 @@ def _write_file(pieces: _Pieces, entry: trees.Entry, relative: str, path: str) -
         return _stamp(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-
-
-def _unwritable(error: OSError, into: Path) -> StoreError:
-    if error.errno in _FULL:
-        return StoreError(
-            "the disk that holds the job's workspace is full",
-            why=str(error),
-            next="free some space there, or ship less: kinetic package --dry-run lists what goes",
-            code="workspace-full",
-        )
-    return StoreError(f"the project cannot be written into {str(into)!r}", why=str(error), code="workspace")

@@ -142,7 +142,7 @@ def test_a_job_whose_function_may_have_begun_is_lost_with_a_plain_sentence_and_i
 
     found = grave.outcome()
     assert (found.status, found.cause, found.witness) == ("failed", "lost", "observer")
-    assert found.error["message"] == "the process that kept this job was killed, and the job with it"
+    assert found.error["message"] == "the supervisor of this job was killed, and the job with it"
     assert found.error["log"] == "epoch 1\nepoch 2"
     assert grave.store.get(keys.log_segment(JOB, 0, 0, 0)) == b"epoch 1\nepoch 2\n"
     assert (grave.state, grave.scratch, grave.left) == ("ended", [], [])

@@ -37,7 +37,7 @@ ENDS = {
     "exit code 0 without a word": ({"status": exited(0)}, "exit", "exit code 0"),
     "SIGTERM": ({"status": signal.SIGTERM}, "signal", "ended by SIGTERM, sent from outside"),
     "SIGHUP": ({"status": signal.SIGHUP}, "signal", "ended by SIGHUP, sent from outside"),
-    "SIGKILL": ({"status": signal.SIGKILL}, "signal", "SIGKILL: somebody ran kill -9 on it, or the kernel"),
+    "SIGKILL": ({"status": signal.SIGKILL}, "signal", "SIGKILL: it was killed with kill -9, or by the kernel"),
     "SIGSEGV": ({"status": signal.SIGSEGV}, "signal", "a segmentation fault in native code"),
     "SIGSEGV with a core": ({"status": signal.SIGSEGV | 0x80}, "signal", "a segmentation fault in native code"),
     "SIGABRT": ({"status": signal.SIGABRT}, "signal", "ended by SIGABRT"),
@@ -54,8 +54,8 @@ ENDS = {
         "the job ran out of memory: it asked for 2 GiB, and its processes held 3 GiB",
     ),
     "a deadline": ({"status": signal.SIGKILL, "deadline": True}, "deadline", "at its deadline of 1.5 s"),
-    "a wish": ({"status": signal.SIGTERM, "stopped": True}, "stopped", "because somebody asked for it"),
-    "nobody knows how": ({"status": None}, "lost", "the process that kept this job was killed, and the job with it"),
+    "a wish": ({"status": signal.SIGTERM, "stopped": True}, "stopped", "ended on request"),
+    "nobody knows how": ({"status": None}, "lost", "the supervisor of this job was killed, and the job with it"),
 }
 
 

@@ -274,7 +274,7 @@ REFUSALS = {
         "import ctypes; mounts._drop_capabilities(ctypes.CDLL(None)); mounts._NEWNS |= 64 * (os.geteuid() > 0)",
         "",
     ),
-    "a kernel that only pretends": ("mounts._NEWNS = 0", "no namespace of its own"),
+    "a kernel that only pretends": ("mounts._NEWNS = 0", "namespaces are not supported here"),
     "a kernel that refuses in the middle": ("mounts._MOVE = mounts._RDONLY", ""),
 }
 

@@ -23,7 +23,7 @@ class Line(NamedTuple):
     page: Path
 
     def hear(self) -> dict[str, object] | None:
-        while self.listener.hear() and self._more():
+        while self.listener.read() and self._more():
             pass
         return self.listener.report.done
 
@@ -131,7 +131,7 @@ def test_garbage_is_not_believed_and_hides_nothing(line: Line, garbage: bytes) -
 def test_a_line_without_end_is_not_kept_for_ever(line: Line) -> None:
     for _ in range(300):
         os.write(line.mouth, b"x" * 60_000)
-        line.listener.hear()
+        line.listener.read()
 
     line.teller.done(WORD)
 
