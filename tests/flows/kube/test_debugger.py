@@ -156,11 +156,7 @@ def test_any_host_of_a_slice_is_debugged_while_the_others_wait_for_it(
     assert value == "0\n"
 
 
-# Known defect, see docs/design/critiques.md: uv is fetched by pip, and the job's log does not say so.
-UNSAID = pytest.mark.xfail(reason="the line about `-m pip install` is missing in the job's log", strict=True)
-
-
-@pytest.fixture(params=["uv is in the image", pytest.param("pip alone is", marks=UNSAID)])
+@pytest.fixture(params=["uv is in the image", "pip alone is"])
 def with_uv(request: pytest.FixtureRequest, agent: Any, shared: Any) -> bool:
     """Have an image with nothing but Python and one of two installers, and with our own way to the index."""
     folder = shared / "image"

@@ -81,7 +81,7 @@ def install_store_client(requirement: str, base: Path) -> None:
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder), requirement]
     environ = {**os.environ, "UV_NO_PROGRESS": "1"}
     try:
-        subprocess.run([*uv(base), *words], env=environ, check=True, capture_output=True, text=True)
+        subprocess.run([*uv(base, before_log=True), *words], env=environ, check=True, capture_output=True, text=True)
     except (KineticError, OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", None)
         raise StoreUnreachableError(
@@ -101,20 +101,29 @@ def _can_import(module: str) -> bool:
     return True
 
 
-def uv(base: Path) -> list[str]:
-    """Return how uv is called; an image without one gets it from pip."""
+def uv(base: Path, *, before_log: bool = False) -> list[str]:
+    """Return how uv is called; an image without one gets it from pip, and the job's log shows that command.
+
+    If uv is fetched before the log begins, to open the store, the command is printed again by the first call after it.
+    """
     found = distribution.find_installer()
     if found:
         return [found]
     folder = base / "uv"
-    program = folder / "bin" / "uv"
+    program, unlogged = folder / "bin" / "uv", base / "uv.unlogged"
     # -I: neither the working folder nor PYTHONPATH may bring a pip of its own.
     words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     words += ["--target", str(folder), "--only-binary", ":all:", "--no-deps", "--require-hashes"]
     words += ["--requirement", _write_pinned(base, "uv")]
+    version = distribution.INSTALLER_VERSIONS["uv"]
     if not program.exists():
-        _print(f"fetching uv=={distribution.INSTALLER_VERSIONS['uv']}")
+        _print(f"fetching uv=={version}")
         _run(words, dict(os.environ))
+        if before_log:
+            unlogged.touch()
+    elif unlogged.exists():
+        _print(f"uv=={version} was fetched when this pod started, to open the job's store: {' '.join(words)}")
+        unlogged.unlink()
     return [str(program)]
 
 
