@@ -191,6 +191,7 @@ SELDOM = (
     "kinetic._data",
     "kinetic._jobs.data_refs",
     "kinetic._runner.data",
+    "kinetic._runner.pod.inspect_process",
     "kinetic._runner.pod.rendezvous",
     "kinetic._runner.worker.debug_server",
     "kinetic._runner.worker.mount_namespace",

@@ -116,15 +116,7 @@ def proportional_share(pid: int) -> int:
 
 
 class MemoryGuard:
-    """Measures what the processes of one host of a job hold.
-
-    Args:
-        limit_bytes: What the job asked for.
-        processes: Returns the processes.
-        resident: Returns what a process holds, with what it shares.
-        share: Returns its proportional share; called only if the sum of the former is too much.
-        clock: Monotonic seconds.
-    """
+    """Measures what the processes of one host of a job hold; ``share`` only if the sum of ``resident`` is too much."""
 
     def __init__(
         self,

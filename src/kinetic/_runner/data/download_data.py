@@ -152,13 +152,7 @@ class Destination(NamedTuple):
 
 
 def fetch_files(store: Store, files: Sequence[ManifestFile], destination: Destination) -> None:
-    """Fetch files and put them in their places, each verified.
-
-    Raises:
-        DataMissingError: A blob is not in the store.
-        IntegrityError: Bytes are not what was promised; the message names the file.
-        OSError: The disk is full or cannot be written; what was half-written is removed.
-    """
+    """Fetch files and put them in their places, each verified; after an OSError what was half-written is removed."""
     packs: dict[str, list[ManifestFile]] = {}
     large = []
     for file in files:

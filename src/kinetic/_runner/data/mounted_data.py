@@ -182,19 +182,10 @@ def _volume_error(target: str, why: str, instead: str) -> DataError:
 
 
 def put_link(target: str, source: Path, *, cache: Path, home: Path, owner: str, instead: str) -> bool:
-    """Make a job find its data at a path, by a link.
+    """Make a job find its data at a path, by a link; the hosts of one attempt give the same ``owner``.
 
-    Args:
-        target: The path of the volume.
-        source: Where the data will be.
-        cache: The folder of this machine's cache, with the locks.
-        home: This job's folder for data, in which the link is noted so that it is removed with the job.
-        owner: The hosts of one attempt give the same name.
-        instead: The same call with an argument in place of the volume.
-
-    Returns:
-        True when the link is ours, and ``share_links`` is to be called once the data is there; False when another host
-        of the same slice made it, and the data is there.
+    Returns True when the link is ours, and ``share_links`` is to be called once the data is there; False when another
+    host of the same slice made it, and the data is there. It is noted in ``home``, and removed with the job.
     """
     lock = _lock_path(cache, target)
     folders.make(lock.parent)

@@ -57,11 +57,6 @@ def provide(
         shared: A folder that the hosts of an emulated slice share; None for one host.
         workspace: The user's project, which libraries that load data must not see.
         function: The name of the user's function, for messages.
-
-    Raises:
-        DataError: Something does not exist, or cannot be mounted where it should be.
-        IntegrityError: Bytes are not what was promised.
-        StoreError: The disk is full, or a store is out of reach.
     """
     mounts = place(refs, folder=folder, cache=cache, environ=environ, workspace=workspace, function=function)
     return fill(mounts, folder=folder, cache=cache, shared=shared, workspace=workspace)

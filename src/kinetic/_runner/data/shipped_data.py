@@ -47,16 +47,9 @@ def copy_kept(
     way: download_data.Way,
     fetch: Callable[[list[ManifestFile]], object],
 ) -> None:
-    """Give a job its copy of what a manifest describes, after making sure that all of it is kept and right.
+    """Give a job its copy of what a manifest, with the digest ``name``, describes.
 
-    Args:
-        cache: Where it is kept.
-        manifest: What.
-        name: The manifest's digest.
-        path: Where the job wants it.
-        home: The job's folder for data.
-        way: How copies are made.
-        fetch: Gets the files that are missing into the cache.
+    First make sure that all of it is kept and right: ``fetch`` gets the files that are missing into the cache.
     """
 
     def give_all() -> None:

@@ -64,13 +64,7 @@ _LEAST_POLL_SECONDS = 0.1  # notifications that come together are one
 
 
 def main(words: list[str], base: str, runner: str) -> NoReturn:
-    """Be the first process of a container.
-
-    Args:
-        words: The task.
-        base: A folder of this container's own.
-        runner: The folder with this code.
-    """
+    """Be the first process of a container: its arguments, a folder of its own, and the folder with this code."""
     code = INFRASTRUCTURE_EXIT
     message, message_file = "", TERMINATION_LOG
     try:
@@ -112,16 +106,11 @@ class Poller(threading.Thread):
 
     The parent itself asks the store nothing while its worker runs: a store that does not answer would keep it from
     passing on the end that the cluster announces.
-
-    Args:
-        poll: Polls once; returns whether the worker should end.
-        wake: A descriptor to write to afterwards.
-        seconds: Between two polls without news.
     """
 
     def __init__(self, poll: Callable[[], bool], wake: int, seconds: float) -> None:
         super().__init__(name="kinetic-poller", daemon=True)
-        self.found = False
+        self.found = False  # whether the worker should end, as a poll returned
         self._poll, self._wake, self._seconds = poll, wake, seconds
         self._news = threading.Event()
         self.poll_soon = self._news.set
@@ -139,17 +128,10 @@ class Poller(threading.Thread):
 
 
 class PodSource:
-    """The task of one pod, for the supervisor; see ``Source``.
-
-    Attributes:
-        code: The exit code of this process.
-        end_requested: Whether the cluster wants the pod to end.
-        is_settled: Whether another process's verdict was seen.
-        peers: The other hosts of a slice.
-    """
+    """The task of one pod, for the supervisor; see ``Source``."""
 
     store: Store
-    peers: Peers
+    peers: Peers  # of a slice
     note: AttemptNote
     witness = "runner"
     passes: tuple[type[Exception], ...] = (KineticError, OSError)
@@ -159,8 +141,8 @@ class PodSource:
         self.task, self.place, self.environ = task, place, environ
         self.settings = container.settings_of(task)
         self.code = INFRASTRUCTURE_EXIT
-        self.end_requested = False
-        self.is_settled = False
+        self.end_requested = False  # by the cluster
+        self.is_settled = False  # another process's verdict was seen
         self._is_watching = False
         self._lingers_since: float | None = None
         self._always_short_of = container.shortages(place.base)

@@ -28,13 +28,7 @@ _LONGEST = 600  # characters of an installer's error that are shown
 
 
 def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
-    """Install the requirements of a job; the installer's output goes into the log.
-
-    Args:
-        store: Where the file is, if it does not travel with the launch page.
-        artifact: The file, as plain JSON.
-        base: A folder of this container's own.
-    """
+    """Install the requirements of a job, a file as plain JSON; the installer's output goes into the log."""
     file = base / "requirements.txt"
     file.write_bytes(workspace.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
     lines = (line.strip() for line in file.read_text(errors="replace").splitlines())

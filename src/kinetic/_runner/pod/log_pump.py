@@ -73,12 +73,7 @@ class LogSpool:
 class LogSegments:
     """What of a log is in the store. One thread uses it; another one may take the digest at the end.
 
-    Args:
-        store: Where it goes.
-        key_of: Returns the key of the segment that begins at an offset.
-        spool: Where it comes from.
-        clock: Seconds.
-        most_waiting: How many bytes may wait for the store.
+    ``key_of`` returns the key of the segment that begins at an offset; ``most_waiting`` bytes may wait for the store.
     """
 
     def __init__(

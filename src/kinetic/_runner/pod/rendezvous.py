@@ -91,19 +91,13 @@ class HostRoster:
 
 
 class Peers:
-    """One host among its peers.
-
-    Attributes:
-        key: The job's key, which verifies what the others write; empty until the worker has been forked.
-        roster: What is known of every host, as it was read last.
-        notify: Notifies the others that there is something new; does nothing until there is a notifier.
-    """
+    """One host among its peers."""
 
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._job_id, self._attempt, self._host = store, job_id, attempt, host
-        self.key = b""
-        self.notify: Callable[[], object] = lambda: None
-        self.roster = HostRoster()
+        self.key = b""  # the job's, which verifies what the others write; empty until the worker has been forked
+        self.notify: Callable[[], object] = lambda: None  # until there is a notifier
+        self.roster = HostRoster()  # as it was read last
         self._written: list[tuple[str, bytes | Path]] = []  # by this host
 
     def begin(self, key: bytes) -> None:

@@ -141,17 +141,8 @@ def seal_outcome(
 ) -> bool:
     """Create the Outcome of a job, whole or not at all, and the mark by which a batch sees it in a listing.
 
-    Args:
-        store: Where.
-        verdict: What it says.
-        key: The job's key.
-        body: The complete file with the pickled value, on the store's file system if possible. It is consumed, but not
-            before the store has it: after an error the call can be repeated, also when only the mark is missing.
-        spare: Space for a verdict without a body.
-        mark: Stem of the mark's key, for a child of a batch. An observer who finds an Outcome without a mark adds it.
-
-    Returns:
-        True when the Outcome in the store is this one, False when another verdict was there first.
+    The file ``body`` with the pickled value is consumed, but not before the store has it: after an error the call can
+    be repeated, also when only the mark is missing. Returns False when another verdict was there first.
     """
     verdict, created = _create_outcome(store, verdict, key, body, spare)
     if created and mark:
@@ -242,15 +233,9 @@ def keep_trying(
     seconds: float = HOUR,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Do something with a store, and repeat it while it fails with a transient error.
+    """Do something harmless to repeat with a store, again while it fails with a transient error, but not for ever.
 
-    Args:
-        do: What; doing it twice must be harmless.
-        transient: The exceptions after which to try again; any other is raised at once.
-        wait: Waits some seconds; returns True when there is no use in waiting any longer.
-        say: Called with each error that is waited for.
-        seconds: After which the last error is raised.
-        clock: Seconds; injected by tests.
+    ``wait`` returns True when there is no use in waiting any longer; ``say`` gets each error that is waited for.
     """
     limit, pause = clock() + seconds, 1.0
     while True:

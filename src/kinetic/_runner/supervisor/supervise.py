@@ -90,11 +90,7 @@ class Source(Protocol):
     def decide(self, tasks: Sequence[Task], task: Task, ending: Ending, verdict: Outcome) -> Decision | None:
         """Return the verdict, or None when it is left to another attempt or another host.
 
-        Args:
-            tasks: Of all our hosts.
-            task: Of the host that decides.
-            ending: How its worker ended.
-            verdict: What that means for itself.
+        ``task``, ``ending`` and ``verdict``: of the host that decides among ours.
         """
 
     def log_digests(self, tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:

@@ -380,14 +380,7 @@ def _failed(cause: str, message: str, **more: Any) -> dict[str, Any]:
 def reason_without_verdict(
     report: Mapping[str, Any] | None, ending: Ending, *, end_requested: bool, began: bool
 ) -> str:
-    """Return why an attempt has no verdict, "" when it has one.
-
-    Args:
-        report: The worker's final report, if it is valid.
-        ending: How its process ended.
-        end_requested: The cluster asked this pod to end.
-        began: The user's function had begun.
-    """
+    """Return why an attempt has no verdict, "" when it has one; ``began``: the user's function had begun."""
     report_ = report or {}
     error = report_.get("error") or {}
     ours = error.get("type") if error.get("module") == "kinetic.errors" else ""

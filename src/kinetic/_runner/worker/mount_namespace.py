@@ -53,9 +53,7 @@ class _RefusedError(Exception):
 def mount_privately(mounts: Sequence[Mount], staging: str) -> str:
     """Mount things for this process and its children only; return "", or why nothing is mounted.
 
-    Args:
-        mounts: In this order; a target may be inside an earlier one.
-        staging: An empty folder of the job's own, to build on.
+    A target may be inside an earlier one; ``staging`` is an empty folder of the job's own.
     """
     if sys.platform != "linux" or processes.is_portable():
         return "this system has no private mounts" if sys.platform != "linux" else "KINETIC_PORTABLE=1"

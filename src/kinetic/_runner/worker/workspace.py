@@ -81,19 +81,7 @@ class Unpacked:
 
 
 def unpack(store: Store, tree: str, packs: Sequence[str], into: Path) -> Unpacked:
-    """Write a tree into a new or empty folder; every blob is verified against its digest first.
-
-    Args:
-        store: Where the packs are.
-        tree: The digest of the top node, from the Order.
-        packs: The ids of the packs that hold the tree, from the Order.
-        into: The folder; it is made if it does not exist.
-
-    Raises:
-        IntegrityError: A pack, a folder or a file is not what was promised; the message names it.
-        KeyMissingError: A pack is not in the store.
-        StoreError: The folder cannot be written; "workspace-full" when its disk is full.
-    """
+    """Write a tree, by the digest of its top node, into a new or empty folder; every blob is verified first."""
     with ExitStack() as closing:
         try:
             blobs = _Blobs(_open_packs(store, packs, into, closing))
