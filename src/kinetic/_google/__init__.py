@@ -1,1 +1,1 @@
-"""Google's services over REST, and who we are to them. Owns google-auth."""
+"""Google's services over REST, with our credentials. Owns google-auth."""

@@ -1,6 +1,6 @@
 """From settings to a client: which cluster, reached how and with which credentials; one client for it in this process.
 
-| settings | server and its certificate | who we are |
+| settings | server and its certificate | our credentials |
 |---|---|---|
 | a kubeconfig context | the context's cluster | a token, a file with one, a certificate, a plug-in, a password |
 | the context "in-cluster" | what Kubernetes provides in a pod | the pod's service account; its token is rotated |

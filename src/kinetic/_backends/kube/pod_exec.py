@@ -1,7 +1,7 @@
 """Into a running pod through the API server: a command with its input, output and terminal, and a port.
 
 The protocols v5.channel.k8s.io and v4.channel.k8s.io: each message begins with the number of a channel. Only version 5
-can say that the input has ended; with an older server, a command that reads to the end waits for ever.
+can say that the input has ended; with an older server, a command that reads to the end waits forever.
 """
 
 from __future__ import annotations

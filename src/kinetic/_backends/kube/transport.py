@@ -1,6 +1,6 @@
 """Requests to one API server: with our credentials, repeated after what passes, sent on when the server has moved.
 
-An ``Access`` says where the server is and who we are to it, whatever it was read from; see ``connection``.
+An ``Access`` says where the server is and which credentials it accepts, whatever it was read from; see ``connection``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Certificate(NamedTuple):
 
 
 class Credential(Protocol):
-    """Who we are to a server."""
+    """The credentials that a server accepts from us."""
 
     def header(self, *, rejected: str = "") -> str:
         """Return the header Authorization, "" for none; not the one that was just rejected, if there is another."""
@@ -51,7 +51,7 @@ class Credential(Protocol):
 
 @dataclass(frozen=True)
 class Access:
-    """Where an API server is, how it proves its identity, and who we are to it."""
+    """Where an API server is, how it proves its identity, and our credentials."""
 
     server: str  # its address, without a slash at the end
     about: str  # for messages: "the context kind-dev", "the cluster c in us-central1-a"
@@ -176,7 +176,7 @@ def _keepalive_options() -> list[tuple[int, int, int]]:
 
 def _is_untrusted(error: BaseException) -> bool:
     """Return whether a connection failed because the server's certificate was rejected: no retry helps."""
-    import ssl  # loaded by whoever has tried to connect
+    import ssl  # it is loaded already: a connection was tried
 
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
