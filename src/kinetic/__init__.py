@@ -64,9 +64,7 @@ def __getattr__(name: str) -> object:
     """Import a name on its first use."""
     if name not in _MODULE_OF and name not in _SUBMODULES:
         raise AttributeError(f"module 'kinetic' has no attribute {name!r}")
-    from kinetic._wire import (
-        standard_library,
-    )  # first: no import of ours may load a user's file instead of Python's module
+    from kinetic._wire import standard_library  # first: no import of ours may load a user's file for Python's module
 
     with standard_library.naming_what_hides():
         from importlib import import_module
