@@ -857,7 +857,7 @@ def test_everything_is_sent_once_and_lies_in_the_store_before_the_first_job_star
     expected = ["manifest.json", "order.json", "inputs.json", "inputs/00000", "inputs/00001", "inputs/00002"]
     assert {key: before.get(prefix + key) for key in expected} == dict.fromkeys(expected, 1)
     assert {key: written[prefix + key] for key in expected} == dict.fromkeys(expected, 1)
-    packs = {key: count for key, count in written.items() if key.startswith("packs/")}
+    packs = {key: count for key, count in written.items() if key.startswith("data/blobs/")}
     assert packs
     assert set(packs.values()) == {1}
     assert packs.items() <= before.items()

@@ -510,7 +510,7 @@ def test_disk_counts_real_jobs_and_clean_harms_none_of_them(kinetic, home) -> No
 
     count = {holding["what"]: holding["count"] for holding in page["holdings"]}
     assert (count["results"], count["failures"], count["jobs"], count["logs"]) == (1, 1, 2, 2)
-    assert count["packs"] >= 1
+    assert count["data"] >= 1
     assert count["runner code"] >= 1
     assert count["other"] == 0
     assert sorted(job["status"] for job in jobs(kinetic)) == ["FAILED", "SUCCEEDED"]
@@ -520,13 +520,13 @@ def test_a_pack_that_retention_took_is_sent_again(kinetic, home) -> None:
     first = kinetic("run", "-d", "-a", "cpu", "train.py::plain", "1").out.strip()
     kinetic("jobs", "wait", first)
     kinetic("jobs", "cleanup", first)
-    old = time.time() - 8 * 24 * 3600
-    packs = list((home / "store" / "packs").iterdir())
+    old = time.time() - 61 * 24 * 3600
+    packs = list((home / "store" / "data" / "blobs").iterdir())
     for pack in packs:
         os.utime(pack, (old, old))
 
     cleaned = kinetic("disk", "--clean")
     told = kinetic("run", "-a", "cpu", "train.py::plain", "2")
 
-    assert f"removed: {len(packs)} pack" in cleaned.err
+    assert f"removed: {len(packs)} blob" in cleaned.err
     assert (told.code, told.out) == (0, "training 2.0\n[2.0, 'x', []]\n")

@@ -354,7 +354,7 @@ def _write(
         function_name=request.name,
         function=packed.function,
         arguments=_NO_ARGUMENTS,
-        tree=packed.project.tree,
+        manifest=packed.project.manifest,
         packs=packed.project.packs,
         plan=shipment.plan.to_json(),
         script=pickler.script_of(shipment.plan),

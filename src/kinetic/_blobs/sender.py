@@ -1,334 +1,448 @@
-"""Files on their way into the store as blobs: small ones packed together, large ones in chunks, each looked for first.
+"""Files on their way into a store, for projects and for data: what the store has already is not sent again.
 
-Everything that is read here is digested again: a blob, and in the end the manifest, never says more than what was
-hashed. Blobs are named by their content, so whatever a killed process has sent is found again, and two processes that
-send the same tree send the same blobs.
+A *blob* is an object named by the SHA-256 of its bytes. Small files share a blob, a *pack*; a large file is cut into
+blobs of its own, *chunks*. What is known to be in a store is remembered by its content, so a file that is in a project
+and in a data folder is sent once. Everything that is read here is digested: nothing says more than what was sent.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import hashlib
 import os
+import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._blobs import file_tree
-from kinetic._blobs.file_tree import File, TransferProgress, Tree
+from kinetic._blobs.file_tree import File, Selection, TransferProgress
 from kinetic._stores.parallel import in_parallel
-from kinetic._stores.protocol import Entry, Store, check_key
+from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, keys, trees
-from kinetic._wire.trees import Manifest, ManifestFile, Part
-from kinetic.errors import DataError, IntegrityError, KeyMissingError, OptionError
+from kinetic._wire.trees import Part
 
-SMALL_BYTES = 8 << 20  # a file below this lies in a pack
+SMALL_BYTES = 8 << 20  # a file below this is sent in a pack
 PACK_BYTES = 16 << 20
 CHUNK_BYTES = 64 << 20
-OLD_SECONDS = 7 * 24 * 3600.0  # buckets often delete after 30 days: what is promised anew must be younger than this
+COMPRESS_BELOW = (
+    trees.MOST_COMPRESSED_BYTES
+)  # of a pack of a project: then it is an edit, not a first time, and source text shrinks well
+OLD_SECONDS = 7 * 24 * 3600.0  # buckets often delete after 30 days: what a job will need must be younger than this
 _CHUNKS_IN_MEMORY = 5
-
-
-def send_blobs(
-    tree: Tree, held: Mapping[str, trees.ManifestFile], store: Store, told: TransferProgress
-) -> tuple[trees.ManifestFile, ...]:
-    """Bring every file of a tree into the store, except those that are held there.
-
-    Args:
-        tree: The files and their digests.
-        held: Files by their digests whose blobs are known to lie in the store.
-        store: Where to.
-        told: Learns how far it has come.
-
-    Returns:
-        The files as a manifest says them, in the order of the tree.
-
-    Raises:
-        DataChangedError: A file is not what was hashed.
-    """
-    return _Upload(tree, store, told).run(held)
+_ATTEMPTS = 3
+_MANY_PACKS = 16
+_EMPTY = hashlib.sha256().digest()
 
 
 def is_old(entry: Entry) -> bool:
-    """Say whether an object is so old that a promise about it must make it young again."""
+    """Return whether an object must be made young before a job may rely on it."""
     return abs(time.time() - entry.modified) > OLD_SECONDS  # from the future: a clock is wrong, so rather once more
 
 
-def holds_blob(store: Store, blob: str, size: int) -> bool:
-    """Say whether a blob of at least so many bytes is there, and make it young again if it has grown old."""
-    entry = store.entry(keys.data_blob(blob))
-    return entry is not None and entry.size >= size and (not is_old(entry) or store.touch(entry.key))
+def make_young(store: Store, entry: Entry) -> bool:
+    """Make an object young if it is old; False when it is gone."""
+    return not is_old(entry) or store.touch(entry.key)
 
 
-def check_digest(tree: Tree, number: int, found: str) -> None:
-    """Refuse bytes of a file that are not what was hashed.
+class SentFile(NamedTuple):
+    """A file whose content is in the store.
 
-    Raises:
-        DataChangedError: Their digest is another one.
+    Attributes:
+        file: The file as it was when it was read.
+        content: Stands for its bytes: equal contents, equal digest. Of one that was cut, it is made of its chunks'.
+        packed: Whether it is in a pack; otherwise its parts are chunks.
+        parts: Where its bytes are; none when it is empty.
+        trusted: Whether an equal stamp will mean equal content.
+        steady: Whether it did not change while it was read.
     """
-    if found != tree.digest(number):
-        raise file_tree.changed_error(tree.files[number], "its content is not what was hashed")
+
+    file: File
+    content: bytes
+    packed: bool
+    parts: tuple[Part, ...]
+    trusted: bool = True
+    steady: bool = True
 
 
-class _Upload:
-    """One tree on its way into one store. ``_parts`` is filled by many threads, each its own place of it."""
+class Contents:
+    """Where contents are in one store, as far as this machine remembers; a cache, so each blob is still looked for.
 
-    def __init__(self, tree: Tree, store: Store, told: TransferProgress) -> None:
-        self._tree = tree
+    Args:
+        cache: The folder.
+        url: The store's.
+    """
+
+    _RECORD = struct.Struct(">32s32sQQQB")  # content, blob, offset, length, size of the blob as stored, flags
+    _PACKED, _COMPRESSED = 1, 2
+    _MOST = 50_000  # records; the oldest are forgotten
+
+    def __init__(self, cache: Path, url: str) -> None:
+        self._path, self._url = cache / f"{file_tree.name_of(url)}.contents", url
+        self._places: dict[bytes, tuple[bool, tuple[Part, ...]]] = {}
+        self.sizes: dict[str, int] = {}
+        for content, blob, offset, length, stored, flags in self._RECORD.iter_unpack(self._read()):
+            name = blob.hex() + trees.COMPRESSED * bool(flags & self._COMPRESSED)
+            before = self._places.get(content, (True, ()))[1]
+            self._places[content] = bool(flags & self._PACKED), (*before, Part(name, offset, length))
+            self.sizes[name] = stored
+
+    def find(self, content: bytes) -> tuple[bool, tuple[Part, ...]] | None:
+        """Return whether a content is in a pack, and where."""
+        return self._places.get(content)
+
+    def write(self, sent: Iterable[SentFile], sizes: Mapping[str, int]) -> None:
+        """Remember what was sent, the latest last; ``sizes`` are those of blobs as they are stored."""
+        for each in sent:
+            self._places.pop(each.content, None)
+            if each.parts:
+                self._places[each.content] = each.packed, each.parts
+        records = [
+            self._RECORD.pack(
+                content,
+                bytes.fromhex(part.blob[:64]),
+                part.offset,
+                part.length,
+                sizes[part.blob],
+                packed * self._PACKED | part.blob.endswith(trees.COMPRESSED) * self._COMPRESSED,
+            )
+            for content, (packed, parts) in self._places.items()
+            for part in parts
+        ]
+        file_tree.write_block(self._path, self._url, len(records), b"".join(records[-self._MOST :]))
+
+    def _read(self) -> bytes:
+        body = file_tree.read_block(self._path, self._url)[1]
+        return body if len(body) % self._RECORD.size == 0 else b""
+
+
+class _Pack:
+    """Small files that become one blob."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.files: dict[int, SentFile] = {}
+        self._places: dict[bytes, tuple[Part, ...]] = {}
+
+    def add(self, number: int, sent: SentFile, data: bytes) -> None:
+        if sent.content not in self._places:
+            self._places[sent.content] = (Part("", len(self.data), len(data)),)
+            self.data += data
+        self.files[number] = sent._replace(parts=self._places[sent.content])
+
+    def named(self, blob: str) -> dict[int, SentFile]:
+        return {n: sent._replace(parts=(sent.parts[0]._replace(blob=blob),)) for n, sent in self.files.items()}
+
+
+class PlacedPage(NamedTuple):
+    """A page that was sent with files: all blobs that it refers to, where it is, and its digest."""
+
+    blobs: list[str]
+    part: Part
+    sha256: str
+
+
+class Sender:
+    """Brings files into one store.
+
+    Args:
+        store: Where to.
+        cache: The folder of this machine in which kinetic remembers what it sent.
+        selection: How files are opened, and what happens to those that cannot be read.
+        progress: Counts files and bytes.
+        compress: Whether small packs are compressed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Path,
+        selection: Selection,
+        *,
+        progress: TransferProgress | None = None,
+        compress: bool = False,
+    ) -> None:
         self._store = store
-        self._told = told
-        self._parts: dict[int, list[Part]] = {}
+        self._selection = selection
+        self._progress = progress
+        self._compress = compress
+        self._cache = cache
+        self._there: dict[str, bool] = {}
+        self._sent: dict[int, SentFile] = {}  # as the next one, filled by many threads, each its own numbers
+        self._cut: dict[int, tuple[SentFile, list[Part]]] = {}
+        self._placing: dict[str, threading.Lock] = {}  # two equal chunks at once are sent once
         self._buffers = threading.BoundedSemaphore(_CHUNKS_IN_MEMORY)
+        self.sizes: dict[str, int] = {}  # of blobs, as they are stored
+        self.sent_bytes = 0
 
-    def run(self, held: Mapping[str, trees.ManifestFile]) -> tuple[trees.ManifestFile, ...]:
-        numbers = range(len(self._tree.files))
-        kept = {number: file for number in numbers if (file := held.get(self._tree.digest(number)))}
-        for file in kept.values():
-            self._told.add(files=1, there=file.size)
-        for _ in in_parallel(self._store, self._tasks([number for number in numbers if number not in kept])):
+    @functools.cached_property
+    def _known(self) -> Contents:
+        found = Contents(self._cache, self._store.url)
+        self.sizes = found.sizes | self.sizes
+        return found
+
+    def find(self, files: Mapping[int, File], contents: Mapping[int, bytes]) -> dict[int, SentFile]:
+        """Return those files whose content is known and in the store; they need not be read."""
+        found = {number: SentFile(file, _EMPTY, True, ()) for number, file in files.items() if not file.size}  # noqa: FBT003
+        for number, content in contents.items():
+            place = self._known.find(content)
+            if place and number not in found:
+                found[number] = SentFile(files[number], content, *place)
+        found = {number: found[number] for number in files if number in found}
+        sparse = sparse_packs([sent.parts[0] for sent in found.values() if sent.packed and sent.parts])
+        self.avoid(sparse)
+        there = self.are_there({part.blob for sent in found.values() for part in sent.parts} - sparse)
+        return {number: sent for number, sent in found.items() if all(part.blob in there for part in sent.parts)}
+
+    def avoid(self, blobs: Iterable[str]) -> None:
+        """Send what is in these blobs again."""
+        self._there.update(dict.fromkeys(blobs, False))
+
+    def are_there(self, blobs: Iterable[str], sizes: Mapping[str, int] | None = None) -> set[str]:
+        """Return those of some blobs that are in the store with their sizes, and make old ones young."""
+        self.sizes.update(sizes or {})
+        one = 1 if self._store.local is not None else None  # a look at a file is not worth a thread
+        for _ in in_parallel(self._store, [functools.partial(self._is_there, blob) for blob in blobs], limit=one):
             pass
-        return tuple(self._described(number, kept.get(number)) for number in numbers)
+        return {blob for blob in blobs if self._there[blob]}
 
-    def _described(self, number: int, kept: trees.ManifestFile | None) -> trees.ManifestFile:
-        file = self._tree.files[number]
-        if kept is not None:
-            return kept._replace(executable=file.executable)
-        parts = tuple(self._parts.get(number, ()))
-        packed = file.size < SMALL_BYTES
-        return trees.ManifestFile(file.relative, file.executable, file.size, self._tree.digest(number), packed, parts)
+    def send(self, files: Mapping[int, File], expected: Callable[[int], str]) -> dict[int, SentFile]:
+        """Send files that were hashed before.
 
-    def _tasks(self, numbers: Sequence[int]) -> Iterator[Callable[[], None]]:
-        files = self._tree.files
-        for group in _groups(files, [number for number in numbers if 0 < files[number].size < SMALL_BYTES]):
-            yield functools.partial(self._send_pack, group)
+        Args:
+            files: By their numbers.
+            expected: Returns the documented digest of a file by its number.
+
+        Raises:
+            DataChangedError: A file is not what was hashed.
+        """
+        self._run(self._tasks(files, list(_groups(files)), expected))
+        self._known.write(self._sent.values(), self.sizes)
+        return self._sent
+
+    def send_with_page(
+        self, files: Mapping[int, File], page_of: Callable[[Mapping[int, SentFile]], tuple[list[str], bytes] | None]
+    ) -> tuple[dict[int, SentFile], PlacedPage | None]:
+        """Send files as they are now, and a page about them at the end of the last pack: it costs no request.
+
+        Args:
+            files: By their numbers.
+            page_of: Returns the other blobs that the page refers to, and the page. Parts in the last pack have no name
+                yet; the page refers to blobs by their position, and the last pack follows the others. None: neither
+                the page nor the last pack is needed.
+        """
+        groups = list(_groups(files))
+        last = groups.pop() if groups else []
+        self._run(self._tasks(files, groups, None))
+        pack = self._fill(files, last, None)
+        found = page_of({**self._sent, **pack.files})
+        placed = None
+        if found is not None:
+            blobs, page = found
+            start = len(pack.data)
+            pack.data += page
+            name = self._place(pack.data, packed=True)
+            self._sent |= pack.named(name)
+            self._known.write(self._sent.values(), self.sizes)
+            placed = PlacedPage([*blobs, name], Part(name, start, len(page)), digests.of_bytes(page))
+        return {**pack.files, **self._sent}, placed
+
+    # ------------------------------------------------------------------------------------------------------- small
+
+    def _tasks(
+        self, files: Mapping[int, File], groups: Iterable[Sequence[int]], expected: Callable[[int], str] | None
+    ) -> Iterator[Callable[[], None]]:
+        for group in groups:
+            yield functools.partial(self._send_pack, files, group, expected)
+        for number, file in files.items():
+            if file.size >= SMALL_BYTES:
+                yield from self._chunks(number, file, expected)
+            elif not file.size:
+                if expected and trees.file_digest(file.relative).hexdigest() != expected(number):
+                    raise file_tree.changed_error(file, "its content is not what was hashed")
+                self._sent[number] = SentFile(file, _EMPTY, True, ())  # noqa: FBT003 - a field
+                self._count(files=1)
+
+    def _send_pack(
+        self, files: Mapping[int, File], numbers: Sequence[int], expected: Callable[[int], str] | None
+    ) -> None:
+        pack = self._fill(files, numbers, expected)
+        if pack.data:
+            self._sent |= pack.named(self._place(pack.data, packed=True))
+        self._count(files=len(numbers))
+
+    def _fill(self, files: Mapping[int, File], numbers: Sequence[int], expected: Callable[[int], str] | None) -> _Pack:
+        """Read small files into a pack, without those whose content is in the store."""
+        pack = _Pack()
         for number in numbers:
-            if files[number].size >= SMALL_BYTES:
-                yield from self._chunks(number)
-            elif files[number].size == 0:
-                check_digest(self._tree, number, trees.file_digest(files[number].relative).hexdigest())
-                self._told.add(files=1)
+            read = self._read(files[number])
+            if read is None:
+                continue
+            sent, data = read
+            if expected:
+                found = trees.file_digest(sent.file.relative)
+                found.update(data)
+                if found.hexdigest() != expected(number):
+                    raise file_tree.changed_error(sent.file, "its content is not what was hashed")
+            place = self._known.find(sent.content)
+            if not data:
+                self._sent[number] = sent
+            elif place and place[0] and self._is_there(place[1][0].blob):
+                self._sent[number] = sent._replace(parts=place[1])
+                self._count(there=len(data))
+            else:
+                pack.add(number, sent, data)
+        return pack
 
-    def _send_pack(self, numbers: Sequence[int]) -> None:
-        data, places = bytearray(), []
-        for number in numbers:
-            places.append((number, len(data)))
-            data += self._whole(number)
-        blob = self._place(data)
-        for number, offset in places:
-            self._parts[number] = [Part(blob, offset, self._tree.files[number].size)]
-        self._told.add(files=len(numbers))
-
-    def _whole(self, number: int) -> bytes:
-        """Read a small file, and make sure that it is what was hashed."""
-        file = self._tree.files[number]
-        descriptor = file_tree.open_file(file)
+    def _read(self, file: File) -> tuple[SentFile, bytes] | None:
+        """Read a small file; one that changes meanwhile is read again, and taken as it was if it never stops."""
         try:
-            data = file_tree.read_piece(descriptor, file.size + 1, file)  # one more: it may have grown
-        finally:
-            os.close(descriptor)
-        found = trees.file_digest(file.relative)
-        found.update(data)
-        check_digest(self._tree, number, found.hexdigest())
-        return data
+            for _ in range(_ATTEMPTS):
+                read_at = time.time_ns()
+                descriptor = file_tree.open_regular(self._selection, file)
+                try:
+                    before = os.fstat(descriptor)
+                    data = _read_up_to(descriptor, min(before.st_size, max(file.size, SMALL_BYTES)))
+                    after = os.fstat(descriptor)
+                finally:
+                    os.close(descriptor)
+                stamp = file_tree.stamp_of(before)
+                steady = len(data) == before.st_size and stamp == file_tree.stamp_of(after)
+                if stamp != file.stamp:
+                    file = file_tree.file_of(file.relative, file.path, before)
+                if steady:
+                    break
+        except OSError as error:
+            self._selection.lost(file, error)
+            return None
+        trusted = steady and file_tree.is_settled(before, read_at)
+        file = file._replace(size=len(data))
+        return SentFile(file, hashlib.sha256(data).digest(), True, (), trusted, steady), data  # noqa: FBT003 - a field
 
-    def _chunks(self, number: int) -> Iterator[Callable[[], None]]:
-        """Read a large file once, from front to end, and hand out its chunks as tasks."""
-        file = self._tree.files[number]
-        starts = range(0, file.size, CHUNK_BYTES)
-        self._parts[number] = [Part("", 0, 0)] * len(starts)
-        running = trees.file_digest(file.relative)
-        descriptor = file_tree.open_file(file)
-        try:
-            for index, start in enumerate(starts):
-                self._buffers.acquire()
-                data = file_tree.read_piece(descriptor, min(CHUNK_BYTES, file.size - start), file)
-                running.update(data)
-                yield functools.partial(self._send_chunk, number, index, data)
-            running.update(file_tree.read_piece(descriptor, 1, file))  # it may have grown
-        finally:
-            os.close(descriptor)
-        check_digest(self._tree, number, running.hexdigest())
-        self._told.add(files=1)
+    # ------------------------------------------------------------------------------------------------------- large
 
-    def _send_chunk(self, number: int, index: int, data: bytes) -> None:
+    def _chunks(self, number: int, file: File, expected: Callable[[int], str] | None) -> Iterator[Callable[[], None]]:
+        """Read a large file once, from front to end, and yield its chunks as tasks; again if it changed meanwhile."""
+        for _ in range(1 if expected else _ATTEMPTS):
+            read_at = time.time_ns()
+            promised = trees.file_digest(file.relative)
+            try:
+                descriptor = file_tree.open_regular(self._selection, file)
+                try:
+                    before = os.fstat(descriptor)
+                    starts = range(0, before.st_size, CHUNK_BYTES)
+                    parts = [Part("", 0, 0)] * len(starts)
+                    for index, start in enumerate(starts):
+                        data = _read_up_to(descriptor, min(CHUNK_BYTES, before.st_size - start))
+                        if expected:
+                            promised.update(data)
+                        self._buffers.acquire()
+                        yield functools.partial(self._send_chunk, parts, index, data)
+                    after = os.fstat(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                return self._selection.lost(file, error)
+            if expected and promised.hexdigest() != expected(number):
+                raise file_tree.changed_error(file, "its content is not what was hashed")
+            steady = file_tree.stamp_of(before) == file_tree.stamp_of(after)
+            file = file_tree.file_of(file.relative, file.path, before)
+            if steady:
+                break
+        trusted = steady and file_tree.is_settled(before, read_at)
+        self._cut[number] = SentFile(file, b"", False, (), trusted, steady), parts  # noqa: FBT003 - a field
+        self._count(files=1)
+        return None
+
+    def _send_chunk(self, parts: list[Part], index: int, data: bytes) -> None:
         try:
-            self._parts[number][index] = Part(self._place(data), 0, len(data))
+            parts[index] = Part(self._place(data, packed=False), 0, len(data))
         finally:
             self._buffers.release()
 
-    def _place(self, data: bytes | bytearray) -> str:
-        """Put a blob where it belongs unless it is there, and return its name."""
-        name = digests.of_bytes(data)
-        key = keys.data_blob(name)
-        entry = self._store.entry(key)
-        if entry is not None and entry.size == len(data) and (not is_old(entry) or self._store.touch(key)):
-            self._told.add(there=len(data))
-        else:  # not if_absent: over one of another size, which was damaged; over an equal one it does no harm
-            self._store.put(key, data)
-            self._told.add(done=len(data))
+    def _run(self, tasks: Iterator[Callable[[], None]]) -> None:
+        for _ in in_parallel(self._store, tasks):
+            pass
+        for number, (sent, parts) in self._cut.items():
+            found = tuple(part for part in parts if part.length)  # it may have been cut short meanwhile
+            names = b"".join(bytes.fromhex(part.blob) for part in found)
+            content = names if len(found) == 1 else hashlib.sha256(names).digest()
+            file = sent.file._replace(size=sum(part.length for part in found))
+            self._sent[number] = sent._replace(file=file, content=content, parts=found)
+
+    # ------------------------------------------------------------------------------------------------------- blobs
+
+    def _place(self, data: bytes | bytearray, *, packed: bool) -> str:
+        """Put a blob into the store unless it is there, and return its name."""
+        name, body = digests.of_bytes(data), data
+        if self._compress and packed and len(data) < COMPRESS_BELOW:
+            import zlib  # not where nothing is sent
+
+            body = zlib.compress(data, 1)
+            name += trees.COMPRESSED
+        self.sizes[name] = len(body)
+        with self._placing.setdefault(name, threading.Lock()):
+            self._put(name, body, only_new=packed and self._compress)
         return name
 
+    def _put(self, name: str, body: bytes | bytearray, *, only_new: bool) -> None:
+        key = keys.data_blob(name)
+        if only_new and name not in self._there and self._store.put(key, body, if_absent=True):
+            pass  # one request, where it is new
+        elif self._is_there(name):
+            self._count(there=len(body))
+            return
+        else:  # not if_absent: over one of another size, which was damaged; over an equal one it does no harm
+            self._store.put(key, body)
+        self._there[name] = True
+        self.sent_bytes += len(body)
+        self._count(done=len(body))
 
-def _groups(files: Sequence[File], numbers: Sequence[int]) -> Iterator[list[int]]:
+    def _is_there(self, blob: str) -> bool:
+        """Return whether a blob is in the store as large as it must be, and make it young if it is old."""
+        if blob not in self._there:
+            entry = self._store.entry(keys.data_blob(blob))
+            same = entry is not None and entry.size == self.sizes.get(blob)
+            self._there[blob] = entry is not None and same and make_young(self._store, entry)
+        return self._there[blob]
+
+    def _count(self, **counts: int) -> None:
+        if self._progress is not None:
+            self._progress.add(**counts)
+
+
+def _groups(files: Mapping[int, File]) -> Iterator[list[int]]:
     """Group small files into packs: the same files, the same packs."""
     group: list[int] = []
     size = 0
-    for number in numbers:
-        if group and size + files[number].size > PACK_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(number)
-        size += files[number].size
+    for number, file in files.items():
+        if 0 < file.size < SMALL_BYTES:
+            if group and size + file.size > PACK_BYTES:
+                yield group
+                group, size = [], 0
+            group.append(number)
+            size += file.size
     if group:
         yield group
 
 
-_LISTED = 8  # manifests of one content differ only in how it was packed; nobody needs more than a few of them
-_MANY_PACKS = 16
-
-
-class FoundManifest(NamedTuple):
-    """A manifest of the store, and which of its blobs are gone."""
-
-    sha256: str
-    manifest: Manifest
-    gone: frozenset[str]
-
-
-def read_manifest(store: Store, content_hash: str, sha256: str) -> Manifest | None:
-    """Return a manifest, or None when it is gone or damaged."""
-    try:
-        return Manifest.from_bytes(store.get(keys.data_manifest(content_hash, sha256)), sha256=sha256)
-    except (KeyMissingError, IntegrityError):
-        return None
-
-
-def agreeing_manifests(tree: Tree, store: Store) -> Iterator[FoundManifest]:
-    """Find manifests that say exactly this tree; old ones are made young, or are found wanting."""
-    for entry in list(itertools.islice(store.entries(keys.data_manifests(tree.hash)), _LISTED)):
-        sha256 = entry.key.rpartition("/")[2]
-        manifest = read_manifest(store, tree.hash, sha256)
-        if manifest and _says(manifest, tree):
-            gone = _freshen(entry.key, manifest, store) if is_old(entry) else frozenset()
-            yield FoundManifest(sha256, manifest, gone)
-
-
-def files_held(tree: Tree, before: Manifest, store: Store) -> dict[str, ManifestFile]:
-    """Return the files of a manifest that the tree holds too and whose blobs are all there, by their digests."""
-    wanted = {tree.digest(number) for number in range(len(tree.files))}
-    files = _gathered([file for file in before.files if file.digest in wanted and file.parts])
-    sizes = before._replace(files=tuple(files)).blobs()
-    there = _blobs_where(store, sizes, lambda blob: holds_blob(store, blob, sizes[blob]))
-    return {file.digest: file for file in files if there.issuperset(part.blob for part in file.parts)}
-
-
-def _says(manifest: Manifest, tree: Tree) -> bool:
-    said = [(file.path, file.executable, file.size, file.digest) for file in manifest.files]
-    meant = [(file.relative, file.executable, file.size, tree.digest(number)) for number, file in enumerate(tree.files)]
-    return manifest.is_dir == tree.is_dir and said == meant and sorted(manifest.folders) == sorted(tree.folders)
-
-
-def _freshen(key: str, manifest: Manifest, store: Store) -> frozenset[str]:
-    """Make the blobs young again, and then what promises them; return the blobs that are gone."""
-    blobs = manifest.blobs()
-    gone = frozenset(blobs) - _blobs_where(store, blobs, lambda blob: store.touch(keys.data_blob(blob)))
-    if not gone and not store.touch(key):
-        store.put(key, manifest.to_bytes())
-    return gone
-
-
-def _gathered(files: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
-    """Leave out files of packs that are mostly waste by now, once there are so many packs that a job would feel it."""
+def sparse_packs(parts: Iterable[Part]) -> set[str]:
+    """Return packs that are mostly waste by now, once there are so many packs that a job would notice."""
     live = Counter[str]()
-    for file in files:
-        if file.packed:
-            live[file.parts[0].blob] += file.size
+    for part in parts:
+        live[part.blob] += part.length
     needed = -(-live.total() // PACK_BYTES)
     if len(live) <= 2 * needed + _MANY_PACKS:
-        return files
-    return [file for file in files if not file.packed or live[file.parts[0].blob] >= PACK_BYTES // 2]
+        return set()
+    return {pack for pack, size in live.items() if size < PACK_BYTES // 2}
 
 
-def _blobs_where(store: Store, blobs: Iterable[str], question: Callable[[str], bool]) -> set[str]:
-    """Return the blobs for which the answer is yes."""
-
-    def asked(blob: str) -> str | None:
-        return blob if question(blob) else None
-
-    return {blob for blob in in_parallel(store, (functools.partial(asked, blob) for blob in blobs)) if blob}
-
-
-_PIECE = 8 << 20
-
-
-def upload_plain_objects(tree: Tree, store: Store) -> str:
-    """Bring every file into the store under its own name, and return the address of the folder or the file.
-
-    Raises:
-        DataChangedError: A file is not what was hashed; there is no marker then.
-        DataError: A name cannot be the name of an object.
-    """
-    prefix, marker = keys.data_tree(tree.hash), keys.data_tree_marker(tree.hash)
-    entry = store.entry(marker)
-    if entry is None or is_old(entry):
-        _check_names(tree)
-        there = {entry.key: entry for entry in store.entries(prefix)}
-        file_tree.warn_if_large(tree.root, tree.bytes - sum(entry.size for entry in there.values()))
-        with file_tree.TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as told:
-            for _ in in_parallel(store, _object_tasks(tree, store, there, told)):
-                pass
-        store.put(marker, str(len(tree.files)).encode())
-    address = f"{store.url.rstrip('/')}/{prefix}"
-    return address if tree.is_dir else address + tree.files[0].relative
-
-
-def _object_tasks(
-    tree: Tree, store: Store, there: dict[str, Entry], told: file_tree.TransferProgress
-) -> Iterator[Callable[[], None]]:
-    for number, file in enumerate(tree.files):
-        key = keys.data_tree(tree.hash) + file.relative
-        yield functools.partial(_upload_object, tree, number, store, key, there.get(key), told)
-
-
-def _upload_object(
-    tree: Tree, number: int, store: Store, key: str, entry: Entry | None, told: file_tree.TransferProgress
-) -> None:
-    file = tree.files[number]
-    if entry and entry.size == file.size and (not is_old(entry) or store.touch(key)):
-        told.add(files=1, there=file.size)
-        return
-    if file.size < SMALL_BYTES:
-        store.put(key, b"".join(_checked(tree, number)))
-    else:
-        store.put(key, _checked(tree, number))
-    told.add(files=1, done=file.size)
-
-
-def _checked(tree: Tree, number: int) -> Iterator[bytes]:
-    """Give the bytes of a file; the last ones only if all of them are what was hashed."""
-    file = tree.files[number]
-    descriptor = file_tree.open_file(file)
-    try:
-        found, last = trees.file_digest(file.relative), b""
-        while piece := file_tree.read_piece(descriptor, _PIECE, file):
-            found.update(piece)
-            yield last
-            last = piece
-        check_digest(tree, number, found.hexdigest())
-        yield last
-    finally:
-        os.close(descriptor)
-
-
-def _check_names(tree: Tree) -> None:
-    for file in tree.files:
-        try:
-            check_key(keys.data_tree(tree.hash) + file.relative)
-        except OptionError as error:
-            raise DataError(
-                f"a file cannot be mounted, since no object of a bucket can have its name: {file.relative!r}",
-                why=error.why,
-                next="rename it, or leave out fuse=True",
-            ) from error
+def _read_up_to(descriptor: int, size: int) -> bytes:
+    """Return the next bytes of an open file: ``size`` of them, fewer only at its end."""
+    data = os.read(descriptor, size)
+    while len(data) < size and (more := os.read(descriptor, size - len(data))):
+        data += more
+    return data

@@ -106,7 +106,6 @@ def _removed_summary(removed: Removed) -> str:
     if not any(removed):
         return "there was nothing to remove"
     counts = [
-        (removed.packs, "pack", ""),
         (removed.pages, "page", " of the cache"),
         (removed.environments, "environment", ""),
         (removed.payloads, "file", " that a job was sent"),

@@ -1,36 +1,48 @@
-"""Local data into a store, where a job finds it by its manifest; whatever the store holds already is not sent again.
+"""Local data into a store, where a job finds it by its manifest; whatever the store has already is not sent again.
 
     unchanged, and its manifest is young    one request, and no file is read
     the store has a manifest that agrees    it is used; an old one's blobs are made young first, and the manifest last
-    edited                                  files of the manifest before are kept where they lie, the rest is sent
+    edited                                  files of the manifest before are kept where they are, the rest is sent
     anything else                           each blob is looked for, and sent if it is not there
 
-A manifest is written last, so that its presence promises its blobs. See ``_wire/manifests.py``.
+A manifest is written last, so that its presence promises its blobs. See ``_wire/trees.py``.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from kinetic import _config as settings
-from kinetic._blobs import file_tree, sender
-from kinetic._blobs.file_tree import SentManifest, Tree
+from kinetic._blobs import fetch, file_tree, sender
+from kinetic._blobs.file_tree import File, Selection, TransferProgress, Tree
 from kinetic._data import data as data_
 from kinetic._data import remote_refs
 from kinetic._data.data import Data
 from kinetic._data.remote_refs import Opener
 from kinetic._stores import open_store
 from kinetic._stores.parallel import in_parallel
-from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys
+from kinetic._stores.protocol import Entry, Store, check_key
+from kinetic._wire import digests, keys, trees
 from kinetic._wire.order import DataRef, Kind
-from kinetic._wire.trees import Manifest
-from kinetic.errors import DataChangedError, KeyMissingError, OptionError, OptionTypeError
+from kinetic._wire.trees import Manifest, ManifestFile
+from kinetic.errors import (
+    DataChangedError,
+    DataError,
+    IntegrityError,
+    KeyMissingError,
+    OptionError,
+    OptionTypeError,
+)
+
+_LISTED = 8  # manifests of one content differ only in how it was packed; a few of them are enough
+_PIECE = 8 << 20
 
 
 def ship(data: Data, store: Store, *, cache: Path, is_here: bool = False) -> DataRef:
@@ -47,8 +59,8 @@ def ship(data: Data, store: Store, *, cache: Path, is_here: bool = False) -> Dat
         is sent; for ``fuse=True`` elsewhere, to plain objects that can be mounted.
 
     Raises:
-        DataMissingError: The data is gone, or a link in it leads nowhere.
-        DataChangedError: It was edited while it was sent, or since its content hash was asked for.
+        DataMissingError: The data is gone, or contains a broken link.
+        DataChangedError: It was edited while it was sent, or since its content hash was computed.
         DataError: Something in it cannot be read.
         StoreError: The store did not take it.
     """
@@ -57,21 +69,17 @@ def ship(data: Data, store: Store, *, cache: Path, is_here: bool = False) -> Dat
             raise data_.missing(data)
         return _reference(data, "view", data.path, is_dir=data.is_dir)
     tree = file_tree.digest_tree(data.path, cache / "data")
-    check_frozen(data, tree.hash)
+    _check_frozen(data, tree.hash)
     file_tree.report_left_out(repr(data), tree)
     if data.fuse:
-        uri = sender.upload_plain_objects(tree, store)
+        uri = _upload_plain_objects(tree, store)
         return _reference(data, "prefix" if tree.is_dir else "object", uri, is_dir=tree.is_dir, found=tree.hash)
-    manifest = _promise(tree, store, cache / "data")
+    manifest = _ensure_manifest(tree, store, cache)
     return _reference(data, "shipped", store.url, is_dir=tree.is_dir, found=tree.hash, manifest=manifest)
 
 
-def check_frozen(data: Data, found: str) -> None:
-    """Refuse data that is not what its content hash has said already.
-
-    Raises:
-        DataChangedError: It is something else now.
-    """
+def _check_frozen(data: Data, found: str) -> None:
+    """Reject data that is no longer what its content hash says."""
     frozen = data_.frozen_of(data)
     if frozen and found and frozen != found:
         raise DataChangedError(
@@ -94,43 +102,245 @@ def _reference(data: Data, kind: Kind, uri: str, *, is_dir: bool, found: str = "
     )
 
 
-def _promise(tree: Tree, store: Store, cache: Path) -> str:
+# ---------------------------------------------------------------------------------------------------------- manifests
+
+
+class SentManifest(NamedTuple):
+    """What went to one store last.
+
+    Attributes:
+        hash: The content hash.
+        shape: What else a manifest says of the tree.
+        manifest: SHA-256 of the manifest.
+        size: Of the manifest, in bytes.
+    """
+
+    hash: str
+    shape: str
+    manifest: str
+    size: int
+
+
+def recall_sent(cache: Path, root: str, url: str) -> SentManifest | None:
+    """Return what went from a root to a store last, if that is remembered."""
+    page = file_tree.read_page(_sent_path(cache, root, url))
+    try:
+        if page["url"] == url:
+            return SentManifest(str(page["hash"]), str(page["shape"]), str(page["manifest"]), int(page["size"]))
+    except (KeyError, TypeError, ValueError):
+        pass
+    return None
+
+
+def remember_sent(cache: Path, root: str, url: str, sent: SentManifest) -> None:
+    """Write down what went from a root to a store."""
+    file_tree.write_page(_sent_path(cache, root, url), {"url": url, **sent._asdict()})
+
+
+def _sent_path(cache: Path, root: str, url: str) -> Path:
+    return cache / "data" / f"{file_tree.name_of(root, url)}.sent"
+
+
+def _ensure_manifest(tree: Tree, store: Store, cache: Path) -> str:
     """Return the SHA-256 of a manifest in the store that promises this tree; send what must be sent for it."""
-    known = file_tree.recall_sent(cache, tree.root, store.url)
+    known = recall_sent(cache, tree.root, store.url)
     if known and (known.hash, known.shape) == (tree.hash, tree.shape):
         entry = store.entry(keys.data_manifest(known.hash, known.manifest))
         if entry and entry.size == known.size and not sender.is_old(entry):
             return known.manifest
-    sha256, page = _found_or_sent(tree, store, known)
-    file_tree.remember_sent(cache, tree.root, store.url, SentManifest(tree.hash, tree.shape, sha256, len(page)))
+    broken: dict[str, Manifest] = {}
+    for sha256, candidate, gone in _agreeing_manifests(tree, store):
+        if not gone:
+            page = candidate.to_bytes()
+            break
+        broken[sha256] = candidate
+    else:
+        before = next(iter(broken.values()), None)
+        if before is None and known:
+            before = _read_manifest(store, known.hash, known.manifest)
+        page = _send(tree, store, before, cache)
+        sha256 = digests.of_bytes(page)
+        store.put(keys.data_manifest(tree.hash, sha256), page)
+        for promise in broken.keys() - {sha256}:  # a broken promise must not be trusted
+            store.delete(keys.data_manifest(tree.hash, promise))
+    remember_sent(cache, tree.root, store.url, SentManifest(tree.hash, tree.shape, sha256, len(page)))
     return sha256
 
 
-def _found_or_sent(tree: Tree, store: Store, known: SentManifest | None) -> tuple[str, bytes]:
-    broken = {}
-    for sha256, candidate, gone in sender.agreeing_manifests(tree, store):
-        if not gone:
-            return sha256, candidate.to_bytes()
-        broken[sha256] = candidate
-    before = next(iter(broken.values()), None)
-    if before is None and known:
-        before = sender.read_manifest(store, known.hash, known.manifest)
-    page = _send_manifest(tree, store, before)
-    sha256 = digests.of_bytes(page)
-    store.put(keys.data_manifest(tree.hash, sha256), page)
-    for promise in broken.keys() - {sha256}:  # nobody shall trust what is promised there
-        store.delete(keys.data_manifest(tree.hash, promise))
-    return sha256, page
-
-
-def _send_manifest(tree: Tree, store: Store, before: Manifest | None) -> bytes:
-    """Send what is not there, and return the page that says where everything lies."""
-    held = sender.files_held(tree, before, store) if before else {}
+def _send(tree: Tree, store: Store, before: Manifest | None, cache: Path) -> bytes:
+    """Send what is not there, and return the manifest."""
+    held, sparse = _files_held(tree, before, store) if before else ({}, set[str]())
     to_send = tree.bytes - sum(file.size for file in held.values())
     file_tree.warn_if_large(tree.root, to_send, is_copied_here=store.url.startswith("file://"))
-    with file_tree.TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as told:
-        files = sender.send_blobs(tree, held, store, told)
-    return Manifest(tree.hash, tree.is_dir, files, tuple(tree.folders)).to_bytes()
+    missing = {number: file for number, file in enumerate(tree.files) if tree.digest(number) not in held}
+    with TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as progress:
+        progress.add(files=len(held), there=tree.bytes - to_send)
+        sending = sender.Sender(store, cache, Selection(), progress=progress)
+        sending.avoid(sparse)
+        sent = sending.send(missing, tree.digest)
+    files = []
+    for number, file in enumerate(tree.files):
+        digest = tree.digest(number)
+        if number in sent:
+            _, _, packed, parts, *_ = sent[number]
+            files.append(ManifestFile(file.relative, file.executable, file.size, digest, packed, parts))
+        else:
+            files.append(held[digest]._replace(executable=file.executable))
+    return Manifest(tree.hash, tree.is_dir, tuple(files), tuple(tree.folders)).to_bytes()
+
+
+def _read_manifest(store: Store, content_hash: str, sha256: str) -> Manifest | None:
+    """Return a manifest, or None when it is gone or damaged."""
+    try:
+        return Manifest.from_bytes(store.get(keys.data_manifest(content_hash, sha256)), sha256=sha256)
+    except (KeyMissingError, IntegrityError):
+        return None
+
+
+def _agreeing_manifests(tree: Tree, store: Store) -> Iterator[tuple[str, Manifest, bool]]:
+    """Yield the manifests of exactly this tree, and whether blobs of them are gone; old ones are made young."""
+    expected = [(file.relative, file.executable, file.size, tree.digest(n)) for n, file in enumerate(tree.files)]
+    for entry in list(itertools.islice(store.entries(keys.data_manifests(tree.hash)), _LISTED)):
+        sha256 = entry.key.rpartition("/")[2]
+        found = _read_manifest(store, tree.hash, sha256)
+        if found is None or found.is_dir != tree.is_dir or sorted(found.folders) != sorted(tree.folders):
+            continue
+        if [file[:4] for file in found.files] == expected:
+            yield sha256, found, sender.is_old(entry) and not _make_young(entry.key, found, store)
+
+
+def _make_young(key: str, manifest: Manifest, store: Store) -> bool:
+    """Make the blobs young, and then the manifest that promises them; return False if blobs are gone."""
+    blobs = manifest.blobs()
+    if len(_blobs_where(store, blobs, lambda blob: store.touch(keys.data_blob(blob)))) < len(blobs):
+        return False
+    if not store.touch(key):
+        store.put(key, manifest.to_bytes())
+    return True
+
+
+def _files_held(tree: Tree, before: Manifest, store: Store) -> tuple[dict[str, ManifestFile], set[str]]:
+    """Return the files of a manifest that the tree has too and whose blobs are there, by digest, and sparse packs."""
+    wanted = {tree.digest(number) for number in range(len(tree.files))}
+    files = [file for file in before.files if file.digest in wanted and file.parts]
+    sparse = sender.sparse_packs(file.parts[0] for file in files if file.packed)
+    files = [file for file in files if file.parts[0].blob not in sparse]
+    sizes = before._replace(files=tuple(files)).blobs()
+
+    def is_held(blob: str) -> bool:
+        entry = store.entry(keys.data_blob(blob))
+        large_enough = entry is not None and (entry.size >= sizes[blob] or blob.endswith(trees.COMPRESSED))
+        return entry is not None and large_enough and sender.make_young(store, entry)
+
+    there = _blobs_where(store, sizes, is_held)
+    return {file.digest: file for file in files if there.issuperset(part.blob for part in file.parts)}, sparse
+
+
+def _blobs_where(store: Store, blobs: Iterable[str], question: Callable[[str], bool]) -> set[str]:
+    """Return the blobs for which the answer is yes."""
+
+    def ask(blob: str) -> str:
+        return blob if question(blob) else ""
+
+    return set(in_parallel(store, (functools.partial(ask, blob) for blob in blobs))) - {""}
+
+
+def recheck(ref: DataRef, store: Store) -> int:
+    """Read every blob that a reference relies on; remove those that are damaged, and the manifest that promises them.
+
+    Data that a job has no manifest of (plain objects for a mount) loses its marker, so that sizes are compared anew.
+
+    Args:
+        ref: Shipped data, from the order of the job that failed.
+        store: The store at ``ref.uri``.
+
+    Returns:
+        How many promises were broken; 0 when everything is as it should be, so that the fault is elsewhere.
+    """
+    if ref.kind != "shipped":
+        return store.delete(keys.data_tree_marker(ref.hash)) if ref.hash else 0
+    promise = keys.data_manifest(ref.hash, ref.manifest)
+    manifest = _read_manifest(store, ref.hash, ref.manifest)
+    if manifest is None:
+        store.delete(promise)
+        return 1
+    broken = fetch.remove_damaged(store, manifest.blobs())
+    if broken:
+        store.delete(promise)
+    return broken
+
+
+# ------------------------------------------------------------------------------------------- plain objects, for mounts
+
+
+def _upload_plain_objects(tree: Tree, store: Store) -> str:
+    """Bring every file into the store under its own name, and return the address of the folder or the file.
+
+    Raises:
+        DataChangedError: A file is not what was hashed; there is no marker then.
+        DataError: A name cannot be the name of an object.
+    """
+    prefix, marker = keys.data_tree(tree.hash), keys.data_tree_marker(tree.hash)
+    entry = store.entry(marker)
+    if entry is None or sender.is_old(entry):
+        for file in tree.files:
+            _check_object_name(prefix, file)
+        there = {entry.key: entry for entry in store.entries(prefix)}
+        file_tree.warn_if_large(tree.root, tree.bytes - sum(entry.size for entry in there.values()))
+        with TransferProgress("sending", tree.root, len(tree.files), tree.bytes) as progress:
+            tasks = (
+                functools.partial(_upload_object, tree, number, store, there.get(prefix + file.relative), progress)
+                for number, file in enumerate(tree.files)
+            )
+            for _ in in_parallel(store, tasks):
+                pass
+        store.put(marker, str(len(tree.files)).encode())
+    address = f"{store.url.rstrip('/')}/{prefix}"
+    return address if tree.is_dir else address + tree.files[0].relative
+
+
+def _upload_object(tree: Tree, number: int, store: Store, entry: Entry | None, progress: TransferProgress) -> None:
+    file = tree.files[number]
+    if entry and entry.size == file.size and sender.make_young(store, entry):
+        progress.add(files=1, there=file.size)
+        return
+    pieces = _verified_pieces(tree, number)
+    store.put(keys.data_tree(tree.hash) + file.relative, b"".join(pieces) if file.size < sender.SMALL_BYTES else pieces)
+    progress.add(files=1, done=file.size)
+
+
+def _verified_pieces(tree: Tree, number: int) -> Iterator[bytes]:
+    """Yield the bytes of a file; the last ones only if all of them are what was hashed."""
+    file, selection = tree.files[number], Selection()
+    found, last = trees.file_digest(file.relative), b""
+    try:
+        descriptor = file_tree.open_regular(selection, file)
+        try:
+            while piece := os.read(descriptor, _PIECE):
+                found.update(piece)
+                yield last
+                last = piece
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        selection.lost(file, error)
+    if found.hexdigest() != tree.digest(number):
+        raise file_tree.changed_error(file, "its content is not what was hashed")
+    yield last
+
+
+def _check_object_name(prefix: str, file: File) -> None:
+    try:
+        check_key(prefix + file.relative)
+    except OptionError as error:
+        raise DataError(
+            f"a file cannot be mounted, since no object of a bucket can have its name: {file.relative!r}",
+            why=error.why,
+            next="rename it, or leave out fuse=True",
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------ everything of a call
 
 
 _OURS = "/_kinetic"
@@ -162,7 +372,7 @@ def ship_all(
                 sent[which] = ship(data, store, cache=cache, is_here=is_here)
             else:
                 sent[which] = remote_refs.refer_to(data, opener=opener)
-        check_frozen(data, sent[which].hash)
+        _check_frozen(data, sent[which].hash)
         path, trust = data_.raw_of(data), data.hf_trust_remote_code
         references.append(replace(sent[which], path=path, trust=trust, mount=mount, writable=writable))
     return tuple(references)
@@ -200,45 +410,3 @@ def _problem(path: str, mount: str, others: Mapping[str, Data]) -> str | None:
         if f"{mount}/".startswith(f"{other}/") or other.startswith(f"{mount}/"):
             return f"another volume is mounted at {other!r}" + (", and one cannot lie in the other" * (other != mount))
     return None
-
-
-_LANES = 4  # each holds a chunk in memory
-
-
-def recheck(ref: DataRef, store: Store) -> int:
-    """Read every blob that a reference relies on; remove those that are damaged, and the manifest that promises them.
-
-    What is removed is of no use to anybody: a blob is damaged when its bytes are not those that it is named after.
-    Data that a job has no manifest of (plain objects for a mount) loses its marker, so that sizes are compared anew.
-
-    Args:
-        ref: Shipped data, from the order of the job that failed.
-        store: The store at ``ref.uri``.
-
-    Returns:
-        How many promises were broken; 0 when everything is as it should be, so that the fault lies elsewhere.
-    """
-    if ref.kind != "shipped":
-        return store.delete(keys.data_tree_marker(ref.hash)) if ref.hash else 0
-    promise = keys.data_manifest(ref.hash, ref.manifest)
-    manifest = sender.read_manifest(store, ref.hash, ref.manifest)
-    if manifest is None:
-        store.delete(promise)
-        return 1
-    tasks = (functools.partial(_is_broken, store, blob, size) for blob, size in manifest.blobs().items())
-    broken = sum(in_parallel(store, tasks, limit=_LANES))
-    if broken:
-        store.delete(promise)
-    return broken
-
-
-def _is_broken(store: Store, blob: str, size: int) -> bool:
-    key = keys.data_blob(blob)
-    try:
-        data = store.get(key)
-    except KeyMissingError:
-        return True
-    if len(data) >= size and digests.of_bytes(data) == blob:
-        return False
-    store.delete(key)
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetic import _output as output
+from kinetic._blobs import fetch
 from kinetic._jobs import locate, record
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
@@ -204,45 +206,53 @@ def is_data_error(outcome: Outcome) -> bool:
 
 
 def repair_data(store: Store, outcome: Outcome) -> str:
-    """Look at all data of a job again, and take back what cannot be kept, so that the next submission sends it anew.
+    """Verify the project and all data of a job again, and remove what is damaged, so that the next submission sends it.
 
     Returns:
-        A sentence for the user, or "" when the data is as it should be.
+        A sentence for the user, or "" when nothing is damaged.
     """
     broken = 0
     with contextlib.suppress(KineticError), output.phase("looking again at the data"):
         page = record.read_record(store, outcome.job_id)
         if isinstance(page, record.Untrusted):
             return ""
-        for ref in dict.fromkeys(_data_of(store, page)):
+        complaint = str(page.get("group_id") or outcome.job_id)
+        packs, refs = _sent_with(store, page)
+        broken += _once((complaint, ""), lambda: fetch.remove_damaged(store, dict.fromkeys(packs, 0)))
+        for ref in dict.fromkeys(refs):
             if ref.kind == "shipped":
-                broken += _recheck(ref, str(page.get("group_id") or outcome.job_id))
+                broken += _once((complaint, ref.manifest), functools.partial(_recheck, ref))
     return "what was damaged in the store was removed: submit again, and it is sent anew" if broken else ""
 
 
-def _recheck(ref: DataRef, complaint: str) -> int:
-    which = complaint, ref.manifest
+def _once(which: tuple[str, str], check: Callable[[], int]) -> int:
     if which not in _broken:
-        from kinetic import _data  # only when something is wrong
-
-        _broken[which] = _data.recheck(ref, open_store(ref.uri))
+        _broken[which] = check()
     return _broken[which]
 
 
-def _data_of(store: Store, page: dict[str, object]) -> Iterable[DataRef]:
-    """Return what the order of a job refers to; of a batch's child, what all of them have, and what is its own.
+def _recheck(ref: DataRef) -> int:
+    from kinetic import _data  # only when something is wrong
+
+    return _data.recheck(ref, open_store(ref.uri))
+
+
+def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], Iterable[DataRef]]:
+    """Return the blobs of a job's project, and its data; of a batch's child, also what all children share.
 
     Each page is the one whose digest the one before it promised, from the sealed record on: an order names addresses.
     """
     group_id, index = str(page.get("group_id") or ""), page.get("group_index")
     if not group_id:
-        return orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256"))).data
+        order = orders.read(store, keys.order(str(page["job_id"])), str(page.get("order_sha256")))
+        return order.packs, order.data
     group = record.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
     if isinstance(group, record.Untrusted):
-        return ()
-    shared = orders.read(store, keys.group_order(group_id), group.order_sha256).data
+        return (), ()
+    shared = orders.read(store, keys.group_order(group_id), group.order_sha256)
     inputs = read_table(store, group).inputs
-    return (*shared, *inputs[index].data) if isinstance(index, int) and index < len(inputs) else shared
+    own = inputs[index].data if isinstance(index, int) and index < len(inputs) else ()
+    return shared.packs, (*shared.data, *own)
 
 
 _LOG_LINES = 5

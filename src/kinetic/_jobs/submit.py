@@ -318,7 +318,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
         function_name=call.name,
         function=payload.function,
         arguments=payload.arguments,
-        tree=shipped.tree,
+        manifest=shipped.manifest,
         packs=shipped.packs,
         plan=plan.to_json(),
         script=pickler.script_of(plan),

@@ -1,7 +1,7 @@
-"""Garbage collection: what nobody needs any more is removed by the rules, at most once a day, by whoever lists jobs.
+"""Garbage collection: what is no longer needed is removed by the rules, at most once a day, when jobs are listed.
 
-A pack may be needed by a job that is being submitted at this moment: its client has seen the pack in a listing, and its
-order is not written yet. So packs are first taken out of the listing, then everybody is asked once more, then they go.
+A blob may be needed by a job that is being submitted at this moment, and whose order is not written yet. Its client has
+made it young if it was older than a week, so none that is old enough to be removed is among them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic._backends.local import liveness
-from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import Entry, LocalStore, Store
 from kinetic._wire import documents, folders, keys
 from kinetic.errors import KeyMissingError, KineticError
@@ -55,8 +53,7 @@ RULES = (
         7 * DAY,
     ),
     Rule("logs", "what jobs printed that nobody collected", "as long as their job"),
-    Rule("packs", "the files of projects", "7 days after the last job that needs them", 7 * DAY),
-    Rule("data", "what jobs were sent to read", "60 days after it was sent or looked for last", 60 * DAY),
+    Rule("data", "projects and data of jobs", "60 days after their last use, and while a job needs them", 60 * DAY),
     Rule(
         "fetched data",
         "what jobs on this machine have read, for the next one",
@@ -87,22 +84,20 @@ def retention_seconds(name: str) -> float:
 
 MARK = "tidied"  # in the runtime folder; its time is that of the last sweep
 ENVIRONMENTS = "environments"
-_NOT_JOBS = frozenset({"history", "packs", "outputs", "data"})
+_NOT_JOBS = frozenset({"history", "outputs", "data"})
 
 
 class Removed(NamedTuple):
     """What was removed.
 
     Attributes:
-        packs: How many packs.
         pages: How many pages of the cache.
         environments: How many isolated environments.
         size_bytes: What all of it held.
         payloads: How many pickled functions and arguments.
-        data: How many blobs and manifests of data.
+        data: How many blobs and manifests of projects and data.
     """
 
-    packs: int = 0
     pages: int = 0
     environments: int = 0
     size_bytes: int = 0
@@ -122,25 +117,24 @@ def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None
     """Remove what nobody needs any more.
 
     Args:
-        store: Where the jobs lie; packs go from a store in a folder only.
+        store: Where the jobs are; blobs are removed from a store in a folder only.
         home: The kinetic home.
         runtime: The folder of this host.
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    packs, freed = _collect_packs(store.local, home, runtime, now) if store.local is not None else (0, 0)
-    data, data_bytes = _collect_data(store.local, now) if store.local is not None else (0, 0)
+    data, freed = _collect_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _collect_payloads(store, now)
     pages_, page_bytes = _collect_cache(home / "cache", now)
     environments, environment_bytes = _collect_environments((home, home / "cache", runtime), now)
     store.sweep()
     _collect_history(store)
-    freed += payload_bytes + page_bytes + environment_bytes + data_bytes
-    return Removed(packs, pages_, environments, freed, payloads, data)
+    freed += payload_bytes + page_bytes + environment_bytes
+    return Removed(pages_, environments, freed, payloads, data)
 
 
 def named_packs(store: Store) -> frozenset[str] | None:
-    """Return the packs that an order in the store names; None when an order cannot be read, so that nobody knows."""
+    """Return the blobs of projects that an order in the store names; None when an order cannot be read."""
     found: set[str] = set()
     for key in _orders(store):
         try:
@@ -162,57 +156,6 @@ def _orders(store: Store) -> Iterator[str]:
             yield from (entry.key for entry in store.entries(f"{name}/") if entry.key.endswith("/order.json"))
 
 
-def _collect_packs(store: LocalStore, home: Path, runtime: Path, now: float) -> tuple[int, int]:
-    """Remove packs that no order names; return how many and what they held."""
-    needed = None if _is_anybody_submitting(home, runtime, now) else named_packs(store)
-    if needed is None:
-        return 0, 0
-    old = [entry for entry in store.entries(keys.PACKS) if now - entry.modified > retention_seconds("packs")]
-    spare = [entry for entry in old if entry.key.removeprefix(keys.PACKS) not in needed]
-    return _drop(store, spare, home, runtime, now) if spare else (0, 0)
-
-
-def _drop(store: LocalStore, spare: list[Entry], home: Path, runtime: Path, now: float) -> tuple[int, int]:
-    """Hide packs from everybody who lists, ask once more who needs them, and remove or return each."""
-    hidden: list[tuple[Entry, Path]] = []
-    gone, freed = 0, 0
-    needed: frozenset[str] | None = None
-    try:
-        hidden.extend((entry, _hide(store, entry)) for entry in spare)
-        if not _is_anybody_submitting(home, runtime, now):
-            needed = named_packs(store)
-    finally:
-        for entry, path in hidden:
-            with contextlib.suppress(FileNotFoundError):
-                if needed is None or entry.key.removeprefix(keys.PACKS) in needed:
-                    with folders.opened_parent(store.root, entry.key) as folder:  # or over an equal one, sent meanwhile
-                        os.replace(path, folders.name_of(entry.key), dst_dir_fd=folder)
-                else:
-                    path.unlink()
-                    gone, freed = gone + 1, freed + entry.size
-    return gone, freed
-
-
-def _hide(store: LocalStore, entry: Entry) -> Path:
-    aside = store.scratch() / f"{os.getpid():x}-{os.urandom(8).hex()}.spare"
-    with (
-        contextlib.suppress(FileNotFoundError, NotADirectoryError),  # another sweep was faster
-        folders.opened_parent(store.root, entry.key) as folder,
-    ):
-        os.replace(folders.name_of(entry.key), aside, src_dir_fd=folder)
-    return aside
-
-
-def _is_anybody_submitting(home: Path, runtime: Path, now: float) -> bool:
-    """Say whether a submission is under way: here by the lock it holds, on hosts that share the home by its file."""
-    paths = Paths(runtime)
-    if any(liveness.is_locked(paths.submitting(folder.name)) for folder in _listed(paths.jobs)):
-        return True
-    others = (other for other in _listed(home / "run") if other != runtime)
-    marks = (Paths(other).submitting(folder.name) for other in others for folder in _listed(other / "jobs"))
-    return any(0 <= now - _modified(mark, 0.0) < DAY for mark in marks)
-
-
 def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
     """Remove what jobs that ended long ago were sent: a verdict is final, so nobody will run them again."""
     gone, freed = 0, 0
@@ -231,14 +174,22 @@ def _collect_payloads(store: Store, now: float) -> tuple[int, int]:
 
 
 def _collect_data(store: LocalStore, now: float) -> tuple[int, int]:
-    """Remove data that nobody has sent or looked for in a long time: the promises first, then what they promise."""
+    """Remove what was not used in a long time and is not part of a job's project: manifests first, then their blobs."""
+
+    def is_spare(entry: Entry | None) -> bool:
+        return entry is not None and now - entry.modified > retention_seconds("data")
+
+    spare = [entry for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS) for entry in store.entries(prefix)]
+    spare = [entry for entry in spare if is_spare(entry)]
+    needed = named_packs(store) if spare else frozenset()
     gone, freed = 0, 0
-    for prefix in (keys.DATA_MANIFESTS, keys.DATA_BLOBS):
-        for entry in [entry for entry in store.entries(prefix) if now - entry.modified > retention_seconds("data")]:
-            latest = store.entry(entry.key)  # a client may have made it young since we listed it
-            if latest is not None and now - latest.modified > retention_seconds("data"):
-                store.delete(entry.key)
-                gone, freed = gone + 1, freed + entry.size
+    if needed is None:
+        return 0, 0
+    for entry in spare:
+        # a client may have made it young since we listed it
+        if entry.key.removeprefix(keys.DATA_BLOBS) not in needed and is_spare(store.entry(entry.key)):
+            store.delete(entry.key)
+            gone, freed = gone + 1, freed + entry.size
     return gone, freed
 
 

@@ -26,7 +26,7 @@ from kinetic._wire import folders, keys
 ValueSince = Callable[[str], float | None]
 OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is told about
 _SCRATCH = ".tmp"
-_READ_EACH_TIME = frozenset({_SCRATCH, "packs", "data", "outputs"})  # of a store: written to, or used again
+_READ_EACH_TIME = frozenset({_SCRATCH, "data", "outputs"})  # of a store: written to, or used again
 _SCHEMA = 1
 _WORTH_WRITING = 100  # folders of which nothing was known; to read fewer costs less than to load an index
 # A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
@@ -42,7 +42,7 @@ class Holding:
     Attributes:
         name: Of the kind.
         why: What they are, and until when they stay.
-        count: How many: results, jobs with a log, packs, folders, …
+        count: How many: results, jobs with a log, blobs, folders, …
         size_bytes: What they hold.
         oldest: When the oldest was written (Unix time), or None where there is none.
     """
@@ -330,7 +330,7 @@ def _kind_in_store(parts: tuple[str, ...]) -> tuple[str, str]:
         return "being written", "/".join(parts)
     if top == "history":
         return top, parts[-1].partition(".")[0]  # a job's log belongs to the same job
-    if top in {"packs", "outputs"}:
+    if top == "outputs":
         return top, inside
     if top == "data":
         return "data", "/".join(parts[1:])

@@ -1,149 +1,95 @@
-"""From a project's folder to a tree in the store: only what the store does not hold yet is read and sent."""
+"""From a project's folder to a manifest in the store: only what the store does not have is read and sent."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kinetic._blobs import file_tree, pack_writer
-from kinetic._blobs.file_tree import File, LeftOut, Scan
-from kinetic._blobs.pack_writer import PackSender
+from kinetic._blobs import file_tree
+from kinetic._blobs.file_tree import Digests, Scan
+from kinetic._blobs.sender import Sender, SentFile
 from kinetic._project import ignore, selection
 from kinetic._project.root import Plan
+from kinetic._project.selection import Project
 from kinetic._stores.protocol import Store
-from kinetic._wire import folders, trees
+from kinetic._wire import digests, keys
+from kinetic._wire.order import Artifact
+from kinetic._wire.trees import Manifest, ManifestFile
 
-_UNUSED_SECONDS = 90 * 24 * 3600
+_MANY, _MUCH_BYTES = 200, 4 << 20  # reading this again would cost more than remembering its digests
 
 
-@dataclass
-class StoreContents:
-    """What one store holds of a project: the packs with their sizes, and the tree that went there last.
+@dataclass(frozen=True)
+class Shipped:
+    """A project that is in the store.
 
     Attributes:
-        packs: Their sizes by their ids.
-        tree: The digest of the tree's top node, or "".
-        tree_packs: The packs that hold it.
-        looks: How the project looked, if every stamp could be trusted, else "".
-        files: How many files the tree holds.
-        bytes: What they hold.
+        tree: The digest of all paths, modes and contents: equal files, equal digest.
+        manifest: The page that lists the files; it is in the last pack.
+        packs: The blobs that contain the project.
+        files: How many files.
+        bytes: Their size.
+        sent_bytes: What this call added to the store; 0 when nothing changed.
+        notes: What the user should know, a sentence each.
     """
 
-    packs: dict[str, int] = field(default_factory=dict)
-    tree: str = ""
-    tree_packs: tuple[str, ...] = ()
-    looks: str = ""
-    files: int = 0
-    bytes: int = 0
+    tree: str
+    manifest: Artifact
+    packs: tuple[str, ...]
+    files: int
+    bytes: int
+    sent_bytes: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
-class ProjectCache:
-    """The memory of one project in one cache folder.
+def ship(
+    plan: Plan, store: Store, *, cache: Path, exclude: Sequence[Path] = (), environ: Mapping[str, str] = os.environ
+) -> Shipped:
+    """Bring a project into a store; what is there already is not sent again.
 
     Args:
-        cache: The folder.
-        root: The project's.
-        stamps: Those of all files that are there now.
+        plan: Which folder.
+        store: Where to.
+        cache: A folder of this machine in which kinetic remembers digests between calls.
+        exclude: Paths that are sent as data.
+        environ: Where KINETIC_NO_DEFAULT_EXCLUDES and KINETIC_CONTEXT_SIZE_WARN_MB are read.
+
+    Raises:
+        ProjectRootError: The project is larger than 2 GB; nothing has been read then.
+        StoreError: The store did not take it.
     """
-
-    def __init__(self, cache: str, root: str, stamps: Sequence[str]) -> None:
-        self._folder = cache
-        self._path = f"{cache}/{file_tree.name_of(root)}"
-        self._root = root
-        self._stamps = stamps
-        self._learned: dict[str, bytes] = {}
-        self._learned_bytes = 0
-        self._stores = self._load()
-
-    def store(self, url: str) -> StoreContents:
-        """Return what is known of a store."""
-        about = self._stores.get(url)
-        return (
-            StoreContents() if about is None else StoreContents(**{**about, "tree_packs": tuple(about["tree_packs"])})
-        )
-
-    @functools.cached_property
-    def digests(self) -> dict[str, bytes]:
-        """The digests of files by their stamps."""
-        return self._file.each()
-
-    @functools.cached_property
-    def _file(self) -> file_tree.Digests:
-        return file_tree.Digests(f"{self._path}.stamps", self._root, self._stamps)
-
-    def learn(self, stamp: str, size: int, digest: bytes) -> None:
-        """Remember the digest of a file that was settled when it was read."""
-        self._learned[stamp] = digest
-        self._learned_bytes += size
-
-    def trusts_all(self) -> bool:
-        """Return whether every digest behind a stamp is known, so that equal stamps mean equal content."""
-        return all(stamp in self._learned or stamp in self.digests for stamp in self._stamps)
-
-    def is_worth_keeping(self) -> bool:
-        """Return whether reading again what was learned would cost more than writing it down."""
-        return len(self._learned) > 200 or self._learned_bytes > 4 << 20
-
-    def write(self, url: str, about: StoreContents, indexes: Mapping[str, bytes]) -> None:
-        """Write the page, and the index of each new pack; a cache that cannot be written is no error."""
-        before = self._stores.get(url, {}).get("packs", {})
-        self._stores[url] = asdict(about)
-        with contextlib.suppress(OSError):
-            for pack, index in indexes.items():
-                folders.write_whole(f"{self._folder}/packs/{pack}", index)
-        file_tree.write_page(f"{self._path}.json", {"root": self._root, "stores": self._stores})
-        with contextlib.suppress(OSError):
-            self._sweep(set(before) - {pack for store in self._stores.values() for pack in store["packs"]})
-
-    def write_digests(self) -> None:
-        """Write down the digests of files that are there now; others are forgotten."""
-        known = {
-            stamp: digest for stamp in self._stamps if (digest := self._learned.get(stamp, self.digests.get(stamp)))
-        }
-        self._file.write([*known], [*known.values()])
-
-    def index(self, pack: str) -> list[trees.Blob] | None:
-        """Return what a pack holds, or None when its index is not here or is damaged."""
-        try:
-            with open(f"{self._folder}/packs/{pack}", "rb") as file:
-                data = file.read()
-        except OSError:
-            return None
-        return trees.read_index(data) if hashlib.sha256(data).hexdigest() == pack else None
-
-    def _sweep(self, packs: Iterable[str]) -> None:
-        """Remove the indexes of packs that are not used any more, and pages of projects that nobody ships."""
-        for pack in packs:
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self._folder}/packs/{pack}")
-        oldest = time.time() - _UNUSED_SECONDS
-        for folder in (self._folder, f"{self._folder}/packs"):
-            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest:
-                        os.unlink(entry.path)
-
-    def _load(self) -> dict[str, dict[str, Any]]:
-        page = file_tree.read_page(f"{self._path}.json")
-        try:
-            stores: dict[str, dict[str, Any]] = page["stores"]
-            if page["root"] == self._root and all(map(_is_sound, stores.values())):
-                return stores
-        except (KeyError, TypeError, AttributeError):
-            pass
-        return {}
+    project, found, notes = _scan(plan, exclude, environ)
+    sender = Sender(store, Path(cache), project, compress=True)
+    page = f"{cache}/{file_tree.name_of(project.root, store.url)}.json"
+    fingerprint = fingerprint_of(found)
+    shipped, before, sizes = _remembered(page)
+    if shipped is not None and sender.are_there(shipped.packs, sizes) != set(shipped.packs):
+        shipped = None
+    unsteady: list[str] = []
+    if shipped is None or before != fingerprint:
+        shipped, is_settled, unsteady = _send(found, project, sender, Path(cache), shipped)
+        sizes = {pack: sender.sizes[pack] for pack in shipped.packs}
+        known = {**asdict(replace(shipped, sent_bytes=0)), "sizes": sizes}
+        file_tree.write_page(page, {"fingerprint": fingerprint if is_settled else "", "shipped": known})
+    found.left_out.extend(project.lost_files)
+    notes += selection.notes_about(found, environ, unsteady=unsteady)
+    return replace(shipped, notes=plan.notes + notes)
 
 
-def _is_sound(about: dict[str, Any]) -> bool:
-    kinds = {"packs": dict, "tree": str, "tree_packs": list, "looks": str, "files": int, "bytes": int}
-    return about.keys() == kinds.keys() and all(isinstance(about[name], kind) for name, kind in kinds.items())
+def _scan(
+    plan: Plan, exclude: Sequence[Path], environ: Mapping[str, str], *, limited: bool = True
+) -> tuple[Project, Scan, tuple[str, ...]]:
+    root = os.fspath(plan.root)
+    rules, notes = ignore.read_rules(root, environ)
+    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
+    project = Project(root, rules, apart, limited=limited)
+    found = file_tree.scan(root, project)
+    return project, found, notes + ignore.differences_from_fnmatch(rules, found.paths())
 
 
 def fingerprint_of(found: Scan) -> str:
@@ -158,209 +104,66 @@ def fingerprint_of(found: Scan) -> str:
     return hashlib.sha256(os.fsencode("\0".join(lines))).hexdigest()
 
 
-MANY_PACKS = 24  # a job opens or fetches every pack of its tree
-_SMALL_PACK = 16 << 20
-
-_Content = tuple[str, int]  # digest and size of a file or of a node
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """A project that lies in the store.
-
-    Attributes:
-        tree: The digest of its top node: equal files, equal digest.
-        packs: The ids of the packs that hold it between them.
-        files: How many files.
-        bytes: What they hold.
-        sent_bytes: What this call added to the store; 0 when nothing changed.
-        notes: What the user should know, a sentence each.
-    """
-
-    tree: str
-    packs: tuple[str, ...]
-    files: int
-    bytes: int
-    sent_bytes: int
-    notes: tuple[str, ...]
+def _remembered(path: str) -> tuple[Shipped | None, str, dict[str, int]]:
+    """Return what was sent last, the project's fingerprint then, and the sizes of the blobs."""
+    page = file_tree.read_page(path)
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        known = dict(page["shipped"])
+        sizes = {str(blob): int(size) for blob, size in known.pop("sizes").items()}
+        known |= {"manifest": Artifact(**known["manifest"]), "packs": tuple(known["packs"]), "notes": ()}
+        return Shipped(**known), str(page["fingerprint"]), sizes
+    return None, "", {}
 
 
-def ship(
-    plan: Plan,
-    store: Store,
-    *,
-    cache: Path,
-    exclude: Sequence[Path] = (),
-    environ: Mapping[str, str] = os.environ,
-) -> Shipped:
-    """Bring a project into a store; what lies there already is not sent again.
+def _send(
+    found: Scan, project: Project, sender: Sender, cache: Path, before: Shipped | None
+) -> tuple[Shipped, bool, list[str]]:
+    """Send what must be; return it, whether every stamp can be trusted, and which files changed meanwhile."""
+    files = dict(enumerate(found.all_files()))
+    stamps_path = f"{cache}/{file_tree.name_of(project.root)}.stamps"
+    stamps = Digests(stamps_path, project.root, [file.stamp for file in files.values()])
+    known = stamps.each()
+    contents = {number: digest for number, file in files.items() if (digest := known.get(file.stamp))}
+    held = sender.find(files, contents)
+    tree = ""
 
-    Args:
-        plan: Which folder.
-        store: Where to.
-        cache: A folder of this machine in which kinetic remembers digests between calls.
-        exclude: Paths that ship by themselves, as Data.
-        environ: Where KINETIC_NO_DEFAULT_EXCLUDES and KINETIC_CONTEXT_SIZE_WARN_MB are read.
+    def page_of(sent: Mapping[int, SentFile]) -> tuple[list[str], bytes] | None:
+        nonlocal tree
+        listed = [each for number in files if (each := held.get(number) or sent.get(number))]
+        tree = _digest(listed, found)
+        if before is not None and before.tree == tree:
+            return None
+        blobs = list(dict.fromkeys(part.blob for each in listed for part in each.parts if part.blob))
+        manifest = Manifest(tree, True, tuple(map(_entry, listed)), tuple(found.empty_folders()))  # noqa: FBT003 - a field
+        return blobs, manifest.to_bytes(blobs=[*blobs, ""])
 
-    Raises:
-        ProjectRootError: The project is larger than 2 GB; nothing has been read then.
-        StoreError: The store did not take it.
-    """
-    root = os.fspath(plan.root)
-    rules, notes = ignore.read_rules(root, environ)
-    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
-    walked = selection.scan_project(root, rules, exclude=apart)
-    notes += ignore.differences_from_fnmatch(rules, walked.paths())
-    there = {entry.key: entry.size for entry in store.entries("packs/")}
-    stamps = [file.stamp for folder in walked.folders for file in folder.files]
-    memory = ProjectCache(os.fspath(cache), root, stamps)
-    known = _still_there(memory.store(store.url), there)
-    looks = fingerprint_of(walked)
-    if known.looks == looks:
-        measures = known.files, known.bytes
-        return Shipped(
-            known.tree, known.tree_packs, *measures, 0, plan.notes + notes + selection.notes_about(walked, environ)
-        )
-    opener = selection.Opener(root, rules, apart)
-    shipment = _Shipment(walked, opener, store, memory, known, os.fspath(cache), there)
-    tree, packs = shipment.run(looks)
-    notes = plan.notes + notes + selection.notes_about(walked, environ, unsteady=shipment.unsteady)
-    return Shipped(tree, packs, *shipment.measures(), shipment.sent_bytes, notes)
+    sent, placed = sender.send_with_page({n: file for n, file in files.items() if n not in held}, page_of)
+    learned = {number: each for number, each in sent.items() if each.trusted}
+    if placed or len(learned) > _MANY or sum(each.file.size for each in learned.values()) > _MUCH_BYTES:
+        remembered = {each.file.stamp: each.content for each in learned.values()}
+        remembered |= {files[number].stamp: contents[number] for number in held if number in contents}
+        stamps.write([*remembered], [*remembered.values()])
+    is_settled = len(held) + len(learned) == len(files)
+    unsteady = [each.file.relative for each in sent.values() if not each.steady]
+    if placed is None:
+        assert before is not None  # noqa: S101 - page_of compared with it
+        return before, is_settled, unsteady
+    size = sum(each.file.size for each in (*held.values(), *sent.values()))
+    page = Artifact(placed.sha256, placed.part.length, key=keys.data_blob(placed.part.blob), start=placed.part.offset)
+    shipped = Shipped(tree, page, tuple(placed.blobs), len(held) + len(sent), size, sender.sent_bytes)
+    return shipped, is_settled, unsteady
 
 
-class _Shipment:
-    """One project on its way into one store."""
-
-    def __init__(
-        self,
-        walked: Scan,
-        opener: selection.Opener,
-        store: Store,
-        memory: ProjectCache,
-        known: StoreContents,
-        cache: str,
-        there: Mapping[str, int],
-    ) -> None:
-        self._walked = walked
-        self._opener = opener
-        self._store = store
-        self._memory = memory
-        self._known = known
-        self._cache = cache
-        self._there = there
-        self._contents: dict[str, _Content] = {}
-        self.unsteady: list[str] = []
-        self.sent_bytes = 0
-
-    def run(self, looks: str) -> tuple[str, tuple[str, ...]]:
-        """Return the tree's digest and its packs; read and send what must be, and remember how the project looked."""
-        for file in self._files():
-            if digest := self._memory.digests.get(file.stamp):
-                self._contents[file.relative] = digest.hex(), file.size
-        indexes: dict[str, bytes] = {}
-        sizes = self._known.packs
-        tree, packs = self._known.tree, self._known.tree_packs
-        if not (tree and len(self._contents) == self._walked.files and tree == _fold(self._walked, self._contents)):
-            tree, packs, sizes, indexes = self._send()
-        about = StoreContents(sizes, tree, packs, looks if self._is_settled() else "", *self.measures())
-        if about != self._known:
-            self._memory.write(self._store.url, about, indexes)
-        if indexes or tree != self._known.tree or self._memory.is_worth_keeping():
-            self._memory.write_digests()
-        return tree, packs
-
-    def _is_settled(self) -> bool:
-        """Return whether every file's stamp can be trusted: none was edited just now, none could not be read."""
-        return not self.unsteady and len(self._contents) == self._walked.files and self._memory.trusts_all()
-
-    def measures(self) -> tuple[int, int]:
-        """Return how many files the tree holds, and how many bytes."""
-        return len(self._contents), sum(size for _, size in self._contents.values())
-
-    def _send(self) -> tuple[str, tuple[str, ...], dict[str, int], dict[str, bytes]]:
-        """Return the tree and its packs, with their sizes, and the indexes of the new ones."""
-        held = _held(self._memory, self._known)
-        if spread := _too_spread(self._known):
-            held = {digest: pack for digest, pack in held.items() if pack not in spread}
-        sender = PackSender(self._store, self._there, held, self._cache)
-        try:
-            for file in self._files():
-                self._bring(file, sender)
-            nodes: list[bytes] = []
-            tree = _fold(self._walked, self._contents, lambda digest, data: nodes.append(sender.add_node(digest, data)))
-            sender.close()
-        except BaseException:
-            sender.discard()
-            raise
-        self.sent_bytes = sender.sent_bytes
-        digests = [*(bytes.fromhex(digest) for digest, _ in self._contents.values()), *nodes]
-        packs = tuple(dict.fromkeys(sender.held[digest] for digest in digests))
-        sizes = {pack: sender.sizes.get(pack) or self._known.packs[pack] for pack in packs}
-        return tree, packs, sizes, sender.indexes
-
-    def _bring(self, file: File, sender: PackSender) -> None:
-        """Make sure that the content of a file lies in a pack, and note its digest."""
-        content = self._contents.get(file.relative)
-        if content and sender.holds(bytes.fromhex(content[0])):
-            return
-        try:
-            read = pack_writer.read_into_pack(functools.partial(self._opener.open, file), sender.writer(), sender.holds)
-        except OSError as error:
-            self._contents.pop(file.relative, None)
-            reason = f"cannot be read: {error.strerror}"
-            self._walked.left_out.append(LeftOut(file.relative, file.size, reason, "skipped"))
-            return
-        sender.add(read)
-        self._contents[file.relative] = read.digest.hex(), read.size
-        if read.stamp and read.settled:
-            self._memory.learn(read.stamp, read.size, read.digest)
-        elif not read.stamp:
-            self.unsteady.append(file.relative)
-
-    def _files(self) -> Iterator[File]:
-        return (file for folder in self._walked.folders for file in folder.files)
+def _entry(sent: SentFile) -> ManifestFile:
+    """List a file without a digest of its own: a job reads whole packs, which are verified by their names."""
+    file = sent.file
+    return ManifestFile(file.relative, file.executable, file.size, "", sent.packed, sent.parts)
 
 
-def _fold(
-    walked: Scan,
-    contents: Mapping[str, _Content],
-    found: Callable[[bytes, bytes], object] = lambda _digest, _data: None,
-) -> str:
-    """Compute the nodes from the deepest folders up, show each to ``found``, and return the top one's digest."""
-    nodes: dict[str, _Content] = {}
-    for folder in reversed(walked.folders):
-        start = f"{folder.relative}/" if folder.relative else ""
-        entries = [
-            trees.Entry(file.relative[len(start) :], "x" if file.executable else "f", content[1], content[0])
-            for file in folder.files
-            if (content := contents.get(file.relative))
-        ]
-        for name in folder.folders:
-            digest, size = nodes[start + name]
-            entries.append(trees.Entry(name, "d", size, digest))
-        data = trees.node(entries)
-        raw = hashlib.sha256(data)
-        nodes[folder.relative] = raw.hexdigest(), len(data)
-        found(raw.digest(), data)
-    return nodes[""][0]
-
-
-def _still_there(known: StoreContents, there: Mapping[str, int]) -> StoreContents:
-    """Forget packs that the store does not hold any more, or holds with another size."""
-    packs = {pack: size for pack, size in known.packs.items() if there.get(trees.pack_key(pack)) == size}
-    return replace(known, packs=packs) if packs.keys() >= set(known.tree_packs) else StoreContents(packs)
-
-
-def _held(memory: ProjectCache, known: StoreContents) -> dict[bytes, str]:
-    """Say for each digest which pack of the store holds it."""
-    return {blob.digest: pack for pack in known.packs for blob in memory.index(pack) or ()}
-
-
-def _too_spread(known: StoreContents) -> frozenset[str]:
-    """Name the packs to write anew as one: all the small ones, when one more would be too many."""
-    small = frozenset(pack for pack, size in known.packs.items() if size < _SMALL_PACK)
-    allowed = max(8, MANY_PACKS - (len(known.packs) - len(small)))
-    return small if len(small) >= allowed else frozenset()
+def _digest(listed: Sequence[SentFile], found: Scan) -> str:
+    """Return the digest of all paths, modes and contents."""
+    lines = [f"{each.file.relative}\0{'fx'[each.file.executable]}{each.content.hex()}" for each in listed]
+    return digests.of_bytes("\0\0".join([*lines, "", *found.empty_folders()]).encode())
 
 
 @dataclass(frozen=True)
@@ -370,27 +173,27 @@ class ListedPath:
     Attributes:
         path: Below the root, with forward slashes; a folder's ends with one.
         size: Bytes; None for a folder that is left out, since nobody looks into it.
-        kept: It ships.
-        reason: Why it does not; "" when it does.
+        kept: It is sent.
+        reason: Why not; "" when it is.
     """
 
     path: str
     size: int | None
     kept: bool
-    reason: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A project as it would ship.
+    """A project as it would be sent.
 
     Attributes:
         root: Its folder.
         entries: Every path, sorted.
-        files: How many files ship.
-        bytes: What they hold.
+        files: How many files are sent.
+        bytes: Their size.
         notes: What the user should know, a sentence each.
-        problem: Why it could not ship as it is, or "".
+        problem: Why it could not be sent as it is, or "".
     """
 
     root: str
@@ -406,22 +209,12 @@ class Listing:
 
 
 def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) -> Listing:
-    """Say for every path of a project whether it ships; nothing is read or sent."""
-    root = os.fspath(plan.root)
-    rules, notes = ignore.read_rules(root, environ)
-    apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
-    walked = selection.scan_project(root, rules, exclude=apart, limited=False)
-    notes += ignore.differences_from_fnmatch(rules, walked.paths())
-    kept = [
-        ListedPath(file.relative, file.size, kept=True, reason="") for folder in walked.folders for file in folder.files
-    ]
-    empty = [
-        ListedPath(f"{at.relative}/", 0, kept=True, reason="")
-        for at in walked.folders[1:]
-        if not at.files and not at.folders
-    ]
-    left = [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in walked.left_out]
-    entries = tuple(sorted([*kept, *empty, *left], key=lambda item: item.path))
-    problem = selection.too_large(root, walked)
-    notes = plan.notes + notes + selection.notes_about(walked, environ)
-    return Listing(root, entries, walked.files, walked.bytes, notes, problem.what if problem else "")
+    """Return for every path of a project whether it is sent; nothing is read or sent."""
+    project, found, notes = _scan(plan, exclude, environ, limited=False)
+    entries = [ListedPath(file.relative, file.size, kept=True) for file in found.all_files()]
+    entries += [ListedPath(f"{folder}/", 0, kept=True) for folder in found.empty_folders()]
+    entries += [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in found.left_out]
+    problem = selection.too_large(project.root, found)
+    notes = plan.notes + notes + selection.notes_about(found, environ)
+    listed = tuple(sorted(entries, key=lambda item: item.path))
+    return Listing(project.root, listed, found.files, found.bytes, notes, problem.what if problem else "")

@@ -188,6 +188,7 @@ MODULES = (
 # Of these, what only few jobs load: it travels as source.
 SELDOM = (
     "kinetic._blobs.file_tree",
+    "kinetic._blobs.sender",
     "kinetic._data",
     "kinetic._jobs.data_refs",
     "kinetic._runner.data",

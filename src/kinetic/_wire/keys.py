@@ -12,7 +12,6 @@
 | {job_id}/debug/{attempt}/slice.begun.{seal} | runner | empty: a debugger came to one host of a slice |
 | {job_id}/result.pkl | runner, supervisor, canceller | the outcome |
 | {job_id}/logs/{attempt}/{host}/{start} | runner, supervisor | part of the log, by the offset of its first byte |
-| packs/{id} | client | files of projects, by content |
 | history/{job_id}.json | client | the history record of a job that was collected or removed |
 | history/~logs/{job_id}.{attempt}.{host}.gz | client, before the record | the end of the log of a collected job |
 | history/~clock | client | empty: written to learn the store's time, then deleted |
@@ -25,7 +24,7 @@
 | _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
 | _groups/{group}/clock | submitter, first | empty: takes the id; written again to learn the store's time |
 | _groups/{group}/control/{n} | anybody | the control log: nothing more is launched; or some inputs are tried again |
-| data/blobs/{sha256} | client | bytes of shipped data: a pack of small files, or a chunk of a large one |
+| data/blobs/{sha256} | client | bytes of projects and data: a pack of small files, or a chunk of a large one |
 | data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
 | data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
 | data/trees-complete/{hash} | client, last | the marker of such a tree |
@@ -47,14 +46,13 @@ from kinetic.errors import OptionError
 HISTORY = "history/"
 _BESIDE = f"{HISTORY}~"  # sorts after every id, so a listing of the pages ends where the logs begin
 HISTORY_CLOCK = f"{_BESIDE}clock"
-PACKS = "packs/"
 OUTPUTS = "outputs/"
 GROUPS = "_groups/"
 _DIGITS = 12
 SHARD = 1000  # children to a folder: a listing of what still runs need not read what has ended
 DATA_BLOBS = "data/blobs/"
 DATA_MANIFESTS = "data/manifests/"
-RESERVED = frozenset({"history", "packs", "outputs", "_groups", "data"})
+RESERVED = frozenset({"history", "outputs", "_groups", "data"})
 
 
 class Listed(Protocol):

@@ -10,7 +10,7 @@ import base64
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from kinetic._wire import digests, documents, fields, keys
+from kinetic._wire import digests, documents, fields, keys, trees
 
 Kind = Literal["shipped", "object", "prefix", "hf", "view"]
 INLINE_BYTES = 16_384  # what is smaller travels inside the order: one object less to write and to fetch
@@ -151,8 +151,8 @@ class Order:
     function_name: str  # for humans
     function: Artifact  # the pickled function
     arguments: Artifact  # the pickled positional and keyword arguments
-    tree: str = ""  # root digest of the project, or "" when nothing ships
-    packs: tuple[str, ...] = ()  # that hold the project's files
+    manifest: Artifact | None = None  # of the project, in the last of its blobs; None when nothing is sent
+    packs: tuple[str, ...] = ()  # the blobs that contain the project
     plan: dict[str, Any] = field(default_factory=dict)  # of the client: root, entry_rel, cwd_rel, sys_path_rel
     script: str = ""  # path of the user's ``__main__`` below the root, or ""
     environment: tuple[str, ...] = ()  # names of captured variables; their values never enter a store
@@ -230,8 +230,8 @@ _READERS = {
     "job_id": keys.JOB_ID_OR_NONE,
     "function_name": fields.text(),
     **fields.each(ARTIFACT, "function", "arguments"),
-    "tree": fields.text(64),
-    "packs": fields.list_of(fields.sha256, 1_000_000),
+    "manifest": fields.optional(ARTIFACT),
+    "packs": fields.list_of(fields.text(pattern=trees.BLOB), 1_000_000),
     "plan": fields.map_of(fields.any_value, 64),
     **fields.each(fields.text(fields.PATH), "script", "output_dir"),
     "environment": fields.list_of(fields.text(), 100_000),

@@ -34,7 +34,7 @@ def tool(tmp_path: Path) -> Path:
 @pytest.fixture
 def environ(tool: Path, home: Path) -> dict[str, str]:
     path = f"{tool}:{os.environ['PATH']}"
-    for name in (JOB, NEWER, OTHER, "history", "packs", ".tmp"):
+    for name in (JOB, NEWER, OTHER, "history", "data", ".tmp"):
         (home / "store" / name).mkdir(parents=True)
     (home / "profiles.json").write_text(json.dumps({"profiles": {"team": {"context": "c"}, "tiny": {"context": "c"}}}))
     return {"PATH": path, "KINETIC_HOME": str(home), "HOME": str(home), "PYTHONPATH": str(SOURCE)}

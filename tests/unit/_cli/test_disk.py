@@ -45,8 +45,8 @@ def test_every_kind_of_file_has_its_row(home, fill) -> None:
     run = locate.runtime().relative_to(home)
     fill(
         {
-            "store/packs/aa": 1,
-            "store/packs/bb": 1,
+            "store/data/blobs/aa": 1,
+            "store/data/blobs/bb": 1,
             "store/outputs/job-1/a/model.bin": 2,
             "store/outputs/job-1/log.txt": 2,
             "store/history/job-0.json": 3,
@@ -72,7 +72,7 @@ def test_every_kind_of_file_has_its_row(home, fill) -> None:
             "run/another-host/queue.db": 13,
             "run/another-host/jobs/job-3/log-0-0": 14,
             "cache/p.json": 15,
-            "cache/packs/aa": 16,
+            "cache/aa.contents": 16,
             "keys/k1": 17,
             "profiles.json": 18,
             "notes/mine.txt": 19,
@@ -82,11 +82,10 @@ def test_every_kind_of_file_has_its_row(home, fill) -> None:
     assert holdings(look(home)) == {
         "jobs": (1, 8),
         "logs": (3, 26),
-        "packs": (2, 2),
         "outputs": (1, 4),
         "history": (1, 3),
         "working folders": (2, 24),
-        "data": (2, 40),
+        "data": (4, 42),
         "fetched data": (1, 22),
         "batches": (1, 63),
         "runner code": (1, 11),
@@ -299,14 +298,14 @@ def test_as_json_everything_is_there(kinetic, made_job, home) -> None:
 
 def test_clean_removes_what_nobody_needs_and_says_what(kinetic, made_job, fill, home) -> None:
     job_id = made_job(days=100)
-    fill({"store/packs/spare": 2048, "cache/old.json": 1024, "store/outputs/x/y": 1})
-    for name in ("store/packs/spare", "cache/old.json", "store/outputs/x/y"):
+    fill({"store/data/blobs/spare": 2048, "cache/old.json": 1024, "store/outputs/x/y": 1})
+    for name in ("store/data/blobs/spare", "cache/old.json", "store/outputs/x/y"):
         os.utime(home / name, (time.time() - 100 * DAY,) * 2)
 
     told = kinetic("disk", "--clean")
 
-    assert "removed: 1 pack, 1 page of the cache; 3.1 kB" in told.stderr
-    assert not (home / "store/packs/spare").exists()
+    assert "removed: 1 page of the cache, 1 blob of data; 3.1 kB" in told.stderr
+    assert not (home / "store/data/blobs/spare").exists()
     assert (home / "store/outputs/x/y").exists()
     assert (home / "store" / job_id / "result.pkl").exists()
 

@@ -15,6 +15,7 @@ import pytest
 
 from kinetic._blobs import file_tree, sender
 from kinetic._data import Data, recheck
+from kinetic._data import ship as shipping
 from kinetic._data.ship import ship
 from kinetic._output.format import size_text
 from kinetic._stores.files import FileStore
@@ -52,13 +53,13 @@ def send(root, store, cache):
 def read(monkeypatch) -> list[str]:
     """The names of files that are opened."""
     names = []
-    really = file_tree.open_file
+    really = file_tree.open_regular
 
-    def noted(file):
+    def noted(selection, file):
         names.append(file.relative)
-        return really(file)
+        return really(selection, file)
 
-    monkeypatch.setattr(file_tree, "open_file", noted)
+    monkeypatch.setattr(file_tree, "open_regular", noted)
     return names
 
 
@@ -622,7 +623,7 @@ def test_what_does_not_travel_is_told_once(send, root, capsys):
 
     send(), send()
 
-    assert capsys.readouterr().err.count("travels without link/ (a link to a folder), pipe (neither") == 1
+    assert capsys.readouterr().err.count(": link/ (a link to a folder), pipe (neither") == 1
 
 
 def test_more_than_ten_gibibytes_draw_a_warning(send, monkeypatch, capsys):
@@ -643,7 +644,7 @@ def test_what_takes_long_is_told_with_files_bytes_rate_and_what_was_there(capsys
     said = capsys.readouterr().err.splitlines()[-1]
     assert "sending ./set took" in said
     assert "3 of 3 files, 3.0 kB of 3.0 kB, " in said
-    assert "/s, 2.0 kB there already" in said
+    assert "/s, 2.0 kB already there" in said
 
 
 def test_without_a_thread_to_tell_it_meanwhile_the_end_is_told(capsys, monkeypatch, no_more_threads):
@@ -698,12 +699,12 @@ def test_sizes_are_told_as_people_say_them():
 
 
 def test_what_is_remembered_of_another_store_is_not_believed(cache):
-    sent = file_tree.SentManifest("a", "b", "c", 1)
-    file_tree.remember_sent(cache, "/root", "memory://one", sent)
+    sent = shipping.SentManifest("a", "b", "c", 1)
+    shipping.remember_sent(cache, "/root", "memory://one", sent)
 
-    assert file_tree.recall_sent(cache, "/root", "memory://one") == sent
-    assert file_tree.recall_sent(cache, "/root", "memory://other") is None
-    assert file_tree.recall_sent(cache, "/other", "memory://one") is None
+    assert shipping.recall_sent(cache, "/root", "memory://one") == sent
+    assert shipping.recall_sent(cache, "/root", "memory://other") is None
+    assert shipping.recall_sent(cache, "/other", "memory://one") is None
 
 
 def test_an_object_from_the_future_counts_as_old():

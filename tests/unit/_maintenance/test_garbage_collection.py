@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import liveness
-from kinetic._backends.local.runtime_files import Paths
 from kinetic._jobs import find, locate
 from kinetic._maintenance import garbage_collection
+from kinetic._project.archive import ship
+from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
 from kinetic._wire import documents, keys
 from kinetic._wire.order import Artifact, Order
@@ -50,8 +50,8 @@ def aged(path: Path, days: float) -> Path:
 
 
 def pack(store: FileStore, name: str, days: float) -> Path:
-    store.put(f"packs/{name}", b"x" * 100)
-    return aged(store.root / "packs" / name, days)
+    store.put(f"data/blobs/{name}", b"x" * 100)
+    return aged(store.root / "data" / "blobs" / name, days)
 
 
 def order(store: FileStore, job_id: str, *packs: str) -> None:
@@ -63,19 +63,19 @@ def sweep(store, home, runtime) -> garbage_collection.Removed:
     return garbage_collection.collect(store, home, runtime, now=NOW)
 
 
-# -------------------------------------------------------------------------------------------------------------- packs
+# ---------------------------------------------------------------------------------------------- blobs of projects
 
 
-def test_a_pack_that_no_order_names_goes_after_seven_days(store, home, runtime) -> None:
-    old, young = pack(store, "old", 7.1), pack(store, "young", 6.9)
+def test_a_blob_that_no_order_names_is_removed_after_sixty_days(store, home, runtime) -> None:
+    old, young = pack(store, "old", 60.1), pack(store, "young", 59.9)
 
     swept = sweep(store, home, runtime)
 
     assert (old.exists(), young.exists()) == (False, True)
-    assert swept == garbage_collection.Removed(packs=1, size_bytes=100)
+    assert swept == garbage_collection.Removed(data=1, size_bytes=100)
 
 
-def test_a_pack_that_an_order_names_stays_however_old(store, home, runtime) -> None:
+def test_a_blob_that_an_order_names_stays_however_old(store, home, runtime) -> None:
     kept = pack(store, "kept", 400)
     order(store, "cpu-train-1", "other", "kept")
 
@@ -83,21 +83,7 @@ def test_a_pack_that_an_order_names_stays_however_old(store, home, runtime) -> N
     assert kept.exists()
 
 
-def test_a_pack_that_is_needed_is_not_even_hidden_for_a_moment(store, home, runtime, monkeypatch) -> None:
-    pack(store, "kept", 400)
-    pack(store, "spare", 400)
-    order(store, "cpu-train-1", "kept")
-    real, hidden = garbage_collection._hide, []
-    monkeypatch.setattr(
-        garbage_collection, "_hide", lambda store_, entry: (hidden.append(entry.key), real(store_, entry))[1]
-    )
-
-    sweep(store, home, runtime)
-
-    assert hidden == ["packs/spare"]
-
-
-def test_a_pack_of_a_group_of_jobs_stays(store, home, runtime) -> None:
+def test_a_blob_of_a_group_of_jobs_stays(store, home, runtime) -> None:
     kept = pack(store, "kept", 400)
     nothing = Artifact.within(b"")
     store.put("_groups/grp-1/order.json", Order("a", "train", nothing, nothing, packs=("kept",)).to_bytes())
@@ -109,7 +95,7 @@ def test_a_pack_of_a_group_of_jobs_stays(store, home, runtime) -> None:
 @pytest.mark.parametrize(
     "page", [b"{", documents.write({"schema": 99, "packs": []})], ids=["damaged", "of a later version"]
 )
-def test_an_order_that_cannot_be_read_keeps_every_pack(page, store, home, runtime) -> None:
+def test_an_order_that_cannot_be_read_keeps_every_blob(page, store, home, runtime) -> None:
     spare = pack(store, "spare", 400)
     store.put(keys.order("cpu-train-1"), page)
 
@@ -117,80 +103,25 @@ def test_an_order_that_cannot_be_read_keeps_every_pack(page, store, home, runtim
     assert spare.exists()
 
 
-def test_a_job_without_an_order_keeps_no_pack(store, home, runtime) -> None:
+def test_a_job_without_an_order_keeps_no_blob(store, home, runtime) -> None:
     spare = pack(store, "spare", 400)
     store.put(keys.record("cpu-train-1"), b"{}")
 
-    assert sweep(store, home, runtime).packs == 1
+    assert sweep(store, home, runtime).data == 1
     assert not spare.exists()
 
 
-def test_while_somebody_submits_no_pack_goes_or_is_hidden(store, home, runtime, monkeypatch) -> None:
-    spare = pack(store, "spare", 400)
-    (runtime / "jobs" / "cpu-train-1").mkdir()
-    held = liveness.take_lock(Paths(runtime).submitting("cpu-train-1"))
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(garbage_collection, "_hide", lambda *_: pytest.fail("a pack was hidden"))
-            assert sweep(store, home, runtime) == NOTHING
-    finally:
-        held.release(remove=True)
-    assert spare.exists()
+def test_a_blob_that_a_submission_relies_on_is_made_young_before_its_order_is_written(store, home, runtime) -> None:
+    (home / "project").mkdir()
+    (home / "project" / "main.py").write_text("x = 1")
+    plan = Plan(home / "project", "", None, ("",))
+    shipped = ship(plan, store, cache=home / "cache", environ={})
+    for blob in shipped.packs:
+        aged(store.root / "data" / "blobs" / blob, 400)
 
-    assert sweep(store, home, runtime).packs == 1
+    assert ship(plan, store, cache=home / "cache", environ={}).packs == shipped.packs
 
-
-def test_while_another_machine_that_shares_the_home_submits_no_pack_goes(store, home, runtime) -> None:
-    spare = pack(store, "spare", 400)
-    mark = Paths(home / "run" / "there").submitting("cpu-train-1")
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    os.utime(mark, (NOW - 60, NOW - 60))
-
-    assert sweep(store, home, runtime) == NOTHING
-    assert spare.exists()
-
-    aged(mark, 2)  # whoever left it there was killed
-
-    assert sweep(store, home, runtime).packs == 1
-
-
-@pytest.mark.parametrize("how", ["its order is written", "it is still under way"])
-def test_a_submission_that_begins_in_between_gets_its_pack_back(how, store, home, runtime, monkeypatch) -> None:
-    needed, spare = pack(store, "needed", 400), pack(store, "spare", 400)
-    before = needed.stat().st_mtime
-    real, seen, held = garbage_collection._hide, [], []
-
-    def hide(store_, entry):
-        seen.append(sorted(entry.key for entry in store.entries("packs/")))
-        aside = real(store_, entry)
-        if how == "its order is written":
-            order(store, "cpu-train-1", "needed")
-        elif not held:
-            (runtime / "jobs" / "cpu-train-1").mkdir()
-            held.append(liveness.take_lock(Paths(runtime).submitting("cpu-train-1")))
-        return aside
-
-    monkeypatch.setattr(garbage_collection, "_hide", hide)
-
-    swept = sweep(store, home, runtime)
-
-    assert seen == [["packs/needed", "packs/spare"], ["packs/spare"]]  # hidden one by one
-    assert needed.read_bytes() == b"x" * 100
-    assert needed.stat().st_mtime == before
-    assert (swept.packs, spare.exists()) == ((1, False) if how == "its order is written" else (0, True))
-    assert list((store.root / ".tmp").glob("*.spare")) == []
-
-
-def test_when_asking_again_fails_every_pack_comes_back(store, home, runtime, monkeypatch) -> None:
-    spare = pack(store, "spare", 400)
-    answers = iter([frozenset()])
-    monkeypatch.setattr(garbage_collection, "named_packs", lambda _: next(answers))  # the second time it raises
-
-    with pytest.raises(StopIteration):
-        sweep(store, home, runtime)
-
-    assert spare.exists()
+    assert sweep(store, home, runtime).data == 0
 
 
 def test_outputs_results_and_logs_stay_however_old(store, home, runtime) -> None:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from kinetic._blobs import file_tree
 from kinetic._project import ignore, selection
 from kinetic._project.archive import list_project
 from kinetic._project.root import Plan
@@ -26,7 +27,8 @@ def fill(root, files):
 
 
 def walk(root, *lines, **options):
-    return selection.scan_project(str(root), ignore.compile_rules(lines), **options)
+    exclude = options.pop("exclude", ())
+    return file_tree.scan(str(root), selection.Project(str(root), ignore.compile_rules(lines), exclude, **options))
 
 
 def names(walked):
@@ -94,7 +96,7 @@ def test_links_that_lead_out_of_the_project_are_skipped_with_one_line(tmp_path):
     }  # fmt: skip
     (note,) = selection.notes_about(walked, {})
     assert note.startswith("skipped links that lead out of the project: again (a link to ")
-    assert note.endswith("or set KINETIC_PACKAGE_ROOT to a folder that holds both")
+    assert note.endswith("or set KINETIC_PACKAGE_ROOT to a folder that contains both")
 
 
 def test_a_project_that_is_itself_reached_through_a_link_ships(tmp_path):
@@ -134,8 +136,8 @@ def test_a_link_to_a_folder_that_it_lies_in_is_skipped(tmp_path):
 
     assert names(walked) == ["pkg/a.py"]
     assert reasons(walked) == {
-        "pkg/self/": "a link to a folder that it lies in",
-        "pkg/root/": "a link to a folder that it lies in",
+        "pkg/self/": "a link to a folder that contains it",
+        "pkg/root/": "a link to a folder that contains it",
         "pkg/outside/": f"a link to {tmp_path}",
     }
 
@@ -158,7 +160,7 @@ def test_links_that_multiply_without_end_are_refused(tmp_path, monkeypatch):
         (tmp_path / f"level{depth}" / "left").symlink_to(f"../level{depth + 1}")
         (tmp_path / f"level{depth}" / "right").symlink_to(f"../level{depth + 1}")
 
-    with pytest.raises(ProjectRootError, match="too large to ship"):
+    with pytest.raises(ProjectRootError, match="too large to send"):
         walk(tmp_path)
 
 
@@ -191,7 +193,7 @@ def test_broken_links_pipes_and_sockets_are_skipped_with_a_reason(tmp_path, monk
     assert names(walked) == ["a.py"]
     assert set(reasons(walked)) == {"broken", "loop", "pipe", "socket"}
     assert reasons(walked)["pipe"] == "neither a file nor a folder"
-    assert reasons(walked)["broken"].startswith("a link that leads nowhere")
+    assert reasons(walked)["broken"].startswith("a broken link")
 
 
 def test_a_name_that_is_not_text_is_skipped_with_a_reason(tmp_path):
@@ -220,7 +222,7 @@ def test_a_folder_that_is_gone_when_its_turn_comes_is_skipped_with_a_reason(tmp_
 
     monkeypatch.setattr(rules, "folder", remove)
 
-    walked = selection.scan_project(str(tmp_path), rules)
+    walked = file_tree.scan(str(tmp_path), selection.Project(str(tmp_path), rules, ()))
 
     assert names(walked) == ["a.py"]
     assert "cannot be listed" in reasons(walked)["gone/"]
@@ -252,7 +254,9 @@ def test_an_environment_is_recognised_whatever_its_name(tmp_path, sign):
 def test_an_environment_ships_when_the_defaults_are_switched_off(tmp_path):
     fill(tmp_path, {"my-env/pyvenv.cfg": ""})
 
-    walked = selection.scan_project(str(tmp_path), ignore.compile_rules([], defaults=False))
+    walked = file_tree.scan(
+        str(tmp_path), selection.Project(str(tmp_path), ignore.compile_rules([], defaults=False), ())
+    )
 
     assert names(walked) == ["my-env/pyvenv.cfg"]
 
@@ -277,7 +281,7 @@ def test_a_tree_above_two_gigabytes_is_refused_and_its_largest_parts_are_named(t
     fill(tmp_path, {"a.py": "", "checkpoints/x.bin": "", "small/y.bin": "y"})
     os.truncate(tmp_path / "checkpoints" / "x.bin", 3 << 30)  # takes no space
 
-    with pytest.raises(ProjectRootError, match="too large to ship") as caught:
+    with pytest.raises(ProjectRootError, match="too large to send") as caught:
         walk(tmp_path)
 
     assert "checkpoints 3.2 GB" in str(caught.value)
@@ -328,5 +332,5 @@ def test_a_listing_of_a_project_that_is_too_large_says_so_instead_of_failing(tmp
 
     listing = list_project(Plan(tmp_path, "", None, ("",)), environ={})
 
-    assert "too large to ship" in listing.problem
+    assert "too large to send" in listing.problem
     assert listing.entries[0].size == 3 << 30

@@ -198,7 +198,7 @@ def test_data_that_left_the_store_is_said_to_be_missing(tmp_path, ship, any_url,
     ref = ship(any_url, FILES, **SHAPE)
     open_store(any_url).delete(gone)
 
-    with pytest.raises(DataMissingError, match="not in the store any more") as caught:
+    with pytest.raises(DataMissingError, match="not in the store anymore") as caught:
         provide(tmp_path, "one", ref)
 
     assert "submit" in caught.value.next

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kinetic._batches import control
 from kinetic._jobs import record
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import documents, inspection, keys, outcomes, records, task, trees
+from kinetic._wire import documents, inspection, keys, outcomes, records, task
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
 from kinetic._wire.trees import Manifest, ManifestFile, Part
@@ -55,11 +55,11 @@ BATCH = Group(
     outputs="/o",
     key_id="k",
 )
-ORDER = Order(JOB, "f", WHOLE, WHOLE, packs=("0" * 64,), data=(REF,))
+ORDER = Order(JOB, "f", WHOLE, WHOLE, manifest=WHOLE, packs=("0" * 64,), data=(REF,))
 CHILD = Child(JOB, 0, 0, WHOLE, (REF,))
 FILE = ManifestFile("a/b", executable=False, size=3, digest="1" * 64, packed=True, parts=(Part("2" * 64, 0, 3),))
 TREE = Manifest("0" * 64, is_dir=True, files=(FILE,), folders=("c",))
-FOLDER = trees.node([trees.Entry("a", "f", 1, "0" * 64)])
+BLOBS = ("2" * 64,)
 
 
 def _digest(data: bytes) -> str:
@@ -115,9 +115,9 @@ READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
         json.loads(Table((Input("x", WHOLE, (REF,)), Input("y", error="e"))).to_bytes()),
     ),
     "data": (_bytes(lambda data: Manifest.from_bytes(data, sha256=_digest(data))), json.loads(TREE.to_bytes())),
-    "folder": (
-        _bytes(lambda data: trees.read_node(data, "")),
-        json.loads(FOLDER),
+    "project": (
+        _bytes(lambda data: Manifest.from_bytes(data, sha256=_digest(data), blobs=BLOBS)),
+        json.loads(TREE.to_bytes(BLOBS)),
     ),
     "sealed debug": (_opened(inspection.DEBUG, keys.debug(JOB, 0, 0)), _page(inspection.DebugPage(5678))),
     "debug": (_bytes(inspection.DebugPage.from_bytes), _page(inspection.DebugPage(5678, roots=(("/a", "/b"),)))),
@@ -195,7 +195,7 @@ def test_any_bytes_are_a_page_or_refused_in_our_words(data) -> None:
         lambda: outcomes.read(
             len(data) + 8, lambda start, length: (data + outcomes.MAGIC)[start : start + length], KEY
         ),
-        lambda: trees.read_node(data, ""),
+        lambda: Manifest.from_bytes(data, sha256=_digest(data), blobs=BLOBS),
         lambda: inspection.DebugPage.from_bytes(data),
     ):
         with pytest.raises(KineticError):

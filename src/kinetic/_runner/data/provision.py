@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from kinetic._blobs import fetch as blobs
 from kinetic._runner.data import download_data, mounted_data, shipped_data
 from kinetic._runner.data.file_cache import Cache, hold_lock
 from kinetic._runner.data.mounted_data import MountPoint
@@ -172,9 +173,7 @@ def _translated_disk_errors() -> Iterator[None]:
     try:
         yield
     except (StoreError, OSError) as error:
-        is_full = (
-            error.code == "store-full" if isinstance(error, KineticError) else error.errno in download_data.DISK_FULL
-        )
+        is_full = error.code == "store-full" if isinstance(error, KineticError) else error.errno in blobs.DISK_FULL
         if is_full:
             raise StoreError(
                 "the disk that holds running jobs is full: there is no room for the data of this job",

@@ -11,9 +11,10 @@ import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kinetic._blobs import fetch as blobs
 from kinetic._runner.data import download_data, mounted_data
 from kinetic._runner.data.file_cache import Cache, Stamp, mode_of, stamp_of, verify_kept
 from kinetic._stores import Store, open_store
@@ -34,7 +35,7 @@ def fetch_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
     if way == "copy" and _is_on_same_disk(store, home):
         _copy_from_store(store, manifest, path, home)
     else:
-        fetch = functools.partial(download_data.fetch_files, store, destination=destination_of(cache))
+        fetch = functools.partial(_fetch, store, destination=destination_of(cache))
         copy_kept(cache, manifest, ref.manifest, path, home, way, fetch)
 
 
@@ -117,7 +118,18 @@ def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]
     return right
 
 
-def destination_of(cache: Cache) -> download_data.Destination:
+def _fetch(store: Store, files: Sequence[ManifestFile], destination: blobs.Destination) -> None:
+    try:
+        blobs.fetch_files(store, files, destination)
+    except KeyMissingError as error:
+        raise DataMissingError(
+            "data of this job is not in the store anymore",
+            why=error.why or str(error.what),
+            next="submit the job again: missing files are sent again",
+        ) from error
+
+
+def destination_of(cache: Cache) -> blobs.Destination:
     """Return where the cache keeps its files."""
 
     def path(file: ManifestFile) -> str:
@@ -125,7 +137,7 @@ def destination_of(cache: Cache) -> download_data.Destination:
         os.makedirs(os.path.dirname(found), mode=0o700, exist_ok=True)
         return found
 
-    return download_data.Destination(path, mode_of, cache.parts)
+    return blobs.Destination(path, mode_of, cache.parts)
 
 
 def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
@@ -135,12 +147,12 @@ def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -
     _make_folders(manifest, path)
     mask = os.umask(0)
     os.umask(mask)
-    destination = download_data.Destination(
+    destination = blobs.Destination(
         lambda file: _place_of(manifest, file, path),
         lambda file: (0o777 if file.executable else 0o666) & ~mask,
         parts,
     )
-    download_data.fetch_files(store, manifest.files, destination)
+    _fetch(store, manifest.files, destination)
 
 
 def _is_on_same_disk(store: Store, home: Path) -> bool:
@@ -158,7 +170,7 @@ def _manifest(store: Store, ref: DataRef, cache: Cache) -> Manifest:
         data = store.get(keys.data_manifest(ref.hash, ref.manifest))
     except KeyMissingError as error:
         raise DataMissingError(
-            f"the data {ref.path!r} is not in the store any more",
+            f"the data {ref.path!r} is not in the store anymore",
             why=str(error.why or error.what),
             next="submit the job again: it is sent anew",
         ) from error

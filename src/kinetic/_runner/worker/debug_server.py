@@ -212,7 +212,7 @@ def wait(task: Task, order: Order, store: Store, function: Callable[..., Any]) -
     token = os.environ.pop(inspection.TOKEN_VARIABLE, "")
     port = _listen(task.is_in_a_pod, token)
     seconds = order.debug or 0.0
-    roots = ((str(order.plan["root"]), str(task.folder)),) if order.tree and order.plan.get("root") else ()
+    roots = ((str(order.plan["root"]), str(task.folder)),) if order.manifest and order.plan.get("root") else ()
     pod = os.uname().nodename if task.is_in_a_pod else ""
     page = DebugPage(port, until=time.time() + seconds, pid=os.getpid(), roots=roots, pod=pod)
     watch = _Watch(task, store, page, inspection.page_key(token))

@@ -143,7 +143,7 @@ def _prepare(task: Task, report: ReportWriter, times: dict[str, float]) -> tuple
             install.install_requirements(store, task.requirements, task.folder.parent)
     with phase(EXTRACT):
         task.folder.mkdir(parents=True, exist_ok=True)
-        unpacked = workspace.unpack(store, order.tree, order.packs, task.folder) if order.tree else None
+        unpacked = workspace.unpack(store, order.manifest, order.packs, task.folder) if order.manifest else None
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)

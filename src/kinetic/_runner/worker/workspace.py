@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kinetic._blobs import fetch
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, folders, keys, trees
+from kinetic._wire import digests, distribution, keys
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Order
-from kinetic.errors import IntegrityError, RunnerError, StoreError
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WHOLE = 4 << 20  # a blob up to this size is verified before its file is made
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+from kinetic._wire.trees import Manifest
+from kinetic.errors import KineticError, RunnerError, StoreError
 
 Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
 
@@ -72,32 +68,57 @@ def open_payload(
 
 @dataclass(frozen=True)
 class Unpacked:
-    """A tree in a folder."""
+    """A project in a folder.
 
-    tree: str  # the digest of its top node
+    Attributes:
+        tree: The digest of its paths, modes and contents.
+        files: How many files.
+        bytes: Their size.
+        stamps: For each path below the folder: size, time of the last change in nanoseconds, inode.
+    """
+
+    tree: str
     files: int
     bytes: int
-    stamps: Mapping[str, Stamp] = field(repr=False)  # for each path below the folder
+    stamps: Mapping[str, Stamp] = field(repr=False)
 
 
-def unpack(store: Store, tree: str, packs: Sequence[str], into: Path) -> Unpacked:
-    """Write a tree, by the digest of its top node, into a new or empty folder; every blob is verified first."""
-    with ExitStack() as closing:
-        try:
-            blobs = _Blobs(_open_packs(store, packs, into, closing))
-            into.mkdir(parents=True, exist_ok=True)
-            stamps = dict(_write_folders(blobs, tree, os.fspath(into)))
-        except OSError as error:
-            if error.errno in _FULL:
-                raise StoreError(
-                    "the disk that holds the job's workspace is full",
-                    why=str(error),
-                    next="free some space there, or ship less: kinetic package --dry-run lists what is sent",
-                    code="workspace-full",
-                ) from error
-            what = f"the project cannot be written into {str(into)!r}"
-            raise StoreError(what, why=str(error), code="workspace") from error
-    return Unpacked(tree, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps)
+def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path) -> Unpacked:
+    """Write a project into a new or empty folder; everything is verified first.
+
+    Args:
+        store: Where its blobs are.
+        page: Where its manifest is, from the Order.
+        packs: The blobs that contain the project, from the Order; the manifest is in the last one.
+        into: The folder; it is made if it does not exist.
+
+    Raises:
+        IntegrityError: A blob or the manifest is not what was promised.
+        KeyMissingError: A blob is not in the store.
+        StoreError: The folder cannot be written; "workspace-full" when its disk is full.
+    """
+    last = fetch.read_blob(store, packs[-1], "the project")
+    manifest = Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
+    destination = fetch.Destination(
+        lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
+    )
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for folder in sorted({*map(os.path.dirname, (file.path for file in manifest.files)), *manifest.folders} - {""}):
+            os.makedirs(into / folder, 0o755, exist_ok=True)
+        fetch.fetch_files(store, manifest.files, destination, {packs[-1]: last})
+        stamps = {file.path: _stamp(os.lstat(f"{into}/{file.path}")) for file in manifest.files}
+    except OSError as error:
+        if isinstance(error, KineticError):
+            raise
+        full = error.errno in fetch.DISK_FULL
+        raise StoreError(
+            "the disk of the job's workspace is full" if full else f"the project cannot be written into {str(into)!r}",
+            why=str(error),
+            next="free some space there, or send less: kinetic package --dry-run lists what is sent" if full else None,
+            code="workspace-full" if full else "workspace",
+        ) from error
+    return Unpacked(manifest.hash, len(stamps), sum(stamp[0] for stamp in stamps.values()), stamps)
 
 
 def written_since(into: Path, unpacked: Unpacked) -> list[str]:
@@ -131,71 +152,3 @@ def _differs(entry: os.DirEntry[str], stamp: Stamp | None) -> bool:
 
 def _stamp(about: os.stat_result) -> Stamp:
     return about.st_size, about.st_mtime_ns, about.st_ino
-
-
-class _Blobs:
-    """Everything that some packs hold."""
-
-    def __init__(self, packs: Sequence[trees.Pack]) -> None:
-        self._where = {digest: (pack, blob) for pack in packs for digest, blob in pack.blobs.items()}
-
-    def find(self, digest: str, what: str) -> tuple[trees.Pack, trees.Blob]:
-        found = self._where.get(bytes.fromhex(digest))
-        if found is None:
-            raise IntegrityError(
-                f"the project is incomplete: {what} is missing",
-                why=f"none of the job's packs holds {digest}",
-                next="submit the job again: what is missing is sent anew",
-            )
-        return found
-
-
-def _open_packs(store: Store, packs: Sequence[str], into: Path, closing: ExitStack) -> list[trees.Pack]:
-    opened = []
-    for pack in packs:
-        key = trees.pack_key(pack)
-        descriptor = store.local.open(key) if store.local is not None else _fetched(store, key, into)
-        opened.append(trees.Pack(descriptor, pack))
-        closing.callback(opened[-1].close)
-    return opened
-
-
-def _fetched(store: Store, key: str, into: Path) -> int:
-    """Fetch an object beside the folder, and return a descriptor of it; its name is gone at once."""
-    import tempfile  # 4 ms, and not needed if packs can be opened directly
-
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".packs-", dir=into.parent) as scratch:
-        target = Path(scratch, "pack")
-        store.fetch(key, target)
-        return os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _write_folders(blobs: _Blobs, tree: str, into: str) -> Iterator[tuple[str, Stamp]]:
-    pending = [("", tree)]
-    for folder, digest in pending:  # grows while it is read: a folder is made before its content
-        what = f"the folder {folder or '.'!r}"
-        pack, blob = blobs.find(digest, what)
-        for entry in trees.read_node(pack.read(blob, what), folder):
-            relative = folder + entry.name
-            if entry.kind == "d":
-                os.mkdir(f"{into}/{relative}", 0o755)
-                pending.append((f"{relative}/", entry.digest))
-            else:
-                yield relative, _write_file(blobs, entry, relative, f"{into}/{relative}")
-
-
-def _write_file(blobs: _Blobs, entry: trees.Entry, relative: str, path: str) -> Stamp:
-    pack, blob = blobs.find(entry.digest, relative)
-    if blob.raw != entry.size:
-        raise IntegrityError(f"{relative!r} has the wrong size", why=f"{blob.raw} bytes instead of {entry.size}")
-    data = pack.read(blob, relative) if blob.raw <= _WHOLE else None
-    descriptor = os.open(path, _NEW, 0o755 if entry.kind == "x" else 0o644)
-    try:
-        if data is None:
-            pack.copy(blob, lambda piece: folders.write_all(descriptor, piece), relative)
-        elif data:
-            folders.write_all(descriptor, data)
-        return _stamp(os.fstat(descriptor))
-    finally:
-        os.close(descriptor)

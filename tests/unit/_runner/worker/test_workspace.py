@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
 import os
 import subprocess
 import zlib
 
 import pytest
 
+from kinetic._blobs import sender
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
 from kinetic._runner.worker.workspace import unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import trees
+from kinetic._wire import keys, trees
+from kinetic._wire.order import Artifact
 from kinetic.errors import IntegrityError, KeyMissingError, StoreError
 
 FILES = {
@@ -41,34 +43,24 @@ def shipped(store, tmp_path):
     return ship(Plan(tmp_path / "project", "", None, ("",)), store, cache=tmp_path / "cache", environ={})
 
 
-def digest_of(data):
-    return hashlib.sha256(data).hexdigest()
+def project_of(store, path, content, *, compressed=False, size=None):
+    """Store a project of one file as anybody may who can write to the store; return its page and its blobs."""
+    parts = (trees.Part("", 0, len(content) if size is None else size),)
+    file = trees.ManifestFile(path, executable=False, size=parts[0].length, digest="", packed=True, parts=parts)
+    page = trees.Manifest("0" * 64, is_dir=True, files=(file,)).to_bytes([""])
+    blob = hashlib.sha256(content + page).hexdigest() + trees.COMPRESSED * compressed
+    store.put(keys.data_blob(blob), zlib.compress(content + page) if compressed else content + page)
+    return Artifact(hashlib.sha256(page).hexdigest(), len(page), key=keys.data_blob(blob), start=len(content)), [blob]
 
 
-def put_pack(store, *contents):
-    """Store a pack as anybody may who can write to the store, and return its id."""
-    data, blobs = bytearray(trees.pack_header()), []
-    for raw in contents:
-        blobs.append(trees.Blob(hashlib.sha256(raw).digest(), len(data), len(raw), len(raw), 0))
-        data += raw
-    pack, end = trees.pack_end(blobs)
-    store.put(trees.pack_key(pack), bytes(data) + end)
-    return pack
-
-
-def folder_of(*entries):
-    return json.dumps({"kinetic-tree": 1, "entries": list(entries)}).encode()
-
-
-def damage(store, pack, old, new):
-    key = trees.pack_key(pack)
-    data = store.get(key)
+def damage(store, blob, old, new):
+    data = store.get(keys.data_blob(blob))
     assert old in data
-    store.put(key, data.replace(old, new, 1))
+    store.put(keys.data_blob(blob), data.replace(old, new, 1))
 
 
 def test_files_folders_and_rights_arrive(store, shipped, tmp_path):
-    unpacked = unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+    unpacked = unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
 
     found = {str(path.relative_to(tmp_path / "work")): path for path in (tmp_path / "work").rglob("*")}
     assert {name: path.read_bytes() for name, path in found.items() if path.is_file()} == FILES
@@ -79,73 +71,63 @@ def test_files_folders_and_rights_arrive(store, shipped, tmp_path):
 
 
 def test_nothing_else_is_left_beside_the_workspace(store, shipped, tmp_path):
-    unpack(store, shipped.tree, shipped.packs, tmp_path / "jobs" / "work")
+    unpack(store, shipped.manifest, shipped.packs, tmp_path / "jobs" / "work")
 
     assert os.listdir(tmp_path / "jobs") == ["work"]
 
 
-def test_a_damaged_file_is_named(store, shipped, tmp_path):
-    damage(store, shipped.packs[0], FILES["large.bin"][:5000], b"0123456780" * 500)
+def test_a_damaged_blob_is_named_and_not_used(store, shipped, tmp_path):
+    damage(store, shipped.packs[-1], FILES["large.bin"][:5000], b"0123456780" * 500)
 
-    with pytest.raises(IntegrityError, match=r"large\.bin is damaged"):
-        unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+    with pytest.raises(IntegrityError, match=r"not what was submitted") as caught:
+        unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
 
-
-def test_a_damaged_folder_is_named(store, tmp_path):
-    inner, content = folder_of(), b"content"
-    top = folder_of(["sub", "d", len(inner), digest_of(inner)])
-    pack = put_pack(store, top, inner, content)
-    damage(store, pack, inner, inner[:-1] + b" ")
-
-    with pytest.raises(IntegrityError, match="the folder 'sub/' is damaged"):
-        unpack(store, digest_of(top), [pack], tmp_path / "work")
+    assert shipped.packs[-1] in str(caught.value)
+    assert not (tmp_path / "work").exists()
 
 
-def test_a_missing_pack_is_an_error_that_says_so(store, shipped, tmp_path):
-    store.delete(trees.pack_key(shipped.packs[0]))
+@pytest.mark.parametrize("cut", [300, 100_000])
+def test_a_damaged_chunk_of_a_large_file_is_noticed(store, tmp_path, monkeypatch, cut):
+    monkeypatch.setattr(sender, "SMALL_BYTES", 1000)
+    monkeypatch.setattr(sender, "CHUNK_BYTES", cut)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "large.bin").write_bytes(os.urandom(100_000))
+    shipped = ship(Plan(tmp_path / "project", "", None, ("",)), store, cache=tmp_path / "cache", environ={})
+    store.put(keys.data_blob(shipped.packs[0]), bytes(cut))
+
+    with pytest.raises(IntegrityError, match=r"'large\.bin' is not what was submitted"):
+        unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
+
+
+def test_a_missing_blob_is_an_error_that_says_so(store, shipped, tmp_path):
+    store.delete(keys.data_blob(shipped.packs[0]))
 
     with pytest.raises(KeyMissingError):
-        unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+        unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
 
 
-def test_a_pack_that_the_order_does_not_name_is_missed_by_name(store, tmp_path):
-    top = folder_of(["a.py", "f", 7, digest_of(b"content")])
-    pack = put_pack(store, top)
+def test_another_manifest_than_the_promised_one_is_refused(store, shipped, tmp_path):
+    other = dataclasses.replace(shipped.manifest, start=shipped.manifest.start + 1)
 
-    with pytest.raises(IntegrityError, match=r"a\.py is missing"):
-        unpack(store, digest_of(top), [pack], tmp_path / "work")
-
-
-def test_an_unknown_tree_is_an_error(store, shipped, tmp_path):
-    with pytest.raises(IntegrityError, match="is missing"):
-        unpack(store, "0" * 64, shipped.packs, tmp_path / "work")
+    with pytest.raises(IntegrityError, match="not what was submitted"):
+        unpack(store, other, shipped.packs, tmp_path / "work")
 
 
-@pytest.mark.parametrize("name", ["../evil.py", "/etc/evil", "..", ".", "", "a/b", "nul\0"])
+@pytest.mark.parametrize("name", ["../evil.py", "/etc/evil", "..", ".", "", "a/../../evil", "nul\0"])
 def test_a_name_that_leads_out_of_the_workspace_is_refused(store, tmp_path, name):
-    top = folder_of([name, "f", 7, digest_of(b"content")])
-    pack = put_pack(store, top, b"content")
+    page, packs = project_of(store, name, b"content")
 
     with pytest.raises(IntegrityError):
-        unpack(store, digest_of(top), [pack], tmp_path / "work")
+        unpack(store, page, packs, tmp_path / "work")
 
     assert not list(tmp_path.rglob("evil*"))
 
 
-def test_a_size_that_is_not_the_content_s_is_refused(store, tmp_path):
-    top = folder_of(["a.py", "f", 8, digest_of(b"content")])
-    pack = put_pack(store, top, b"content")
+def test_a_size_that_the_blob_does_not_have_is_refused(store, tmp_path):
+    page, packs = project_of(store, "a.py", b"content", size=7000)
 
-    with pytest.raises(IntegrityError, match=r"'a\.py' has the wrong size"):
-        unpack(store, digest_of(top), [pack], tmp_path / "work")
-
-
-def test_a_tree_that_contains_itself_is_impossible_and_one_that_repeats_a_folder_is_not(store, tmp_path):
-    leaf = folder_of(["x.txt", "f", 7, digest_of(b"content")])
-    top = folder_of(["one", "d", len(leaf), digest_of(leaf)], ["two", "d", len(leaf), digest_of(leaf)])
-    pack = put_pack(store, top, leaf, b"content")
-
-    assert unpack(store, digest_of(top), [pack], tmp_path / "work").files == 2
+    with pytest.raises(IntegrityError, match=r"'a\.py' is not what was submitted"):
+        unpack(store, page, packs, tmp_path / "work")
 
 
 def test_a_file_that_lies_there_already_is_not_written_over_nor_followed(store, shipped, tmp_path):
@@ -153,25 +135,17 @@ def test_a_file_that_lies_there_already_is_not_written_over_nor_followed(store, 
     (tmp_path / "work" / "a.py").symlink_to(tmp_path / "victim")
 
     with pytest.raises(StoreError, match="cannot be written"):
-        unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+        unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
 
     assert not (tmp_path / "victim").exists()
 
 
 def test_a_compressed_pack_arrives_as_well(store, tmp_path):
-    raw = b"text " * 1000
-    top = folder_of(["a.txt", "f", len(raw), digest_of(raw)])
-    data, blobs = bytearray(trees.pack_header()), []
-    for content in (top, raw):
-        small = zlib.compress(content, 1)
-        blobs.append(trees.Blob(hashlib.sha256(content).digest(), len(data), len(small), len(content), 1))
-        data += small
-    pack, end = trees.pack_end(blobs)
-    store.put(trees.pack_key(pack), bytes(data) + end)
+    page, packs = project_of(store, "a.txt", b"text " * 1000, compressed=True)
 
-    unpack(store, digest_of(top), [pack], tmp_path / "work")
+    unpack(store, page, packs, tmp_path / "work")
 
-    assert (tmp_path / "work" / "a.txt").read_bytes() == raw
+    assert (tmp_path / "work" / "a.txt").read_bytes() == b"text " * 1000
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
@@ -182,7 +156,7 @@ def test_a_full_disk_is_said_plainly(store, shipped, tmp_path):
         pytest.skip("mounting is not allowed here")
     try:
         with pytest.raises(StoreError, match="workspace is full") as caught:
-            unpack(store, shipped.tree, shipped.packs, tmp_path / "small" / "work")
+            unpack(store, shipped.manifest, shipped.packs, tmp_path / "small" / "work")
     finally:
         subprocess.run(["umount", str(tmp_path / "small")], check=True)
 
@@ -191,7 +165,7 @@ def test_a_full_disk_is_said_plainly(store, shipped, tmp_path):
 
 def test_what_the_job_wrote_is_named_and_nothing_else(store, shipped, tmp_path):
     work = tmp_path / "work"
-    unpacked = unpack(store, shipped.tree, shipped.packs, work)
+    unpacked = unpack(store, shipped.manifest, shipped.packs, work)
     assert written_since(work, unpacked) == []
 
     (work / "model.keras").write_bytes(b"weights")
@@ -207,7 +181,7 @@ def test_what_the_job_wrote_is_named_and_nothing_else(store, shipped, tmp_path):
 
 
 def test_reading_and_changing_rights_are_no_writing(store, shipped, tmp_path):
-    unpacked = unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+    unpacked = unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
     (tmp_path / "work" / "a.py").read_bytes()
     (tmp_path / "work" / "a.py").chmod(0o600)
 
@@ -215,7 +189,7 @@ def test_reading_and_changing_rights_are_no_writing(store, shipped, tmp_path):
 
 
 def test_a_workspace_that_is_gone_has_no_new_files(store, shipped, tmp_path):
-    unpacked = unpack(store, shipped.tree, shipped.packs, tmp_path / "work")
+    unpacked = unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
     (tmp_path / "work").rename(tmp_path / "elsewhere")
 
     assert written_since(tmp_path / "work", unpacked) == []
