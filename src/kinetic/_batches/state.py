@@ -1,4 +1,4 @@
-"""The state of a batch: how every child stands, from one observation and one listing, whatever their number.
+"""The state of a batch and of every child, from one observation and one listing, whatever their number.
 
 There are two witnesses, as for one job. The marks in the store say which children have ended and how; they are set
 after the outcome. The backend says what runs and what waits. A child that the backend does not see and that has no mark
@@ -348,7 +348,7 @@ class Tracker:
 
 
 class BatchTracker(Tracker):
-    """How every child of a batch stands; ``control`` says whether it was stopped or inputs shall be tried again."""
+    """The state of every child of a batch; ``control`` says whether it was stopped or inputs shall be tried again."""
 
     def __init__(self, group: Group, store: Store, backend: Backend) -> None:
         super().__init__([None] * group.total_expected)

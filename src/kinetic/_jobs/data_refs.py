@@ -1,7 +1,7 @@
 """Data in a call: found while it is pickled, and replaced by a number that becomes a path in the job.
 
-Pickling itself is the walk: it reaches ``Data`` wherever it is, keeps types and shared objects, and the job's
-unpickling puts the path in its place. Refused is only what could not be a path afterwards: a member of a set, or a key.
+Pickling itself finds it: it reaches ``Data`` wherever it is, keeps types and shared objects, and the job's unpickling
+puts the path in its place. Only what could not be a path afterwards is refused: a member of a set, or a key of a dict.
 """
 
 from __future__ import annotations
@@ -20,25 +20,21 @@ if TYPE_CHECKING:
     from kinetic._stores.protocol import Store
     from kinetic._wire.order import DataRef
 
-_MODULE = "kinetic._data.data"  # as long as nobody has imported it, there is no Data anywhere
+_MODULE = "kinetic._data.data"  # while it is not imported, there is no Data anywhere
 
 
 class FoundData:
-    """The Data objects of one call, numbered in the order in which pickling came by them.
-
-    Args:
-        first: The number of the first: a batch's children go on where its function ended.
-    """
+    """The Data objects of one call, numbered in the order in which pickling meets them."""
 
     def __init__(self, first: int = 0) -> None:
-        self._first = first
+        self._first = first  # a batch's children continue where its function ended
         self._numbers: dict[int, int] = {}
         self.data: list[Data] = []
         module = sys.modules.get(_MODULE)
         self._kind: type | None = module.Data if module is not None else None
 
     def __call__(self, obj: object) -> tuple[Any, ...] | None:
-        """Say what travels in an object's place: for Data a number, else None; see ``_packing.function.Travel``."""
+        """Return what travels instead of an object: for Data a number, else None; see ``_project.pickler``."""
         if self._kind is None or not isinstance(obj, self._kind):
             return None
         if id(obj) not in self._numbers:
@@ -75,7 +71,7 @@ class FoundData:
 def with_defaults(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by name, and with them the defaults of the function that hold Data.
 
-    A function that travels by its name gets its defaults in the job, where Data means nothing: so they go along.
+    A function that travels by its name gets its defaults in the job, where Data means nothing: so they are sent.
     """
     module = sys.modules.get(_MODULE)
     by_place = getattr(function, "__defaults__", None) or ()
@@ -104,15 +100,8 @@ def ship(
 ) -> tuple[DataRef, ...]:
     """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes.
 
-    Args:
-        found: The data among the arguments.
-        volumes: Data by the path at which the job sees it.
-        store: Where it is sent.
-        cache: Where this machine remembers what it sent.
-        is_here: Whether the job runs on this very machine.
-
     Raises:
-        DataMissingError: It is not there; nothing was launched.
+        DataMissingError: It does not exist; nothing was launched.
         DataChangedError: It was edited meanwhile; nothing of it was promised.
     """
     if not found.data and not volumes:

@@ -1,4 +1,4 @@
-"""Finding jobs again: by id, by the beginning of one, or all of them."""
+"""Finding jobs again: by id, by the start of one, or all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _config as settings
@@ -33,19 +32,12 @@ if TYPE_CHECKING:
 _FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much
 
 
-@dataclass(frozen=True)
-class JobListing:
-    """What this machine and the stores know: jobs that can be worked with, and those that are history.
-
-    Attributes:
-        live: Those that can be worked with, newest first.
-        past: Pages of the history of the others, newest first.
-        order: The ids of all of them, newest first.
-    """
+class JobListing(NamedTuple):
+    """What this machine and the stores know of jobs, newest first."""
 
     live: list[JobHandle]
-    past: list[dict[str, Any]]
-    order: list[str]
+    past: list[dict[str, Any]]  # pages of the history of the others
+    order: list[str]  # the ids of all of them
 
 
 @tracebacks.hides_frames
@@ -53,17 +45,17 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     """Rebuild the handle of a job from its durable record; of a collected job, from the history.
 
     Args:
-        job_id: The id, or the beginning of it if only one job begins so.
+        job_id: The id, or the start of it if only one job's id starts so.
         project: Google Cloud project; falls back to KINETIC_PROJECT, the profile, then GOOGLE_CLOUD_PROJECT.
         cluster: GKE cluster; falls back to KINETIC_CLUSTER, then the profile.
 
     Returns:
         A handle, ready for status(), result() and the rest. Of a job that was collected in the last 30 days, status()
-        is NOT_FOUND and logs(), tail() and history() tell what there was.
+        is NOT_FOUND, and logs(), tail() and history() return what there was.
 
     Raises:
         JobNotFoundError: No job has this id, or it was removed by hand; nearest ones are named.
-        OptionError: This cannot be an id, or several jobs begin so.
+        OptionError: This cannot be an id, or several jobs match.
     """
     keys.check_job_id(job_id)
     stores = _stores(settings.resolve(project=project, cluster=cluster))
@@ -80,8 +72,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     for store in stores:
         pages = (history.read_page(store, name) for name in history.page_ids(store) if name.startswith(job_id))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
-        found = keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs")
-        if found:
+        if keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs"):
             return past[0]
     raise _not_found(stores, job_id)
 
@@ -108,7 +99,7 @@ def list_jobs(
 def list_stored_jobs(
     project: str | None = None, zone: str | None = None, cluster: str | None = None
 ) -> list[JobHandle]:
-    """List every job of which something is kept: the live ones, and those that were cancelled, whose log stays."""
+    """List every job of which something is stored: the live ones, and those that were cancelled, whose log stays."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return _newest_first(_records((store, _ids(store)) for store in _stores(target)))
 
@@ -116,20 +107,17 @@ def list_stored_jobs(
 def newest_job(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobHandle | None:
     """Return the job that was submitted last, or None where there is none.
 
-    One that was cancelled or collected counts, since its log stays; one that was removed by hand does not: nothing is
-    left that could be looked at.
+    One that was cancelled or collected counts, since its log stays; of one that was removed by hand nothing is left.
     """
-    target = settings.resolve(project=project, zone=zone, cluster=cluster)
-    stores = _stores(target)
-    there = list(_records((store, _ids(store)) for store in stores))
-    known = {handle.job_id for handle in there}
+    stores = _stores(settings.resolve(project=project, zone=zone, cluster=cluster))
+    stored = list(_records((store, _ids(store)) for store in stores))
+    known = {handle.job_id for handle in stored}
     past = (_collected(store, page) for store in stores for page in history.read_pages(store))
-    found = _newest_first([*there, *(handle for handle in past if handle and handle.job_id not in known)])
-    return found[0] if found else None
+    return next(iter(_newest_first([*stored, *(each for each in past if each and each.job_id not in known)])), None)
 
 
 def has_history(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
-    """Say whether there were jobs that are history now."""
+    """Return whether there were jobs that are history now."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
     return any(history.page_ids(store) for store in _stores(target))
 
@@ -144,36 +132,30 @@ def list_with_history(
     past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
     order = ids_newest_first([*live.values()], [*past.values()])
     return JobListing(
-        [live[job_id] for job_id in order if job_id in live],
-        [past[job_id] for job_id in order if job_id in past],
-        order,
+        live=[live[job_id] for job_id in order if job_id in live],
+        past=[past[job_id] for job_id in order if job_id in past],
+        order=order,
     )
 
 
 def _live(target: Target) -> Iterator[JobHandle]:
-    """Yield the jobs that nobody removed: those that their place still knows, and those that left no tombstone."""
+    """Yield the jobs that were not removed: those that their backend still knows, and those without history."""
     own = locate.local_store()
     backend = locate.local()
     there = {seen.name for seen in backend.find()}
-    with contextlib.suppress(KineticError):  # a store that cannot be written can be listed
+    with contextlib.suppress(KineticError):  # a read-only store can be listed
         backend.sweep(own.local.scratch() if own.local is not None else None, history.read_page)
     garbage_collection.collect_if_due(own, locate.home(), locate.runtime())
     if not registry.is_here(target.backend.value):
-        there |= _on_the_cluster(target)
+        try:
+            there |= {seen.name for seen in locate.backend_at(target).find()}
+        except KineticError as error:  # its store has them all
+            _log().warning("the cluster was not asked, only its store: %s", error.what)
     yield from _records((store, _unremoved(store, there)) for store in _stores(target))
 
 
-def _on_the_cluster(target: Target) -> set[str]:
-    """Return the jobs that a cluster knows; one that does not answer is a warning, and its store has them all."""
-    try:
-        return {seen.name for seen in locate.backend_at(target).find()}
-    except KineticError as error:
-        _log().warning("the cluster was not asked, only its store: %s", error.what)
-        return set()
-
-
 def _unremoved(store: Store, there: set[str]) -> list[str]:
-    """Return the jobs of a store that have no tombstone, or are still there although they have one."""
+    """Return the jobs of a store that have no history, or that a backend knows although they have one."""
     named = history.page_ids(store)
 
     def is_removed(job_id: str) -> bool:
@@ -183,32 +165,32 @@ def _unremoved(store: Store, there: set[str]) -> list[str]:
 
 
 def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
-    """Yield the handles of jobs, several records at a time where that is quicker; of the others, a warning tells."""
+    """Yield the handles of jobs, reading several records at a time where that is faster; warn of the others."""
     untrusted: list[Untrusted] = []
     for store, ids in wanted:
-        known = history.index_of(store)
+        index = history.index_of(store)
         tasks = []
         for job_id in ids:
-            if (page := known.record(job_id)) is not None:
+            if (page := index.record(job_id)) is not None:
                 yield JobHandle.from_dict(page)
             else:
-                tasks.append(functools.partial(_try_to_load, store, job_id))
+                tasks.append(functools.partial(_try_to_read, store, job_id))
         for read in parallel.in_parallel(store, tasks):
             if isinstance(read, Untrusted):
                 untrusted.append(read)
             elif read is not None:
-                known.note_record(read["job_id"], read)
+                index.note_record(read["job_id"], read)
                 yield JobHandle.from_dict(read)
-        known.write(functools.partial(history.job_ids, store))
+        index.write(functools.partial(history.job_ids, store))
     for line in record.untrusted_warnings(untrusted, "job"):
         _log().warning("%s", line)
 
 
-def _try_to_load(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
+def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
     """Read the record of a job; one that cannot be read is a warning."""
     try:
         return record.read_record(store, job_id)
-    except KeyMissingError:  # being submitted, or removed this moment
+    except KeyMissingError:  # being submitted or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
         what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
@@ -217,7 +199,7 @@ def _try_to_load(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
 
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
-    """Return the handle of a collected job from its page of the history; None of a page that is of no such job."""
+    """Return the handle of a collected job from its page of the history; None for any other page."""
     if page is None or not history.is_collected(page) or not isinstance(page.get("job_id"), str):
         return None
     try:
@@ -230,12 +212,7 @@ def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
 
 
 def _load(store: Store, job_id: str) -> JobHandle:
-    """Read the record of a job.
-
-    Raises:
-        KeyMissingError: There is none.
-        KineticError: It is damaged, or cannot be verified here.
-    """
+    """Read the record of a job; raise KeyMissingError where there is none."""
     found = record.read_record(store, job_id)
     if isinstance(found, Untrusted):
         raise found.error()
@@ -258,35 +235,25 @@ def _newest_first(handles: Iterable[JobHandle]) -> list[JobHandle]:
 
 
 class Creation(NamedTuple):
-    """When a job was made, as well as can be known of it.
-
-    Attributes:
-        job_id: The job.
-        created_at: As its record has it: in whole seconds.
-        precise: Unix time with fractions, by a clock that is the same for the jobs of one second; 0.0 if not known.
-        sequence: Its place in this machine's queue, which no clock changes; 0 where it has none.
-        group_index: Its index in its batch, or -1.
-    """
+    """When a job was made, as exactly as that is known."""
 
     job_id: str
-    created_at: str
-    precise: float = 0.0
-    sequence: int = 0
-    group_index: int = -1
+    created_at: str  # as its record has it: in whole seconds
+    precise: float = 0.0  # Unix time with fractions, by one clock for all jobs of one second; 0.0 if not known
+    sequence: int = 0  # its place in this machine's queue, which no clock changes; 0 where it has none
+    group_index: int = -1  # in its batch
 
 
 def ids_newest_first(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Return the ids of jobs, newest first.
+    """Return the ids of jobs, and of pages of the history, newest first.
 
-    Args:
-        jobs: The jobs.
-        past: Pages of the history: of other jobs, or of these, and then they tell more exactly when they were made.
+    The pages are of other jobs, or of these, and then they say more exactly when they were made.
     """
     return [each.job_id for each in sort_newest_first(_creations(jobs, past))]
 
 
 def _creations(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> list[Creation]:
-    """Say when jobs were made; of those of one second as exactly as queue, history and store know it."""
+    """Return when jobs were made; of those of one second as exactly as queue, history and store know it."""
     singles = [job for job in jobs if job.group_id is None]
     queued = [job.job_id for job in singles if locate.is_here(job) and past_of(job) is None]
     rows = locate.local().queue.jobs(queued) if queued else {}
@@ -303,20 +270,25 @@ def _creations(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]]) -> 
             index = job.group_index
             found[job_id] = Creation(job_id, created_at, group_index=index if isinstance(index, int) else 0)
         elif job_id not in found:
-            found[job_id] = Creation(job_id, created_at, _recorded(job) if number[created_at] > 1 else 0.0)
+            precise = 0.0
+            if number[created_at] > 1:  # its record is written once, so the store knows the order of submission
+                with contextlib.suppress(KineticError):
+                    entry = locate.store_of(job).entry(keys.record(job_id))
+                    precise = entry.modified if entry is not None else 0.0
+            found[job_id] = Creation(job_id, created_at, precise)
     return list(found.values())
 
 
-def sort_newest_first(born: Iterable[Creation], *, now: float | None = None) -> list[Creation]:
+def sort_newest_first(created: Iterable[Creation], *, now: float | None = None) -> list[Creation]:
     """Sort jobs, newest first: by time, and by the queue's sequence where clocks went back.
 
-    A time that is still to come is no time: its clock was wrong, so such a job is older than all others. What was
-    queued later is never older than what was queued before it.
+    A time in the future comes from a wrong clock, so such a job is older than all others. What was queued later is
+    never older than what was queued before it.
     """
     limit = (time.time() if now is None else now) + _FUTURE_SECONDS
     when: dict[str, tuple[bool, float, float]] = {}
     latest = (False, 0.0, 0.0)
-    for each in (listed := sorted(born, key=lambda each: each.sequence)):
+    for each in (listed := sorted(created, key=lambda each: each.sequence)):
         made = keys.parse_utc(each.created_at) or 0.0
         own = (made <= limit, made, each.precise)
         if each.sequence:
@@ -335,16 +307,8 @@ def _of_page(page: Mapping[str, Any]) -> Creation:
     return Creation(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
 
 
-def _recorded(job: JobRecord) -> float:
-    """Say when a record was written, by the store: it is written once, so this is the order of submission."""
-    with contextlib.suppress(KineticError):
-        entry = locate.store_of(job).entry(keys.record(job.job_id))
-        return entry.modified if entry is not None else 0.0
-    return 0.0
-
-
 def _log() -> logging.Logger:
-    import logging  # 5 ms; only when there is something to tell
+    import logging  # 5 ms; only when there is something to report
 
     return logging.getLogger("kinetic.jobs")
 

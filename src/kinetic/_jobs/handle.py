@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from kinetic._jobs import history as job_history
 from kinetic._jobs import locate, logs, remove, results
 from kinetic._jobs import wait as job_wait
-from kinetic._jobs.status import Snapshot, observe, observe_many
+from kinetic._jobs.status import Snapshot, history_of, observe, observe_many
 from kinetic._output import tracebacks
 from kinetic._wire import records
 from kinetic._wire.keys import format_utc
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from typing_extensions import TypeVar
-
-    from kinetic._backends.protocol import LiveLog
 
     R = TypeVar("R", default=Any)  # what the function returns; by default, "JobHandle" alone says no more than before
 else:
@@ -41,8 +39,8 @@ class _NOTHING:  # a class, because a pickled handle must find the same one
 class JobHandle(JobRecord, Generic[R]):
     """Durable description of a submitted job, and what can be done with it from any machine.
 
-    Every field is a JSON value; no function and no closure is kept. ``to_dict()`` and ``from_dict()`` carry a handle
-    anywhere. On this machine the cluster's fields hold honest strings, e.g. "local".
+    Every field is a JSON value; functions and closures are not kept. ``to_dict()`` and ``from_dict()`` carry a handle
+    anywhere. On this machine the cluster's fields are "local".
 
     Attributes:
         job_id: E.g. "cpu-train-20261120-143000-1a2b3c4".
@@ -124,30 +122,28 @@ class JobHandle(JobRecord, Generic[R]):
         return observe(self).status
 
     def history(self) -> dict[str, Any]:
-        """Return how the job stands or how it ended, also after it was collected or removed, for 30 days.
+        """Return the state of the job or how it ended, also after it was collected or removed, for 30 days.
 
         Returns:
-            JSON values under the names of ``kinetic jobs status --json``. ``status`` tells how the job ended: SUCCEEDED
-            or FAILED of one that was collected, CANCELLED of one that was cancelled. ``collected_at`` and
-            ``removed_at`` tell when it was collected or removed.
+            JSON values under the names of ``kinetic jobs status --json``. ``status`` is how the job ended: SUCCEEDED or
+            FAILED if it was collected, CANCELLED if it was cancelled. ``collected_at`` and ``removed_at`` are when it
+            was collected or removed.
         """
-        from kinetic._jobs import status  # only who asks for it needs it
-
-        return status.history_of(self, observe_many([self])[0])
+        return history_of(self, observe_many([self])[0])
 
     def done(self) -> bool:
-        """Say whether the job will never change again."""
+        """Return whether the job has ended."""
         return self.status().is_final
 
     def running(self) -> bool:
-        """Say whether the function is executing now."""
+        """Return whether the function is executing now."""
         return self.status() is JobStatus.RUNNING
 
     def wait(self, timeout: float | None = None) -> JobStatus:
         """Wait for the end of the job without collecting anything, and return its final status.
 
         Raises:
-            JobTimeoutError: The seconds are over; the job goes on (also a TimeoutError).
+            JobTimeoutError: The time is over; the job keeps running (also a TimeoutError).
         """
         with job_wait.detaching(self):
             return job_wait.wait(self, timeout=timeout).status
@@ -156,7 +152,7 @@ class JobHandle(JobRecord, Generic[R]):
         """Wait for the end and return the exception that ``result()`` would raise, or None; removes nothing.
 
         Raises:
-            JobTimeoutError: The seconds are over; the job goes on.
+            JobTimeoutError: The time is over; the job keeps running.
             CredentialsError: It failed, and the key without which its exception cannot be verified is not here.
         """
         if self._exception is None and self._value is _NOTHING:
@@ -181,18 +177,18 @@ class JobHandle(JobRecord, Generic[R]):
             with job_wait.detaching(self):
                 job_wait.wait(self, follow=job_wait.to_stdout)
             return None
-        return logs.text_of(self._log())
+        return logs.text_of(logs.log_of(self))
 
     def tail(self, n: int = 100) -> str:
         """Return exactly the last ``n`` lines of the log, "" while the job is pending; of the last 10 MiB at most."""
-        return logs.tail(self._log(), n)
+        return logs.tail(logs.log_of(self), n)
 
     def debug_attach(self, local_port: int = 5678, working_dir: str | None = None, *, host: int = 0) -> Popen[bytes]:
-        """Wait until the job's debug server is there, open a way to it, and print what an editor needs to attach.
+        """Wait for the job's debug server, forward a port to it, and print what an editor needs to attach.
 
         Args:
-            local_port: Where the editor finds it on this machine.
-            working_dir: The project's folder on this machine; None means where it lay when the job was submitted.
+            local_port: Where the editor connects on this machine.
+            working_dir: The project's folder on this machine; None means where it was when the job was submitted.
             host: Which host of a slice, from 0.
 
         Returns:
@@ -211,18 +207,18 @@ class JobHandle(JobRecord, Generic[R]):
         timeout: float | None = None,
         cleanup: bool | None = None,
         cleanup_timeout: float = 180,
-        cleanup_poll_interval: float = 2,  # noqa: ARG002 - the documented signature; deletion is told, not polled
+        cleanup_poll_interval: float = 2,  # noqa: ARG002 - the documented signature; deletion is watched, not polled
         stream_logs: bool | None = None,
         on_status_change: Callable[[JobStatus], None] | None = None,
     ) -> R:
         """Wait for the job, and return its value or raise its exception.
 
         Args:
-            timeout: Seconds to wait; None waits for ever. The job goes on when they are over.
+            timeout: Seconds to wait; None means no limit. The job keeps running when the time is over.
             cleanup: After a success, remove the resource and the artifacts once the value is in memory: None or True
                 do, False keeps everything. After a failure nothing is removed unless this is True. Outputs always stay.
             cleanup_timeout: Seconds to wait for the removal to be confirmed; afterwards it only warns.
-            cleanup_poll_interval: Accepted for compatibility: the end of a removal is told, not polled.
+            cleanup_poll_interval: Accepted for compatibility: the end of a removal is watched, not polled.
             stream_logs: Print the job's log while waiting; None means no.
             on_status_change: Called with the first status, each change, and the final one; what it raises is logged.
 
@@ -230,7 +226,7 @@ class JobHandle(JobRecord, Generic[R]):
             The function's value. A handle that has it already returns it again.
 
         Raises:
-            TimeoutError: The seconds are over; the handle stays valid.
+            TimeoutError: The time is over; the handle stays valid.
             RuntimeError: The job failed without an exception of its own, was cancelled, or left no result.
             Exception: The function's own exception, with its remote traceback as a note.
         """
@@ -248,7 +244,7 @@ class JobHandle(JobRecord, Generic[R]):
 
         Args:
             cleanup_timeout: Seconds to wait until its processes are gone.
-            cleanup_poll_interval: Accepted for compatibility: the end is told, not polled.
+            cleanup_poll_interval: Accepted for compatibility: the end is watched, not polled.
         """
         from kinetic import _output as output
 
@@ -296,30 +292,24 @@ class JobHandle(JobRecord, Generic[R]):
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
-        if job_history.is_collected(seen.past):
-            return self._spent(seen.past or {})
+        if seen.past is not None and job_history.is_collected(seen.past):
+            when, how = format_utc(float(seen.past["collected"])), seen.past.get("status")
+            return ResultMissingError(
+                f"{self.job_id} was collected at {when}, and its result is no longer stored",
+                why=f"it ended as {how}; collecting a result removes it, and keeps the log for 30 days",
+                next=f"kinetic jobs logs {self.job_id}     and what it wrote: kinetic outputs ls {self.job_id}",
+                code="collected",
+            )
         why = {
             JobStatus.NOT_FOUND: "it was removed after its result had been collected, or it was never launched",
             JobStatus.FAILED: "its process ended without a result",
-            JobStatus.SUCCEEDED: "it ended well, and its result is not in the store",
+            JobStatus.SUCCEEDED: "it succeeded, and its result is not in the store",
         }[seen.status]
         return ResultMissingError(
             f"{self.job_id} is {seen.status.value} and has no result",
             why=f"{why}; looked for {self.store or self.bucket_name}/{self.job_id}/result.pkl",
             next="kinetic jobs list --all     shows what became of it",
         )
-
-    def _spent(self, past: dict[str, Any]) -> ResultMissingError:
-        when = format_utc(float(past["collected"]))
-        return ResultMissingError(
-            f"{self.job_id} was collected at {when}, and its result is no longer stored",
-            why=f"it ended as {past.get('status')}; collecting a result removes it, and keeps the log for 30 days",
-            next=f"kinetic jobs logs {self.job_id}     and what it wrote: kinetic outputs ls {self.job_id}",
-            code="collected",
-        )
-
-    def _log(self) -> LiveLog | None:
-        return logs.log_of(self)
 
     def __repr__(self) -> str:
         """Return one line: which job, of which function, on what and where."""

@@ -1,7 +1,12 @@
-"""The pages of the history: what is known of a job that was removed or collected, for 30 days.
+"""The history of removed and collected jobs, kept for 30 days, and the index: what lists need not read again.
 
-Status, times and reason; no payload, no secret. The page of a *collected* job says so: its log is kept beside it (see
-``history``), and it can be attached. The page of a job that was removed by hand is all that is left of it.
+A page of the history has status, times and reason; no payload, no secret. Of a *collected* job it says so: its log is
+kept beside it, and it can be attached. Of a job that was removed by hand the page is all that is left.
+
+The index is one file in the home for each store. Records and outcomes are written once and never replaced, so what it
+has of them holds as long as the job is listed; a page of the history counts only with the size and time that it had.
+Only verified pages get in and the home is private, so the index needs no seal. A missing, old or damaged one is made
+again from the store, and what acts on a job reads the job itself.
 """
 
 from __future__ import annotations
@@ -25,126 +30,13 @@ from kinetic.errors import IntegrityError, KeyMissingError
 
 _SCHEMA = 1
 _RECORD, _OUTCOME, _PAST = "record", "outcome", "past"
-_ERROR_FIELDS = (
-    "type",
-    "message",
-    "value_type",
-)  # what a list says of a failure; logs and tracebacks stay in the store
+_ERROR_FIELDS = ("type", "message", "value_type")  # what a list shows; logs and tracebacks stay in the store
 _WORTH_WRITING = 0.02  # of the entries: writing thousands again for each new job would cost more than it saves
-
-
 _indexes: dict[Path, Index] = {}
 
 
-def index_of(store: Store) -> Index:
-    """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
-    if locate.trusts_the_store():
-        return Index(None, store.url)
-    path = locate.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
-    if path not in _indexes:
-        _indexes[path] = Index(path, store.url)
-    _indexes[path].key_ids = locate.key_ids()
-    return _indexes[path]
-
-
-class Index:
-    """What is known of the jobs of one store.
-
-    Args:
-        path: Its file; None for one that is not kept.
-        store_url: The store.
-
-    Attributes:
-        key_ids: The keys of this home's ring, as they are now: what another one sealed is not believed any more.
-    """
-
-    def __init__(self, path: Path | None, store_url: str) -> None:
-        self._store, self._path = store_url, path
-        self._jobs = {} if path is None else self._load(path)
-        self._new = 0
-        self.key_ids: frozenset[str] = frozenset()
-
-    def record(self, job_id: str) -> dict[str, Any] | None:
-        """Return the record of a job as it was verified; None where it must be read."""
-        found = self._of(job_id).get(_RECORD)
-        return found if isinstance(found, dict) and self._is_ours(found) else None
-
-    def note_record(self, job_id: str, record: dict[str, Any]) -> None:
-        """Keep a record that was read and verified."""
-        self._note(job_id, _RECORD, record)
-
-    def outcome(self, job_id: str) -> Outcome | None:
-        """Return the verdict of a job, without its log and traceback; None where it must be read."""
-        found = self._of(job_id).get(_OUTCOME)
-        with contextlib.suppress(TypeError):  # of another version
-            return Outcome(**found) if isinstance(found, dict) and self.record(job_id) is not None else None
-        return None
-
-    def note_outcome(self, job_id: str, outcome: Outcome) -> None:
-        """Keep a verdict that was read and verified."""
-        fields = asdict(outcome) | {"phases": {}, "files": ()}
-        fields["error"] = {name: outcome.error[name] for name in _ERROR_FIELDS if name in outcome.error}
-        self._note(job_id, _OUTCOME, fields)
-
-    def past(self, job_id: str, stamp: tuple[int, float], read: Callable[[], dict[str, Any] | None]) -> Any:
-        """Return the page of the history of a job, and read it where it is not the one that is known.
-
-        Args:
-            job_id: The job.
-            stamp: Size and time of the page, from a listing.
-            read: Reads and verifies it; None for a page that is not believed, which is never kept.
-        """
-        found = self._of(job_id).get(_PAST)
-        if isinstance(found, list) and tuple(found[:2]) == stamp and self._is_ours(found[2]):
-            return found[2]
-        page = read()
-        if page is not None:
-            self._note(job_id, _PAST, [*stamp, page])
-        return page
-
-    def write(self, there: Callable[[], Iterable[str]]) -> None:
-        """Write what is new, once it is worth it, and drop the jobs that are not there any more.
-
-        Args:
-            there: Lists every job that the store or its history names; asked only where something is written.
-        """
-        if self._path is None or self._new <= _WORTH_WRITING * len(self._jobs):
-            return
-        kept = set(there())
-        page = {name: page for name, page in [*self._jobs.items()] if name in kept}
-        with contextlib.suppress(OSError):  # a full or read-only disk: then the next list reads the store
-            folders.write_whole(
-                self._path, json.dumps({"schema": _SCHEMA, "store": self._store, "jobs": page}).encode()
-            )
-            self._new = 0
-
-    def _of(self, job_id: str) -> dict[str, Any]:
-        found = self._jobs.get(job_id)
-        return found if isinstance(found, dict) else {}
-
-    def _note(self, job_id: str, kind: str, page: object) -> None:
-        self._jobs[job_id] = {**self._of(job_id), kind: page}
-        self._new += 1
-
-    def _is_ours(self, page: object) -> bool:
-        return isinstance(page, dict) and page.get("key_id") in self.key_ids
-
-    def _load(self, path: Path) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            page = json.loads(path.read_bytes())
-            if isinstance(page, dict) and page.get("schema") == _SCHEMA and page.get("store") == self._store:
-                return dict(page["jobs"]) if isinstance(page.get("jobs"), dict) else {}
-        return {}
-
-
 def write_page(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
-    """Write the page of a job, once.
-
-    Args:
-        store: Where it goes.
-        fields: What is known of the job; ``job_id`` and ``key_id`` among it.
-        key: The job's key.
-        again: Replace the page that is there.
+    """Write the page of a job, once, sealed with the job's key; ``again`` replaces the page that is there.
 
     Returns:
         False when there is a page already, which stays; one that cannot be verified is replaced.
@@ -159,7 +51,7 @@ def write_page(store: Store, fields: dict[str, Any], key: bytes, *, again: bool 
 def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
     """Return the page of a job; None where there is none, or none that can be read and verified here.
 
-    A page that others put there says nothing: neither that a job was removed, nor where its outputs are.
+    A forged page says nothing: neither that a job was removed, nor where its outputs are.
     """
     with contextlib.suppress(KeyMissingError, IntegrityError):
         page = record.open_claimed(HISTORY, store, keys.history(job_id), job_id)
@@ -188,15 +80,99 @@ def page_ids(store: Store) -> set[str]:
 
 def read_pages(store: Store) -> Iterator[dict[str, Any]]:
     """Yield every page that can be read and verified."""
-    known = index_of(store)
+    index = index_of(store)
     stamps = {keys.job_of_history(entry.key): (entry.size, entry.modified) for entry in page_entries(store)}
     for job_id in sorted(filter(keys.is_job_id, stamps)):
-        page = known.past(job_id, stamps[job_id], functools.partial(read_page, store, job_id))
+        page = index.past(job_id, stamps[job_id], functools.partial(read_page, store, job_id))
         if page is not None:
             yield page
-    known.write(functools.partial(job_ids, store))
+    index.write(functools.partial(job_ids, store))
 
 
 def job_ids(store: Store) -> set[str]:
     """Return every job that a store or its history names."""
     return {*store.folders(""), *page_ids(store)}
+
+
+def index_of(store: Store) -> Index:
+    """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
+    if locate.trusts_the_store():
+        return Index(None, store.url)
+    path = locate.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
+    if path not in _indexes:
+        _indexes[path] = Index(path, store.url)
+    _indexes[path].key_ids = locate.key_ids()
+    return _indexes[path]
+
+
+class Index:
+    """What is known of the jobs of one store; without a path it is not kept."""
+
+    def __init__(self, path: Path | None, store_url: str) -> None:
+        self._store, self._path = store_url, path
+        self._jobs = {} if path is None else self._load(path)
+        self._new = 0
+        self.key_ids: frozenset[str] = frozenset()  # of this home, as they are now: what others sealed is not believed
+
+    def record(self, job_id: str) -> dict[str, Any] | None:
+        """Return the record of a job as it was verified; None where it must be read."""
+        found = self._of(job_id).get(_RECORD)
+        return found if isinstance(found, dict) and self._is_ours(found) else None
+
+    def note_record(self, job_id: str, record: dict[str, Any]) -> None:
+        """Keep a record that was read and verified."""
+        self._note(job_id, _RECORD, record)
+
+    def outcome(self, job_id: str) -> Outcome | None:
+        """Return the verdict of a job, without its log and traceback; None where it must be read."""
+        found = self._of(job_id).get(_OUTCOME)
+        with contextlib.suppress(TypeError):  # of another version
+            return Outcome(**found) if isinstance(found, dict) and self.record(job_id) is not None else None
+        return None
+
+    def note_outcome(self, job_id: str, outcome: Outcome) -> None:
+        """Keep a verdict that was read and verified."""
+        error = {name: outcome.error[name] for name in _ERROR_FIELDS if name in outcome.error}
+        self._note(job_id, _OUTCOME, asdict(outcome) | {"phases": {}, "files": (), "error": error})
+
+    def past(self, job_id: str, stamp: tuple[int, float], read: Callable[[], dict[str, Any] | None]) -> Any:
+        """Return the page of the history of a job, and read it where size or time differ from the known one's.
+
+        A page that cannot be believed reads as None and is never kept.
+        """
+        found = self._of(job_id).get(_PAST)
+        if isinstance(found, list) and tuple(found[:2]) == stamp and self._is_ours(found[2]):
+            return found[2]
+        page = read()
+        if page is not None:
+            self._note(job_id, _PAST, [*stamp, page])
+        return page
+
+    def write(self, listed: Callable[[], Iterable[str]]) -> None:
+        """Write what is new, once it is worth it, and drop the jobs that the store no longer lists."""
+        if self._path is None or self._new <= _WORTH_WRITING * len(self._jobs):
+            return
+        kept = set(listed())
+        page = {name: page for name, page in [*self._jobs.items()] if name in kept}
+        data = json.dumps({"schema": _SCHEMA, "store": self._store, "jobs": page}).encode()
+        with contextlib.suppress(OSError):  # a full or read-only disk: then the next list reads the store
+            folders.write_whole(self._path, data)
+            self._new = 0
+
+    def _of(self, job_id: str) -> dict[str, Any]:
+        found = self._jobs.get(job_id)
+        return found if isinstance(found, dict) else {}
+
+    def _note(self, job_id: str, kind: str, page: object) -> None:
+        self._jobs[job_id] = {**self._of(job_id), kind: page}
+        self._new += 1
+
+    def _is_ours(self, page: object) -> bool:
+        return isinstance(page, dict) and page.get("key_id") in self.key_ids
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            page = json.loads(path.read_bytes())
+            if isinstance(page, dict) and page.get("schema") == _SCHEMA and page.get("store") == self._store:
+                return dict(page["jobs"]) if isinstance(page.get("jobs"), dict) else {}
+        return {}

@@ -36,11 +36,7 @@ def local() -> LocalBackend:
 
 
 def backend_at(target: Target, *, strict: bool = False) -> Backend:
-    """Return the backend that a target names.
-
-    Args:
-        target: Where we point.
-        strict: Whether the user asked for it by name.
+    """Return the backend that a target names; strict where the user asked for it by name.
 
     Raises:
         BackendUnavailableError: What it needs is not installed here.
@@ -52,12 +48,7 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
 
 
 def backend_of(job: JobRecord) -> Backend:
-    """Return the backend that a job runs on.
-
-    Raises:
-        OptionError: The job names no backend that exists (``Unknown backend``).
-        BackendUnavailableError: What it needs is not installed here.
-    """
+    """Return the backend that a job runs on; see above. An unknown name is an OptionError."""
     return backend_for(vars(job))
 
 
@@ -73,7 +64,7 @@ def _open(name: str, address: Address, *, strict: bool = False) -> Backend:
 
 
 def runtime() -> Path:
-    """Return the folder for host-local state; found once for each setting, as it takes a look at the mounts."""
+    """Return the folder for host-local state; found once for each setting, as that reads the list of mounts."""
     setting = tuple(os.environ.get(name, "") for name in ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "HOME", _MACHINE))
     if setting not in _runtimes:
         _runtimes[setting] = settings.runtime_folder(os.environ)
@@ -81,7 +72,7 @@ def runtime() -> Path:
 
 
 def store_of(job: JobRecord) -> Store:
-    """Return the store that a job's record and result lie in."""
+    """Return the store of a job's record and result."""
     return open_store(job.store) if job.store else local_store()
 
 
@@ -91,7 +82,7 @@ def local_store() -> Store:
 
 
 def warn_if_shared(store: Store) -> Store:
-    """Return a store, and tell once that others may write into the folder that it is."""
+    """Return a store, and report once if it is a folder that others may write to."""
     who = folders.other_writers(store.local.root) if store.local is not None else ""
     if who:
         output.report_once(f"others may write to the store {store.url}: {who}")
@@ -104,7 +95,7 @@ def home() -> Path:
 
 
 def trusts_the_store() -> bool:
-    """Say whether the user said to open what cannot be verified."""
+    """Return whether the user said to open what cannot be verified."""
     return settings.read_variable("KINETIC_TRUST_STORE", os.environ) == "1"
 
 
@@ -137,33 +128,20 @@ def key_to_read(job: JobRecord) -> bytes | None:
 
 
 def key_to_seal(job: JobRecord) -> bytes:
-    """Return the key that seals what this caller writes about a job.
-
-    Raises:
-        CredentialsError: The key is not on this machine.
-    """
+    """Return the key that seals what this caller writes about a job; see above."""
     key = key_to_read(job)
-    if key is None:  # the user trusts the store, and so does whoever reads this
-        found = key_for(job.job_id, job.key_id or "", store_of(job).url)
-        return found or documents.job_key(bytes(documents.KEY_BYTES), job.job_id, store_of(job).url)
-    return key
+    if key is not None:
+        return key
+    url = store_of(job).url  # the user trusts the store, as must the readers of this page
+    return key_for(job.job_id, job.key_id or "", url) or documents.job_key(bytes(documents.KEY_BYTES), job.job_id, url)
 
 
 def group_key(group: Group) -> bytes | None:
-    """Return the key without which no page of a batch is believed; None only when the user trusts the store.
-
-    Raises:
-        CredentialsError: The key is not on this machine.
-    """
+    """Return the key without which no page of a batch is believed; as for a job."""
     return _needed(group.group_id, group.key_id, group.store)
 
 
 def _needed(name: str, key_id: str, store_url: str) -> bytes | None:
-    """Return a key from this caller's own ring; None only when the user trusts the store.
-
-    Raises:
-        CredentialsError: The key is not on this machine.
-    """
     if trusts_the_store():
         return None
     what = f"{name} cannot be verified here, so nothing of it was opened or changed"
@@ -177,7 +155,7 @@ def key_to_attach(job: JobRecord) -> bytes:
         CredentialsError: The key is not on this machine.
     """
     what = f"no debugger can attach to {job.job_id} from here"
-    return _key(job.job_id, job.key_id or "", store_of(job).url, what, "its debug server asks for")
+    return _key(job.job_id, job.key_id or "", store_of(job).url, what, "its debug server requires")
 
 
 def _key(name: str, key_id: str, store_url: str, what: str, why: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The log of a job, live, stored or kept as history: bytes at positions. Each line is seen once, in order."""
+"""The log of a job, live, in the store or in the history: bytes at positions. Each line is seen once, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kinetic.errors import BackendUnavailableError, IntegrityError, KeyMissingEr
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from kinetic._backends.protocol import Backend
+    from kinetic._backends.protocol import Backend, Inspector
     from kinetic._wire.outcomes import Outcome
     from kinetic._wire.records import JobRecord
 
@@ -33,21 +33,19 @@ GZIP = 31  # zlib's number for "with the head and foot of gzip", so that zcat re
 _BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 20
 _DIGITS = 18  # of the offset of a segment
 _SEGMENT = 1 << 20  # bytes, as the runner cuts it
-_PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two questions whether the place has what the store has, too
+_PAUSE_SECONDS, _LONGEST_PAUSE = 1.0, 30.0  # between two requests to the backend for what the store has
 
 
 class StoredLog:
-    """A log as it lies in the store: segments named by the offset of their first byte."""
+    """A log in the store: segments named by the offset of their first byte."""
 
     is_complete = True  # the log goes into the store before the verdict does
 
     def __init__(self, store: Store, prefix: str, entries: Sequence[Entry] | None = None) -> None:
-        self._store = store
-        self._prefix = prefix
-        found = store.entries(prefix) if entries is None else entries
+        self._store, self._prefix = store, prefix
         self._segments: list[tuple[int, Entry]] = []
         self._starts: list[int] = []
-        self._take(found, 0)
+        self._take(store.entries(prefix) if entries is None else entries, 0)
 
     def size(self) -> int:
         """Return how many bytes there are."""
@@ -69,15 +67,15 @@ class StoredLog:
         return bytes(found)
 
     def _has_grown(self, end: int) -> bool:
-        """Take in segments that began since the last listing; say whether there are any. A live job writes more."""
+        """Take in segments that began since the last listing; return whether there are any. A live job writes more."""
         last = self._segments[-1][1].key
         return self._take(self._store.entries(self._prefix, after=last), end)
 
     def _take(self, entries: Iterable[Entry], end: int) -> bool:
         """Take in the segments that follow one another from a position on; return whether there are any.
 
-        A runner leaves no gap. Behind one lies what it did not write: a segment that claims to begin a petabyte later
-        would have whoever reads back from the end read for years.
+        A runner leaves no gap. A forged segment that claims to begin a petabyte later would keep a reader of the last
+        lines busy for years.
         """
         before = len(self._starts)
         for entry in entries:
@@ -93,13 +91,9 @@ class StoredLog:
 class CheckedLog:
     """A log of an attempt that has ended, compared with the sealed digest of it as it is read.
 
-    It is read in whole blocks, so the end is checked also where nothing before it is read; only of what is more than
-    11 MiB before the end, a reader must have read all.
-
-    Args:
-        log: What is in the store, or on this machine.
-        sealed: What it was when the attempt had ended.
-        report: Called with what is wrong, once; what was found is given to the reader all the same.
+    It is read in whole blocks, so the end is checked also where nothing before it is read; only what is more than 11
+    MiB before the end is checked once all was read. A difference is reported once; what was found is returned all the
+    same.
     """
 
     is_complete = True
@@ -120,11 +114,12 @@ class CheckedLog:
         """Return bytes from a position."""
         found = bytearray()
         while len(found) < length:
-            position = start + len(found)
-            block = self._read_block(position // LOG_BLOCK_BYTES)
-            offset = position % LOG_BLOCK_BYTES
-            found += block[offset : offset + length - len(found)]
-            if len(block) < LOG_BLOCK_BYTES:
+            index, offset = divmod(start + len(found), LOG_BLOCK_BYTES)
+            if index != self._at:
+                self._block, self._at = self._log.read(index * LOG_BLOCK_BYTES, LOG_BLOCK_BYTES), index
+                self._check(index, hashlib.sha256(self._block))
+            found += self._block[offset : offset + length - len(found)]
+            if len(self._block) < LOG_BLOCK_BYTES:
                 break
         return bytes(found)
 
@@ -132,26 +127,18 @@ class CheckedLog:
         """Close the log below."""
         close(self._log)
 
-    def _read_block(self, index: int) -> bytes:
-        if index != self._at:
-            self._block, self._at = self._log.read(index * LOG_BLOCK_BYTES, LOG_BLOCK_BYTES), index
-            self._check(index, hashlib.sha256(self._block))
-        return self._block
-
     def _check(self, index: int, found: _Hash) -> None:
-        sealed, size = self._sealed, self.size()
+        sealed, size, why = self._sealed, self.size(), ""
         if size != sealed.size_bytes:
-            self._tell(_of_another_length(size, sealed.size_bytes))
+            why = _size_difference(size, sealed.size_bytes)
         elif self._known <= index < self._count and found.hexdigest() != sealed.blocks[index - self._known]:
-            self._tell("its bytes differ")
-        if index == self._next and not self.is_changed:
+            why = "its bytes differ"
+        if index == self._next and not self.is_changed and not why:
             self._next += 1
             self._before.update(found.digest())
             if self._next == self._count and self._before.hexdigest() != sealed.sha256:
-                self._tell("its bytes differ")
-
-    def _tell(self, why: str) -> None:
-        if not self.is_changed:
+                why = "its bytes differ"
+        if why and not self.is_changed:
             self.is_changed = True
             self._report(why)
 
@@ -174,13 +161,7 @@ class HistoryLog:
 
 
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:
-    """Open the log of a job, wherever it is now; None when there is none.
-
-    Args:
-        job: The job.
-        attempt: Which attempt; None for the last.
-        host: Which host.
-    """
+    """Open the log of a job, of its last attempt by default, wherever it is now; None when there is none."""
     store = locate.store_of(job)
     if job._past is not None:  # noqa: SLF001 - see ``status.past_of``; its cluster may be gone by now
         return history_log(store, job.job_id, attempt=attempt, host=host)
@@ -196,7 +177,7 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
     sealed = sealed_digest(job, attempt=number, host=host)
     if found is None and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
         if sealed is not None and sealed.size_bytes:
-            report(job.job_id, _of_another_length(0, sealed.size_bytes))
+            report(job.job_id, _size_difference(0, sealed.size_bytes))
         return None
     return checked_log(found, sealed, job.job_id)
 
@@ -204,32 +185,25 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
 def checked_log(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:
     """Return a log that is compared with what was sealed, where there is something to compare.
 
-    What a cluster serves of a pod is not compared: it may lack the end, and nobody who writes to a store changes it.
+    What a cluster serves of a pod is not compared: it may lack the end, and cannot be changed through the store.
     """
-    is_stored = isinstance(log, StoredLog) or log.is_complete
-    if sealed is None or not is_stored or isinstance(log, HistoryLog):
+    if sealed is None or not log.is_complete or isinstance(log, HistoryLog):
         return log
     return CheckedLog(log, sealed, functools.partial(report, job_id))
 
 
 def report(job_id: str, why: str) -> None:
-    """Say that a log is not what it was when its job had ended."""
+    """Print that a log is not what it was when its job ended."""
     output.report_error(
         f"the log of {job_id} was changed after the job ended: {why}; look at who can write to the store"
     )
 
 
 def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome | None = None) -> LogDigest | None:
-    """Return what the log of an attempt was when it had ended.
+    """Return what the log of an attempt was when it had ended, by the job's verdict (read if it is not given).
 
     None while it runs, and of what was not sealed: an attempt whose machine was taken away, a job that was cancelled or
     whose pod was killed.
-
-    Args:
-        job: The job.
-        attempt: Which attempt.
-        host: Which host.
-        outcome: Its verdict, if it is known; else it is read.
     """
     try:
         outcome = outcome or results.read_outcome(job)
@@ -241,14 +215,14 @@ def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome |
         else:
             return None
     except IntegrityError as error:
-        output.report_error(f"whether the log of {job.job_id} was changed cannot be told: {error.what}")
+        output.report_error(f"whether the log of {job.job_id} was changed is unknown: {error.what}")
         return None
     except KineticError:  # no Note; or the key is not here, and then nothing of this job is believed
         return None
     return next((each for each in logs if (each.attempt, each.host) == (attempt, host)), None)
 
 
-def _of_another_length(found: int, sealed: int) -> str:
+def _size_difference(found: int, sealed: int) -> str:
     more = f"{found - sealed} bytes were added" if found > sealed else f"{found} of its {sealed} bytes are there"
     return more if found > sealed else f"{more} (or the rest has not arrived)"
 
@@ -256,15 +230,9 @@ def _of_another_length(found: int, sealed: int) -> str:
 def open_log(
     backend: Backend, store: Store, job_id: str, *, attempt: int | None, host: int, follow: bool = False
 ) -> LiveLog | None:
-    """Open the log of one attempt: the live one while it is there, else the stored one; None when there is none yet.
+    """Open the log of an attempt, by default the last: the live one while it is there, else the stored one, or None.
 
-    Args:
-        backend: The place.
-        store: Where the job lies.
-        job_id: The job.
-        attempt: Which attempt; None for the last.
-        host: Which host.
-        follow: Whether it is read as it grows, rather than once.
+    ``follow`` says that it is read as it grows, rather than once.
     """
     number = latest_attempt(backend, store, job_id) if attempt is None else attempt
     live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
@@ -277,15 +245,15 @@ def open_log(
     return stored if stored.size() else None
 
 
-def store_last_log(backend: Backend, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
-    """Bring into the store what the place alone has of the log of a process that was killed; return that log.
+def store_last_log(inspector: Inspector, store: Store, job_id: str, *, attempt: int, host: int = 0) -> LiveLog | None:
+    """Bring into the store what only the backend has of the log of a process that was killed; return that log.
 
-    Whoever looks first does it: the place forgets. Two who do it write the same bytes to the same keys.
+    The first to look does it, as the backend forgets. Two who do it write the same bytes to the same keys.
     """
-    left = backend.last_log(job_id, host=host, attempt=attempt)
+    left = inspector.last_log(job_id, host=host, attempt=attempt)
     if left is None:
         return None
-    with contextlib.suppress(KineticError):  # who may not write reads it all the same
+    with contextlib.suppress(KineticError):  # without permission to write it is read all the same
         stored = StoredLog(store, keys.logs(job_id, attempt, host)).size()
         if stored < left.size() and store.size(keys.record(job_id)) is not None:  # of a removed job nothing is kept
             for start in range(stored, left.size(), _SEGMENT):
@@ -294,20 +262,13 @@ def store_last_log(backend: Backend, store: Store, job_id: str, *, attempt: int,
 
 
 def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredLog | HistoryLog | None:
-    """Open the log of one attempt as it lies in the store or in the history, or return None when neither has any."""
+    """Open the log of one attempt from the store or the history, or return None when neither has any."""
     stored = StoredLog(store, keys.logs(job_id, attempt, host))
     return stored if stored.size() else history_log(store, job_id, attempt=attempt, host=host)
 
 
 def history_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> HistoryLog | None:
-    """Open the log of a collected job; None where it has none, or was not collected.
-
-    Args:
-        store: Where the job lay.
-        job_id: The job.
-        attempt: Which attempt; None for the last that printed something.
-        host: Which host.
-    """
+    """Open the log of a collected job, by default of the last attempt that printed something; None if it has none."""
     page = history.read_page(store, job_id) or {}
     kept = {found["attempt"]: found for found in logs_in_history(page) if found["host"] == host}
     number = max(kept, default=-1) if attempt is None else attempt
@@ -344,7 +305,7 @@ def logs_in_history(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def latest_attempt(backend: Backend, store: Store, job_id: str) -> int:
-    """Return the number of the attempt that runs or ran last."""
+    """Return the number of the attempt that runs or ran last; where it runs elsewhere, only the store knows it."""
     seen = backend.observe([job_id]).get(job_id) if backend.is_here else None
     return max(latest_noted_attempt(store, job_id), (seen.attempt or 0) if seen else 0)
 
@@ -370,18 +331,15 @@ def close(log: LiveLog | None) -> None:
 
 
 def tail(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> str:
-    """Return exactly the last lines of a log, reading back from its end no further than needed; see ``tail_bytes``."""
+    """Return exactly the last lines of a log as text; see ``tail_bytes``."""
     return tail_bytes(log, lines, most=most).decode(errors="replace").removesuffix("\n")
 
 
 def tail_bytes(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES) -> bytes:
-    """Return exactly the last lines of a log, byte for byte, the break behind the last one included if it is there.
+    """Return exactly the last lines of a log, byte for byte, with the final line break if there is one.
 
-    Args:
-        log: The log, or None.
-        lines: How many.
-        most: Bytes of the end that are read. Of lines that are longer the beginning is left out, and a line in its
-            place says so: a progress bar may have written 400 MB without a break.
+    It reads back no further than needed, and at most so many bytes. Of longer lines the beginning is left out, and a
+    line in its place says so: a progress bar may have written 400 MB without a break.
     """
     if log is None or lines <= 0:
         return b""
@@ -407,13 +365,13 @@ class Follower:
 
     Args:
         reopen: Opens the log of an attempt, or returns None when there is none yet.
-        attempt: Says which attempt is read now.
-        stored: Opens what the store has of an attempt's log, at the same positions; asked at the end where the live log
+        attempt: Returns which attempt is read now.
+        stored: Opens what the store has of an attempt's log, at the same positions; used at the end where the live log
             need not have everything.
-        sealed: Gives the sealed digest of an attempt's log, once the attempt has ended; None where there is none.
-        report: Called where what was read is not that.
+        sealed: Returns the sealed digest of an attempt's log, once the attempt has ended; None where there is none.
+        report: Called where what was read differs from it.
         store_seconds: How often at most a store is asked whether a log has grown.
-        clock: Gives seconds.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -427,12 +385,11 @@ class Follower:
         store_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reopen, self._stored = reopen, stored
+        self._reopen, self._stored, self._attempt_now = reopen, stored, attempt
         self._sealed, self._report = sealed, report
         self._store_seconds, self._clock = store_seconds, clock
-        self._look_again = 0.0  # when a stored log is looked at again
-        self._open_again, self._pause = 0.0, _PAUSE_SECONDS  # when the place is asked again for what the store has
-        self._attempt_now = attempt
+        self._read_again = 0.0  # when a stored log is read again
+        self._open_again, self._pause = 0.0, _PAUSE_SECONDS  # when the backend is asked again for what the store has
         self._attempt = -1
         self._log: LiveLog | None = None
         self._position, self._hasher = 0, digests.LogHasher()
@@ -453,27 +410,27 @@ class Follower:
                 yield from self._rest()
             self.close()
             self._attempt, self._position, self._hasher = attempt, 0, digests.LogHasher()
-            self._look_again, self._pause = 0.0, _PAUSE_SECONDS
+            self._read_again, self._pause = 0.0, _PAUSE_SECONDS
         if last:
             yield from self._rest()
             return
         now = self._clock()
         if self._log is None or (isinstance(self._log, StoredLog) and now >= self._open_again):
             self._open(now)
-        if not isinstance(self._log, StoredLog) or now >= self._look_again:
+        if not isinstance(self._log, StoredLog) or now >= self._read_again:
             yield from self._read()
-            self._look_again = now + self._store_seconds
+            self._read_again = now + self._store_seconds
 
     def _open(self, now: float) -> None:
-        """Open the log where it can be had soonest: what only the store has, the place may have a moment later."""
+        """Open the newest log: what only the store has now, the backend may have a moment later."""
         self._log = self._reopen(self._attempt) or self._log
         self._pause = min(2 * self._pause, _LONGEST_PAUSE) if isinstance(self._log, StoredLog) else _PAUSE_SECONDS
         self._open_again = now + self._pause
 
     def _rest(self) -> Iterator[bytes]:
-        """Yield all that an attempt left: from the store, unless the live log is known to have it all.
+        """Yield all that an attempt left, and compare it with what was sealed.
 
-        What is here is read first: of a log whose end did not reach the store, it may have more.
+        What is open is read first: of a log whose end did not reach the store, it may have more.
         """
         if self._log is None:
             self._log = self._stored(self._attempt) or self._reopen(self._attempt)
@@ -482,18 +439,14 @@ class Follower:
             self.close()
             self._log = self._stored(self._attempt)
             yield from self._read()
-        self._check()
-
-    def _check(self) -> None:
-        """Compare what was read of an attempt with what was sealed; a kept log was compared when it was opened."""
-        sealed = None if isinstance(self._log, HistoryLog) else self._sealed(self._attempt)
+        sealed = None if isinstance(self._log, HistoryLog) else self._sealed(self._attempt)  # checked when opened
         if sealed is not None and (found := self._hasher.size) != sealed.size_bytes:
-            self._report(_of_another_length(found, sealed.size_bytes))
+            self._report(_size_difference(found, sealed.size_bytes))
         elif sealed is not None and self._hasher.digest(0, 0).sha256 != sealed.sha256:
             self._report("its bytes differ")
 
     def close(self) -> None:
-        """Let go of the log that is open."""
+        """Close the log that is open."""
         close(self._log)
         self._log = None
 

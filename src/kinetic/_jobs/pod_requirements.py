@@ -1,18 +1,19 @@
 """What a job asks of a cluster besides hardware: its image, what is installed into it, and how much of a machine.
 
 What the project needs is found as for an isolated environment on this machine. It travels as the lines of one file,
-which uv installs in the pod before anything of the user's is opened; see ``_runner/pod/requiring.py``.
+which uv installs in the pod before anything of the user's is opened; see ``_runner/pod/install.py``.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kinetic import _output as output
-from kinetic._config import options, resources
+from kinetic._config import options as config_options
+from kinetic._config import resources
 from kinetic._config.options import read_variable
 from kinetic._config.resources import PodRequirements, ResourceRequests
 from kinetic._images import image_choice
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
     from kinetic._images.image_choice import Image
     from kinetic._jobs.options import Options
-    from kinetic._project.dependencies import Dependencies
+    from kinetic._project.dependencies import Dependencies, Export
     from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store
 
@@ -53,16 +54,6 @@ def requirements_of(
     environ: Mapping[str, str],
 ) -> PodRequirements:
     """Return what a job asks of a cluster, and bring what is too long to travel with it into the store.
-
-    Args:
-        function: What is to run; its file may say itself what it needs.
-        plan: Its project.
-        options: Final: what the decorator left open is filled in.
-        placement: The hardware.
-        store: Where a long list of requirements goes.
-        settings: What holds for all jobs of the cluster.
-        profile: The profile that holds, or None.
-        environ: The environment.
 
     Raises:
         OptionError: There can be no such image, a dependency cannot be installed elsewhere, or the project wants
@@ -90,6 +81,20 @@ def requirements_of(
     )
 
 
+def find_dependencies(
+    function: Callable[..., Any], plan: Plan, *, base: bool, export: Export | None = None, environ: Mapping[str, str]
+) -> Dependencies:
+    """Find what the project of a function, whose own file may say so as well, needs installed."""
+    return dependencies.find(
+        plan,
+        script=root.source_file(root.innermost(function)),
+        extras=config_options.read_project_options(plan.root).extras,
+        export=export,
+        base=base,
+        environ=environ,
+    )
+
+
 def _lines(
     function: Callable[..., Any],
     plan: Plan,
@@ -99,46 +104,39 @@ def _lines(
     *,
     base: bool,
 ) -> tuple[str, ...]:
-    """Return the lines of the file that is installed in the pod, and tell the user where they come from."""
-    find = functools.partial(
-        dependencies.find,
-        plan,
-        script=root.source_file(root.innermost(function)),
-        extras=options.read_project_options(plan.root).extras,
-        base=base,
-        environ=environ,
-    )
+    """Return the lines of the file that is installed in the pod, and report where they come from."""
     if not image.installs:
-        _tell_what_the_image_must_hold(image, find)
+        expected = "the project's dependencies"  # of a file that could not be installed from
+        with contextlib.suppress(OptionError):
+            found = find_dependencies(function, plan, base=base, environ=environ)
+            if not (found.lines or found.filtered):
+                return ()
+            expected = f"the dependencies in {found.source}"
+        output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
         return ()
-    found = find(export=_export)
+    found = find_dependencies(function, plan, base=base, export=_export, environ=environ)
     found.check_python(distribution.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
     output.report_once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
     for note in found.notes[1:]:
         output.report_once(note)
-    _tell_of_secrets(found)
-    _tell_of_git(found, image)
+    if any(_has_secret(line) for line in found.lines):
+        output.warn_once(
+            f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
+            "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
+        )
+    from_git = next((line for line in found.lines if _FROM_GIT.search(line)), None)
+    if from_git and not image.has_base:  # said before the job waits for its machine
+        shown = _USER.sub(r"\g<scheme>://***@", from_git)
+        output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     return (*found.lines, *packages)
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:
-    """Say which base packages are installed, where there is something to say."""
+    """Return which base packages are installed, as none or one sentence."""
     if not base:
         return ("base packages: none, as base_packages = false says",)
     return (f"base packages: {', '.join(packages)}",) if packages else ()
-
-
-def _tell_what_the_image_must_hold(image: Image, find: Callable[[], Dependencies]) -> None:
-    try:
-        found = find()
-    except OptionError:  # the file could not be installed from; nobody is going to
-        told = "the project's dependencies"
-    else:
-        if not (found.lines or found.filtered):
-            return
-        told = f"the dependencies in {found.source}"
-    output.report_once(f"nothing is installed into the image {image.uri}: it must hold {told}")
 
 
 def _export(folder: Path, extras: Sequence[str]) -> list[str]:
@@ -155,7 +153,7 @@ def _export(folder: Path, extras: Sequence[str]) -> list[str]:
 
 
 def _artifact(lines: Sequence[str], store: Store) -> Artifact:
-    """Write the lines into a file that travels with the job, or lies in the store under its digest."""
+    """Write the lines into a file that travels with the job, or is in the store under its digest."""
     data = "".join(f"{line}\n" for line in lines).encode()
     if len(data) <= INLINE_BYTES:
         return Artifact.within(data)
@@ -167,18 +165,10 @@ def _artifact(lines: Sequence[str], store: Store) -> Artifact:
     return Artifact(sha256, len(data), key=key)
 
 
-def _tell_of_secrets(found: Dependencies) -> None:
-    if any(_has_secret(line) for line in found.lines):
-        _warn_once(
-            f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
-            "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
-        )
-
-
 def _has_secret(line: str) -> bool:
-    """Say whether an address in a line has user:password@ or token@ in it.
+    """Return whether an address in a line has user:password@ or token@ in it.
 
-    A name alone is no secret before an ssh server, and neither is "${NAME}", which uv fills in where it installs.
+    A name alone is not a secret for an ssh server, and neither is "${NAME}", which uv fills in where it installs.
     """
     for address in _USER.finditer(line):
         user, _, password = address["user"].partition(":")
@@ -186,19 +176,3 @@ def _has_secret(line: str) -> bool:
         if secret and not secret.startswith("${"):
             return True
     return False
-
-
-def _tell_of_git(found: Dependencies, image: Image) -> None:
-    """Say before the job waits for its machine what cannot work on it."""
-    named = next((line for line in found.lines if _FROM_GIT.search(line)), None)
-    if named and not image.has_base:  # the image of nobody's choice
-        _warn_once(f"{image.uri} has no git, which is needed to install {_shown(named)}: choose an image that has it")
-
-
-def _shown(line: str) -> str:
-    return _USER.sub(r"\g<scheme>://***@", line)
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    output.warn(text)

@@ -9,7 +9,6 @@ import io
 import os
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,22 +45,16 @@ _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened 
 
 
 def read_outcome(job: JobRecord) -> Outcome | None:
-    """Return the verdict of a job, or None while there is none.
+    """Return the verdict of a job, or None while there is none; see below.
 
     Raises:
         CredentialsError: There is one, and the key without which it cannot be verified is not here.
-        IntegrityError: It is damaged or its seal is wrong.
     """
     return read_outcome_of(locate.store_of(job), job.job_id, lambda: locate.key_to_read(job))
 
 
 def read_outcome_of(store: Store, job_id: str, key_of: Callable[[], bytes | None]) -> Outcome | None:
-    """Return the verdict of a job, or None while there is none.
-
-    Args:
-        store: Where the job lies.
-        job_id: The job.
-        key_of: Gives the job's key, or None when the user said to trust the store; asked only if there is a verdict.
+    """Return the verdict of a job, or None while there is none; its key is only looked up if there is one.
 
     Raises:
         IntegrityError: It is damaged or its seal is wrong.
@@ -122,10 +115,10 @@ def save(store: Store, outcome: Outcome, to: Path) -> int:
 
 
 class _Verified(io.RawIOBase):
-    """A body too large for memory, read twice: no byte is given out that differs from what was verified.
+    """A body too large for memory, read twice: no byte is returned that differs from what was verified.
 
-    The first pass notes the digest of all that came before each piece; the second one compares before it gives a piece
-    away. So it does not matter whether somebody changes the file in between.
+    The first pass notes the digest of everything up to each piece; the second compares before it returns a piece. So a
+    change of the file in between is found.
     """
 
     def __init__(self, file: IO[bytes], outcome: Outcome) -> None:
@@ -174,35 +167,26 @@ def _open(load: Callable[[], Any], outcome: Outcome) -> Any:
         return load()
     except IntegrityError:
         raise
-    except (ModuleNotFoundError, AttributeError, ImportError) as error:
-        raise _missing_here(error, outcome) from error
     except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, (ImportError, AttributeError)):
+            name = ""
+            with contextlib.suppress(AttributeError):
+                name = error.name or ""  # ModuleNotFoundError and AttributeError have it
+            raise ResultUnreadableError(
+                f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
+                why=f"{f'it is a {outcome.value_type}' if outcome.value_type else 'its type'}, and {said}",
+                next="collect it from the project that submitted it; its bytes stay in the store",
+            ) from error
         raise ResultUnreadableError(
             f"the result of {outcome.job_id} is whole, and cannot be opened here",
-            why=f"{type(error).__name__}: {error}",
+            why=said,
             next=f"kinetic jobs result {outcome.job_id} --save result.pkl     keeps its bytes",
         ) from error
 
 
-def _missing_here(error: Exception, outcome: Outcome) -> ResultUnreadableError:
-    what = f"it is a {outcome.value_type}" if outcome.value_type else "its type"
-    name = ""
-    with suppress(AttributeError):
-        name = error.name or ""  # type: ignore[attr-defined] # ModuleNotFoundError and AttributeError have it
-    return ResultUnreadableError(
-        f"the result of {outcome.job_id} cannot be opened here: {name or 'what it is made of'} is missing",
-        why=f"{what}, and {type(error).__name__}: {error}",
-        next="collect it from the project that submitted it; its bytes stay in the store",
-    )
-
-
-_DOUBTS = frozenset({"integrity", "key-missing", "data-missing"})
-_broken: dict[tuple[str, str], int] = {}  # by the batch or job that complained, and the manifest: looked at once
-
-
-def is_data_error(outcome: Outcome) -> bool:
-    """Say whether a job failed because bytes in a store were not what was promised, or not there."""
-    return outcome.cause == "runner" and outcome.error.get("code") in _DOUBTS
+_DATA_ERRORS = frozenset({"integrity", "key-missing", "data-missing"})
+_broken: dict[tuple[str, str], int] = {}  # by the batch or job that failed, and the manifest: checked once
 
 
 def repair_data(store: Store, outcome: Outcome) -> str:
@@ -212,7 +196,7 @@ def repair_data(store: Store, outcome: Outcome) -> str:
         A sentence for the user, or "" when nothing is damaged.
     """
     broken = 0
-    with contextlib.suppress(KineticError), output.phase("looking again at the data"):
+    with contextlib.suppress(KineticError), output.phase("checking the data again"):
         page = record.read_record(store, outcome.job_id)
         if isinstance(page, record.Untrusted):
             return ""
@@ -256,7 +240,7 @@ def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], It
 
 
 _LOG_LINES = 5
-_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they tell nobody anything
+_OUR_FRAME = "/runners/"  # frames of the runner below the user's own: they explain nothing
 
 
 def attach_remote_traceback(exception: BaseException, remote_traceback: str | None) -> BaseException:
@@ -268,45 +252,36 @@ def attach_remote_traceback(exception: BaseException, remote_traceback: str | No
 
 
 def value_of(store: Store, outcome: Outcome, function: str) -> Any:
-    """Return the value of a job that succeeded, or raise what its failure means.
-
-    Raises:
-        Exception: The user's own exception, of its own type, with the remote traceback as a note.
-        JobError: A failure without one: killed, out of memory, past its deadline, not picklable.
-        RunnerError: A failure before the function began; it names the phase.
-        JobCancelledError: The job was cancelled.
-    """
+    """Return the value of a job that succeeded, or raise the exception of its failure."""
     if outcome.succeeded:
         return body_of(store, outcome)
     raise failure_of(store, outcome, function)
 
 
 def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
-    """Return the exception that stands for a failed or cancelled job."""
+    """Return the exception of a failed or cancelled job.
+
+    The user's own exception, with the remote traceback as a note; a JobError of a failure without one: killed, out of
+    memory, past its deadline, not picklable; a RunnerError of a failure before the function began.
+    """
     if outcome.status == outcomes.CANCELLED:
         return JobCancelledError(
             f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
         )
-    raised = _user_exception(store, outcome)
-    if raised is None:
+    raised = None
+    if outcome.body_length:
+        with contextlib.suppress(ResultUnreadableError, IntegrityError):
+            raised = body_of(store, outcome)
+    if not isinstance(raised, BaseException):
         raised = _error_without_exception(outcome, function)
-    if is_data_error(outcome) and (said := repair_data(store, outcome)):
-        raised.add_note(said)
+    failed_on_data = outcome.cause == "runner" and outcome.error.get("code") in _DATA_ERRORS
+    if failed_on_data and (repaired := repair_data(store, outcome)):
+        raised.add_note(repaired)
     if outcome.error.get("hosts", 1) > 1:
         raised.add_note(f"It happened on host {outcome.host} of {outcome.error['hosts']}.")
     if traceback := outcome.error.get("traceback"):
         traceback = f"{str(traceback).rstrip()}\n{tracebacks.LOG}kinetic jobs logs {outcome.job_id}"
     return attach_remote_traceback(raised, traceback)
-
-
-def _user_exception(store: Store, outcome: Outcome) -> BaseException | None:
-    if not outcome.body_length:
-        return None
-    try:
-        found = body_of(store, outcome)
-    except (ResultUnreadableError, IntegrityError):
-        return None
-    return found if isinstance(found, BaseException) else None
 
 
 def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
@@ -320,26 +295,22 @@ def _error_without_exception(outcome: Outcome, function: str) -> BaseException:
             next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
         )
     if outcome.cause in {"exception", "exit"} and "type" in error:
+        lost = error.get("not_delivered")
         return JobError(
             f"{function} raised {error.get('module')}.{error.get('type')}: {message}",
-            why=_why_not_here(error),
+            why=f"the exception itself could not be sent: {lost}" if lost else "its class is not on this machine",
             next=f"kinetic jobs logs {outcome.job_id}",
             code="exception-not-here",
         )
     if outcome.cause == "serialization":
         return _not_picklable(outcome, function)
+    lines = [line for line in error.get("log", "").splitlines() if line.strip() and _OUR_FRAME not in line]
     return JobError(
         f"{function} failed: {message}",
-        why=_last_lines(error.get("log", "")),
+        why="the last lines of its log:\n       " + "\n       ".join(lines[-_LOG_LINES:]) if lines else None,
         next=error.get("next") or f"kinetic jobs logs {outcome.job_id}",
         code=outcome.cause or "job-failed",
     )
-
-
-def _why_not_here(error: dict[str, Any]) -> str:
-    if error.get("not_delivered"):
-        return f"the exception itself could not be brought here: {error['not_delivered']}"
-    return "the exception's class is not on this machine"
 
 
 def _not_picklable(outcome: Outcome, function: str) -> JobError:
@@ -355,8 +326,3 @@ def _not_picklable(outcome: Outcome, function: str) -> JobError:
     failed = ResultNotPicklableError(what, why=why, next=advice, code="not-picklable")
     failed.add_note(f"The value was: {error.get('repr')}")
     return failed
-
-
-def _last_lines(log: str) -> str | None:
-    lines = [line for line in log.splitlines() if line.strip() and _OUR_FRAME not in line][-_LOG_LINES:]
-    return "the last lines of its log:\n       " + "\n       ".join(lines) if lines else None

@@ -22,7 +22,7 @@ from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreU
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    from kinetic._backends.protocol import Backend, Diagnosis
+    from kinetic._backends.protocol import Backend
     from kinetic._stores.protocol import Store
     from kinetic._wire.records import JobRecord
 
@@ -35,32 +35,22 @@ _LOG_LINES = 20  # of the log of a job whose runner was killed: as many as a run
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was seen of a job at one moment.
+    """What was seen of a job at one moment."""
 
-    Attributes:
-        status: PENDING where it could not be judged at all: such a job must not be taken for one that has ended.
-        outcome: From the store, or None.
-        observation: From the backend, or None.
-        past: The job's page of the history, or None where kinetic did not remove it.
-        error: What kept us from seeing more, or None.
-        is_elsewhere: Only another machine sees how it runs.
-    """
-
-    status: JobStatus
-    outcome: Outcome | None = None
-    observation: Observation | None = None
-    past: dict[str, Any] | None = None
-    error: Exception | None = None
-    is_elsewhere: bool = False
+    status: JobStatus  # PENDING where it could not be judged at all: such a job must not be taken for an ended one
+    outcome: Outcome | None = None  # from the store
+    observation: Observation | None = None  # from the backend
+    past: dict[str, Any] | None = None  # the job's page of the history; None where kinetic did not remove it
+    error: Exception | None = None  # what kept us from seeing more
+    is_elsewhere: bool = False  # only another machine sees how it runs
 
     @property
     def reason(self) -> str:
         """One line: what a waiting job waits for, or how one failed; "" when there is nothing to say."""
-        if (error := self.error) is not None:
-            return (
-                error.what if isinstance(error, KineticError) else f"it cannot be read: {type(error).__name__}: {error}"
-            )
-        outcome = self.outcome
+        error, outcome = self.error, self.outcome
+        if error is not None:
+            unknown = f"it cannot be read: {type(error).__name__}: {error}"
+            return error.what if isinstance(error, KineticError) else unknown
         if outcome is None:
             if self.observation is not None and self.observation.reason:
                 return self.observation.reason
@@ -79,11 +69,7 @@ class Snapshot:
 
 
 def observe(job: JobRecord) -> Snapshot:
-    """Look at one job, and ask its backend why it failed if it left no outcome.
-
-    Raises:
-        KineticError: It cannot be judged: its outcome is damaged, its store or its backend cannot be reached.
-    """
+    """Look at one job, and ask its backend why it failed if it left no outcome; raise what makes that impossible."""
     (seen,) = observe_many([job], thorough=True)
     if seen.error is not None:
         raise seen.error
@@ -98,7 +84,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
         from_index: Take outcomes that were read before from the index; they lack logs and tracebacks.
         thorough: Ask the backend why a job failed that left no outcome: several questions for each of them.
     """
-    present = [job for job in jobs if past_of(job) is None]  # one that is history needs nothing
+    present = [job for job in jobs if past_of(job) is None]  # a job that is history needs nothing
     found, listed = _outcomes_by_index(present) if from_index else ({job.job_id: _outcome(job) for job in present}, {})
     seen = _ask_backends([job for job in present if found[job.job_id] is None and locate.can_be_seen(job)])
     return [
@@ -109,7 +95,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 
 def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
-    try:  # nothing but its age is told, so it need not be verified
+    try:  # only its age is used, so it need not be verified
         outcome = history.index_of(store).outcome(job_id) or results.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
@@ -129,22 +115,22 @@ def decide(
     """Decide what a job's status is.
 
     Args:
-        outcome: What the store says, read after the sighting if the sighting was final or absent.
-        observation: What the backend sees; None when it knows nothing of the job.
+        outcome: What the store says, read after the observation if that was final or absent.
+        observation: What the backend sees; None when it does not know the job.
         removed: kinetic itself removed the job: it has a page of the history.
-        attempted: An attempt had begun: there is a Note.
+        attempted: An attempt had begun: there is a note.
         elsewhere: The job belongs to another machine that shares the store, and cannot be seen from here.
 
-    | removed | outcome   | sighting | else      | status                                          |
-    |---------|-----------|----------|-----------|-------------------------------------------------|
-    | yes     |           |          |           | NOT_FOUND                                       |
-    | no      | cancelled |          |           | NOT_FOUND                                       |
-    | no      | succeeded |          |           | SUCCEEDED, whatever became of the process       |
-    | no      | failed    |          |           | FAILED                                          |
-    | no      | none      | seen     |           | as seen                                         |
-    | no      | none      | none     | elsewhere | RUNNING once attempted, else PENDING; never FAILED |
-    | no      | none      | none     | attempted | FAILED: it began, and nothing of it is left     |
-    | no      | none      | none     |           | NOT_FOUND: it was never launched                |
+    | removed | outcome   | observation | else      | status                                             |
+    |---------|-----------|-------------|-----------|----------------------------------------------------|
+    | yes     |           |             |           | NOT_FOUND                                          |
+    | no      | cancelled |             |           | NOT_FOUND                                          |
+    | no      | succeeded |             |           | SUCCEEDED, whatever became of the process          |
+    | no      | failed    |             |           | FAILED                                             |
+    | no      | none      | seen        |           | as seen                                            |
+    | no      | none      | none        | elsewhere | RUNNING once attempted, else PENDING; never FAILED |
+    | no      | none      | none        | attempted | FAILED: it began, and nothing of it is left        |
+    | no      | none      | none        |           | NOT_FOUND: it was never launched                   |
     """
     if removed or (outcome is not None and outcome.status == outcomes.CANCELLED):
         return JobStatus.NOT_FOUND
@@ -173,41 +159,41 @@ def _outcome(job: JobRecord) -> Outcome | Exception | None:
 def _outcomes_by_index(
     jobs: Sequence[JobRecord],
 ) -> tuple[dict[str, Outcome | Exception | None], dict[str, Snapshot]]:
-    """Return how jobs ended, from the index or else from the store; and the snapshots of those that are judged by that.
+    """Return how jobs ended, from the index or else from the store, and the snapshots that this decides.
 
-    A job that has an outcome and no page of the history is what its outcome says. Which have one, a listing tells.
+    A job that has an outcome and no page of the history is what its outcome says. A listing tells which have one.
     """
     by_store: dict[str | None, list[JobRecord]] = {}
     for job in jobs:
         by_store.setdefault(job.store, []).append(job)
     found: dict[str, Outcome | Exception | None] = {}
-    judged: dict[str, Snapshot] = {}
+    decided: dict[str, Snapshot] = {}
     for theirs in by_store.values():
         try:
             store = locate.store_of(theirs[0])
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
-        known, removed = history.index_of(store), history.page_ids(store)
+        index, removed = history.index_of(store), history.page_ids(store)
         for job in theirs:
-            told: Outcome | Exception | None = known.outcome(job.job_id)
-            if told is None and isinstance(told := _outcome(job), Outcome):
-                known.note_outcome(job.job_id, told)
-            found[job.job_id] = told
-            if isinstance(told, Outcome) and job.job_id not in removed:
-                judged[job.job_id] = Snapshot(decide(outcome=told, observation=None), told)
-        known.write(functools.partial(history.job_ids, store))
-    return found, judged
+            outcome: Outcome | Exception | None = index.outcome(job.job_id)
+            if outcome is None and isinstance(outcome := _outcome(job), Outcome):
+                index.note_outcome(job.job_id, outcome)
+            found[job.job_id] = outcome
+            if isinstance(outcome, Outcome) and job.job_id not in removed:
+                decided[job.job_id] = Snapshot(decide(outcome=outcome, observation=None), outcome)
+        index.write(functools.partial(history.job_ids, store))
+    return found, decided
 
 
 def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Observation | Exception]:
-    """Ask each backend about its jobs, once; one that does not answer hides no jobs of others."""
+    """Ask each backend about its jobs, once; one that does not answer does not hide the jobs of others."""
     by_backend: dict[Backend, list[JobRecord]] = {}
     seen: dict[str, Observation | Exception] = {}
     for job in jobs:
         try:
             by_backend.setdefault(locate.backend_of(job), []).append(job)
-        except KineticError as error:  # one that this kinetic does not know, or that nothing here leads to
+        except KineticError as error:  # one that this kinetic does not know, or that cannot be reached from here
             seen[job.job_id] = error
     for backend, theirs in by_backend.items():
         try:
@@ -222,34 +208,31 @@ def _ask_backends(jobs: Sequence[JobRecord]) -> dict[str, Observation | Exceptio
 def _judge(
     job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | Exception | None, *, thorough: bool
 ) -> Snapshot:
-    """Put together what was read and seen of a job. Whatever is wrong with it costs its own row a sentence."""
+    """Put together what was read and seen of a job. Whatever is wrong with it becomes the error of its snapshot."""
     if (past := past_of(job)) is not None:
         return Snapshot(JobStatus.NOT_FOUND, past=past)
     if isinstance(observation, Exception):
         return Snapshot(JobStatus.PENDING, error=observation)
     try:
-        return _put_together(job, outcome, observation, thorough=thorough)
+        if outcome is not None or observation is None or observation.status.is_final:
+            return _judge_ended(job, outcome, observation, thorough=thorough)
+        with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
+            observation = with_claim(job, locate.backend_of(job), observation)
+        return Snapshot(decide(outcome=None, observation=observation), None, observation)
     except Exception as error:  # noqa: BLE001 - as above
         return Snapshot(JobStatus.PENDING, None, observation, error=error)
 
 
-def _put_together(
+def _judge_ended(
     job: JobRecord, outcome: Outcome | Exception | None, observation: Observation | None, *, thorough: bool
 ) -> Snapshot:
-    if outcome is None and observation is not None and not observation.status.is_final:
-        with contextlib.suppress(StoreUnreachableError):  # what the cluster says of it stays true
-            observation = with_claim(job, locate.backend_of(job), observation)
-        return Snapshot(decide(outcome=None, observation=observation), None, observation)
     if outcome is None:
         outcome = _outcome(job)  # the second look: it may have come in between
-    store = locate.store_of(job)
     if thorough and outcome is None and observation is not None and observation.status is JobStatus.FAILED:
-        backend = locate.backend_of(job)
-        observation, found = _with_a_reason(backend, observation)
-        outcome = _lost_outcome(backend, store, observation, found) if observation.reason else None
+        observation, outcome = _explain_failure(job, locate.backend_of(job), observation)
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
-    past = history.read_page(store, job.job_id)
+    past = history.read_page(locate.store_of(job), job.job_id)
     attempt = attempt_state(job) if outcome is None else {}
     status = decide(outcome=outcome, observation=observation, removed=past is not None, **attempt)
     is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
@@ -257,7 +240,7 @@ def _put_together(
 
 
 def with_claim(job: JobRecord, backend: Backend, observation: Observation) -> Observation:
-    """Say that a job runs whose attempt is claimed: a cluster counts the pods that are ready a second later.
+    """Observe as running a job whose attempt is claimed: a cluster counts the pods that are ready a second later.
 
     A claim outlives a machine that lost its power, so the pod that claimed must still be there.
     """
@@ -295,30 +278,27 @@ def last_attempt_note(job: JobRecord) -> AttemptNote | None:
     return None
 
 
-def _with_a_reason(backend: Backend, observation: Observation) -> tuple[Observation, Diagnosis | None]:
-    """Ask the backend why a job failed that left no outcome."""
-    found = None
-    if not backend.is_here:
-        with contextlib.suppress(KineticError):
-            found = backend.explain(observation.name)
-    if found is None:
-        return observation, None
-    words = found.what.removeprefix(f"{observation.name}: ") + (f" ({found.why})" if found.why else "")
-    return replace(observation, reason=words), found
-
-
-def _lost_outcome(backend: Backend, store: Store, observation: Observation, found: Diagnosis | None) -> Outcome:
-    """Return the outcome of a job that left none: its store could not take one, or its runner was killed.
+def _explain_failure(job: JobRecord, backend: Backend, observation: Observation) -> tuple[Observation, Outcome | None]:
+    """Ask the backend why a job failed that left no outcome: its store could not take one, or its runner was killed.
 
     In which phase it was is not known; its last lines are, as long as the backend has them.
     """
-    job_id, log = observation.name, ""
+    found, log = None, ""
+    if not backend.is_here:
+        with contextlib.suppress(KineticError):
+            found = backend.explain(job.job_id)
+    if found is not None:
+        reason = found.what.removeprefix(f"{job.job_id}: ") + (f" ({found.why})" if found.why else "")
+        observation = replace(observation, reason=reason)
+    if not observation.reason:
+        return observation, None
     with contextlib.suppress(KineticError):
-        attempt = logs.latest_noted_attempt(store, job_id) if observation.attempt is None else observation.attempt
-        log = logs.tail(logs.store_last_log(backend, store, job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
+        store, attempt = locate.store_of(job), observation.attempt
+        attempt = logs.latest_noted_attempt(store, job.job_id) if attempt is None else attempt
+        log = logs.tail(logs.store_last_log(backend, store, job.job_id, attempt=attempt), _LOG_LINES, most=_LOG_BYTES)
     error = {"message": observation.reason, "next": found.next if found else "", "log": log}
-    return Outcome(
-        job_id=job_id,
+    outcome = Outcome(
+        job_id=job.job_id,
         status=outcomes.FAILED,
         attempt=observation.attempt or 0,
         cause=_CODES.get(found.code, found.code) if found is not None else "lost",
@@ -328,10 +308,11 @@ def _lost_outcome(backend: Backend, store: Store, observation: Observation, foun
         ended=observation.ended,
         witness="observer",
     )
+    return observation, outcome
 
 
 def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
-    """Put what was seen of a job into JSON values."""
+    """Return what was seen of a job as JSON values with stable names."""
     if seen.past is not None and history.is_collected(seen.past):
         return history_to_json({**records.plain(job), **seen.past})
     times = seen.outcome or seen.observation
@@ -356,7 +337,7 @@ def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 
 
 def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
-    """Return the same of a job as the history tells it: of one that was removed or cancelled, how it had ended."""
+    """Return the same as the history has it: of a job that was removed or cancelled, how it had ended."""
     if seen.past is not None:
         return history_to_json({**records.plain(job), **seen.past})
     cancelled = seen.outcome is not None and seen.outcome.status == outcomes.CANCELLED
@@ -364,24 +345,23 @@ def history_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
 
 
 def details_of(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
-    """Return what only ``show`` tells: the rest of the job, the verdict's details, the log."""
-    store, outcome = locate.store_of(job), seen.outcome
-    log = logs.log_of(job)
-    about: dict[str, Any] = {
+    """Return what only ``show`` needs: the rest of the record, the verdict's details, the log."""
+    outcome, log = seen.outcome, logs.log_of(job)
+    known = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # in job_to_json, some under other names
+    return {
         "cause": outcome.cause if outcome else None,
         "phase": outcome.phase if outcome else None,
         "phases_seconds": dict(outcome.phases) if outcome else {},
         "value_type": (outcome.value_type or None) if outcome else None,
-        "result_bytes": store.size(keys.result(job.job_id)),
+        "result_bytes": locate.store_of(job).size(keys.result(job.job_id)),
         "log_bytes": log.size() if log is not None else 0,
         "files_left": list(outcome.files) if outcome else [],
+        **{name: value for name, value in records.plain(job).items() if name not in known},
     }
-    told = {"job_id", "func_name", "accelerator", "backend", "created_at"}  # by page_of, some under other names
-    return {**about, **{name: value for name, value in records.plain(job).items() if name not in told}}
 
 
 def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
-    """Put what remains of a removed or collected job into the same values."""
+    """Return what remains of a removed or collected job as the same values."""
     removed, collected, attempts = page.get("removed"), page.get("collected"), page.get("attempts")
     return {
         "job_id": str(page.get("job_id", "")),
@@ -393,7 +373,7 @@ def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
         "group_id": group_id if isinstance(group_id := page.get("group_id"), str) else None,
         "group_index": index if isinstance(index := page.get("group_index"), int) else None,
         "backend": str(page.get("backend", "")),
-        "where": _where(page),
+        "where": _place_in_history(page),
         "attempt": attempts - 1 if attempts else None,
         "created_at": str(page.get("created_at", "")),
         "collected_at": keys.format_utc(collected) if collected else None,
@@ -403,7 +383,7 @@ def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
 
 
 def emulation_of(job: JobRecord) -> str | None:
-    """Say what stands in for a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
+    """Return what replaces a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
     if not registry.is_here(job.backend):
         return None
     kind = _kind_of(job.accelerator)
@@ -424,30 +404,25 @@ def _kind_of(accelerator: str) -> str:
 
 
 def place_of(job: JobRecord) -> str:
-    """Say where a job runs, for humans."""
+    """Return where a job runs, for humans; another machine by the name that its record in the store has."""
     if not registry.is_here(job.backend):
         return cluster_of(vars(job))
-    return "this machine" if locate.is_here(job) else f"host {_host_name(job)}"
+    if locate.is_here(job):
+        return "this machine"
+    page: object = None
+    with contextlib.suppress(KineticError):
+        page = record.read_record(locate.store_of(job), job.job_id)
+    return f"host {(page.get('machine') if isinstance(page, dict) else '') or job.host}"
 
 
 def cluster_of(fields: Mapping[str, Any]) -> str:
-    """Say on which cluster, and where in it, the fields of a record name."""
+    """Return which cluster, and where in it, the fields of a record name."""
     project, cluster = fields.get("project"), fields.get("cluster_name")
     where = f"{project}/{cluster}" if project else fields.get("context") or cluster
     return f"{fields.get('backend')} {where}/{fields.get('namespace')}"
 
 
-def _host_name(job: JobRecord) -> str:
-    """Return the name of another machine as its record in the store has it; here its id is known only."""
-    try:
-        page = record.read_record(locate.store_of(job), job.job_id)
-    except KineticError:
-        page = {}
-    return str((page.get("machine") if isinstance(page, dict) else "") or job.host)
-
-
-def _where(page: dict[str, Any]) -> str:
-    """Say where a removed job was."""
+def _place_in_history(page: dict[str, Any]) -> str:
     if not registry.is_here(page.get("backend", registry.HERE.name)):
         return cluster_of(page)
     return "this machine" if page.get("host") in {None, locate.machine()} else f"host {page.get('host')}"

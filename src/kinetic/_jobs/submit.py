@@ -22,10 +22,9 @@ from kinetic._config.resources import ResourceRequests
 from kinetic._jobs import data_refs, locate, record, submit_context
 from kinetic._jobs import options as job_options
 from kinetic._jobs.handle import JobHandle, handle_of
-from kinetic._output import tracebacks
 from kinetic._output.format import size_text
 from kinetic._project import archive, environment, pickler, root
-from kinetic._wire import digests, distribution, documents, inspection, keys, output_paths, records, standard_library
+from kinetic._wire import digests, distribution, documents, inspection, keys, output_paths, records
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
 from kinetic.errors import KineticError, OptionError
@@ -46,6 +45,10 @@ if TYPE_CHECKING:
     from kinetic._wire.records import JobRecord
 
 
+_SLOW_SECONDS = 1.0  # packing that takes longer is reported
+_UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is killed
+
+
 def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
     """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
 
@@ -57,30 +60,25 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     from kinetic._images import isolated_environment
 
     if not context.backend.is_here or isolated_environment.wanted(os.environ) == "same":
-        _warn_of_a_stranger()
+        _warn_of_foreign_package()
         return ""
-    from kinetic._images import image_choice, isolated_environment
-    from kinetic._jobs import options, pod_requirements
-    from kinetic._project import dependencies
+    from kinetic._images import image_choice
+    from kinetic._jobs import pod_requirements
 
-    base = options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
-    found = dependencies.find(
-        plan,
-        script=root.source_file(root.innermost(function)),
-        extras=config_options.read_project_options(plan.root).extras,
-        export=isolated_environment.export_lock,
-        base=base,
+    base = job_options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
+    found = pod_requirements.find_dependencies(
+        function, plan, base=base, export=isolated_environment.export_lock, environ=os.environ
     )
-    kind = "gpu" if context.placement.kind == "gpu" and locate.local().limits.gpus else "cpu"  # others are emulated
+    backend = locate.local()
+    kind = "gpu" if context.placement.kind == "gpu" and backend.limits.gpus else "cpu"  # others are emulated
     packages = image_choice.base_packages(kind, found.names) if base else ()
     output.report_once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
-    for note in found.notes[1:]:
-        output.report_once(note)
+    report_notes(found.notes[1:])
     found.check_python(distribution.python_version())
     with output.phase("building the environment"):
         built = isolated_environment.ready(
             found.lines,
-            cache=locate.local().paths.environments,
+            cache=backend.paths.environments,
             python=distribution.python_version(),
             say=output.report,
             base=packages,
@@ -90,7 +88,7 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
 
 
 @functools.cache
-def _warn_of_a_stranger() -> None:
+def _warn_of_foreign_package() -> None:
     """Warn of another company's package that writes its files over ours."""
     folders = [folder for folder in sys.path if folder.endswith("-packages")]
     if found := distribution.foreign_distribution(folders):
@@ -101,38 +99,25 @@ def _warn_of_a_stranger() -> None:
         )
 
 
-_SLOW_SECONDS = 1.0  # a phase that takes longer is named
-
-
 class Shipment(NamedTuple):
-    """Everything that is settled before a job, or a batch, has a name.
+    """Everything that is settled before a job, or a batch, has a name."""
 
-    Attributes:
-        plan: The project that ships.
-        options: Final: what the decorator left open is filled in.
-        context: Where it goes.
-        captured: The environment variables that go along.
-        interpreter: The Python of an isolated environment, or "" for this client's own.
-        by_value: Modules that the user wants by value.
-        pod: What the job asks of a cluster; None on this machine.
-        resources: How much processor and memory each host asks for.
-    """
-
-    plan: Plan
-    options: Options
+    plan: Plan  # the project that ships
+    options: Options  # final: what the decorator left open is filled in
     context: SubmitContext
-    captured: Captured
-    interpreter: str
-    by_value: tuple[str, ...]
-    pod: PodRequirements | None = None
+    captured: Captured  # the environment variables that are sent
+    interpreter: str  # the Python of an isolated environment, or "" for this client's own
+    by_value: tuple[str, ...]  # modules that the user wants by value
+    pod: PodRequirements | None = None  # of a job on a cluster
     resources: ResourceRequests = ResourceRequests()
 
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
-        """Bring data to where the jobs can get it; see ``referring.ship``."""
-        return data_refs.ship(found, volumes, self.context.store, cache(), is_here=self.context.backend.is_here)
+        """Bring data to where the jobs can get it."""
+        cache = settings.kinetic_home(os.environ) / "cache"
+        return data_refs.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
 
     def shared_fields(self, function: str) -> dict[str, Any]:
-        """Return what the records of all jobs of this submission have in common; see ``record.make``."""
+        """Return what the records of all jobs of this submission have in common; see ``record.make_record``."""
         context, target = self.context, self.context.target
         return {
             "backend": target.backend.value,
@@ -158,9 +143,17 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
     plan = root.find_root(function)
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
-        context = submit_context.prepare(options)  # the place had been told before the project was read
+        context = submit_context.prepare(options)  # the backend was chosen before the project was read
     submit_context.announce(context, options)
-    _refuse_folders_of_this_machine(options, context)
+    outputs = output_paths.resolve(options.output_dir, os.environ)
+    is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
+    if not is_shared and output_paths.local_folder(outputs):
+        raise OptionError(
+            f"a job on a cluster cannot leave its outputs in {outputs}",
+            why="the folder would be in its pod, and be removed with it",
+            next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
+            code="output-elsewhere",
+        )
     captured = environment.capture(options.capture_env_vars or (), os.environ)
     if missing := environment.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
@@ -186,86 +179,45 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
     return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
 
 
-def _refuse_folders_of_this_machine(options: Options, context: SubmitContext) -> None:
-    """Refuse an output folder that would lie in the pod, and go with it."""
-    chosen = output_paths.resolve(options.output_dir, os.environ)
-    if (
-        context.backend.is_here
-        or not output_paths.local_folder(chosen)
-        or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
-    ):
-        return
-    raise OptionError(
-        f"a job on a cluster cannot leave its outputs in {chosen}",
-        why="the folder would be one of its pod's, and be gone with it",
-        next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
-        code="output-elsewhere",
-    )
-
-
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
-    """Bring the project into the store, without what ships as data, and tell what the user should know of it."""
+    """Bring the project into the store, without what ships as data, and report what the user should know of it."""
+    from kinetic._project import modules
+
     begun = time.monotonic()
-    home, context = settings.kinetic_home(os.environ), shipment.context
-    written = output_paths.excluded_folders(
-        output_paths.resolve(shipment.options.output_dir, os.environ), shipment.plan.folders()
-    )
-    exclude = (home, locate.runtime(), *data, *written)
-    shipped = archive.ship(shipment.plan, context.store, cache=home / "cache", exclude=exclude)
+    plan, home = shipment.plan, settings.kinetic_home(os.environ)
+    outputs = output_paths.resolve(shipment.options.output_dir, os.environ)
+    exclude = (home, locate.runtime(), *data, *output_paths.excluded_folders(outputs, plan.folders()))
+    shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
         output.report(f"packed {shipped.files} files, {size_text(shipped.bytes)}, in {took:.1f} s")
-    report_notes((*shipped.notes, *_stale(shipment.plan)))
+    report_notes(shipped.notes)
+    if stale := modules.stale_modules(plan):
+        named = ", ".join(stale[:5])
+        output.report_once(f"edited since it was imported here: {named}; the job runs what is on disk now")
     return shipped
 
 
-def report_notes(notes: tuple[str, ...]) -> None:
-    """Tell the user what should be known, each sentence once."""
+def report_notes(notes: Sequence[str]) -> None:
+    """Report each sentence once."""
     for note in notes:
         output.report_once(note)
 
 
 def versions() -> dict[str, str]:
-    """Return what speaks on this side: Python, cloudpickle, kinetic, platform."""
-    from kinetic._project import pickler as project_pickler
+    """Return the versions on this side: Python, cloudpickle, kinetic, platform."""
     from kinetic._version import __version__
 
-    pickler = project_pickler.pickler_version()
     return {
         "python": distribution.python_version(),
-        "cloudpickle": pickler,
+        "cloudpickle": pickler.pickler_version(),
         "kinetic": __version__,
         "platform": sys.platform,
     }
 
 
-def cache() -> Path:
-    """Return the folder in which this machine remembers what it sent where."""
-    return settings.kinetic_home(os.environ) / "cache"
-
-
-def _stale(plan: Plan) -> tuple[str, ...]:
-    from kinetic._project import modules
-
-    stale = modules.stale_modules(plan)
-    if not stale:
-        return ()
-    return (f"edited since it was imported here: {', '.join(stale[:5])}; the job runs what is on disk now",)
-
-
-_UNDO_SECONDS = 6.0  # for a job that began and is told to end: 5 s until it is killed
-
-
 def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
-    """Pack a call, write its order and record, and launch it.
-
-    Args:
-        call: The call.
-        options: How it is to run.
-        context: Where it goes.
-
-    Returns:
-        The job's handle, as soon as the job no longer needs this process.
+    """Pack a call, write its order and record, and launch it; return once the job no longer needs this process.
 
     Raises:
         KineticError: Nothing was launched, and nothing of it is left.
@@ -277,7 +229,7 @@ def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
     context.backend.begin(job_id)
     step("client:begun")
     try:
-        with output.phase("packing", summary=False):  # _pack says more than how long it took
+        with output.phase("packing", summary=False):  # ship_project says more than how long it took
             order, found = _pack(call, shipment, job_id)
         data = shipment.ship_data(found, options.volumes)
         order = replace(order, data=data)
@@ -289,7 +241,11 @@ def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
         _launch(order, shipment)
         step("client:launched")
     except BaseException:
-        _undo(context, job_id)
+        with contextlib.suppress(KineticError, OSError):  # this must not hide what went wrong
+            context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
+            context.backend.remove([job_id])
+            context.store.delete(keys.job(job_id))
+        context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))
     return handle_of(job)
@@ -313,6 +269,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
     report_notes(payload.notes)
     found.check(call.args, call.kwargs)
     shipped = ship_project(shipment, found.local_paths(options.volumes))
+    own = f"{context.store.url}/{keys.outputs(job_id)}"
     order = Order(
         job_id=job_id,
         function_name=call.name,
@@ -323,7 +280,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
         plan=plan.to_json(),
         script=pickler.script_of(plan),
         environment=tuple(shipment.captured.values),
-        output_dir=_output_dir(options, context, job_id),
+        output_dir=output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own),
         accelerator=context.placement.name,
         hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
@@ -339,10 +296,9 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
 def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     """Write order and record: from here on the job can be found."""
     options, context = shipment.options, shipment.context
-    job_id = order.job_id
+    job_id, written = order.job_id, order.to_bytes()
     shared = shipment.shared_fields(call.name)
     job = record.make_record(shared, job_id, debug=options.debug, output_dir=order.output_dir)
-    written = order.to_bytes()
     more = {
         "spot": context.placement.spot,
         "machine": os.uname().nodename,
@@ -358,7 +314,11 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
 
 
 def _launch(order: Order, shipment: Shipment) -> None:
-    context = shipment.context
+    context, pod, owner = shipment.context, shipment.pod, ""
+    if pod is not None:
+        from kinetic._config import cluster  # only for clusters
+
+        owner = cluster.owner(os.environ)
     job_key = documents.job_key(context.key, order.job_id, context.store.url)
     token = {} if order.debug is None else {inspection.TOKEN_VARIABLE: inspection.token(job_key)}
     launch = Launch(
@@ -370,77 +330,7 @@ def _launch(order: Order, shipment: Shipment) -> None:
         key_id=context.key_id,
         captured={**shipment.captured.values, **token},
         interpreter=shipment.interpreter,
-        requirements=shipment.pod.to_json() if shipment.pod is not None else None,
-        owner=_owner(shipment),
+        requirements=pod.to_json() if pod is not None else None,
+        owner=owner,
     )
     context.backend.launch([launch])
-
-
-def _owner(shipment: Shipment) -> str:
-    if shipment.pod is None:
-        return ""
-    from kinetic._config import cluster  # only for clusters
-
-    return cluster.owner(os.environ)
-
-
-def _undo(context: SubmitContext, job_id: str) -> None:
-    """Leave nothing of a submission that did not come to its end."""
-    with contextlib.suppress(KineticError, OSError):  # what went wrong is about to be told; this must not hide it
-        context.backend.stop([job_id], wait=_UNDO_SECONDS)  # it may have been claimed already
-        context.backend.remove([job_id])
-        context.store.delete(keys.job(job_id))
-    context.backend.finish_submitting(job_id)
-
-
-def _output_dir(options: Options, context: SubmitContext, job_id: str) -> str:
-    """Return the argument, else the variable, else a folder of the job's own."""
-    own = f"{context.store.url}/{keys.outputs(job_id)}"
-    return output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own)
-
-
-def submit_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> JobHandle:
-    """Submit a call: the place is told first, and gets ready while the rest of this client is still being imported.
-
-    Raises:
-        CallableError: The arguments do not fit the function's signature; nothing was submitted.
-    """
-    with standard_library.naming_what_hides():
-        there = submit_context.prepare(options)
-        from kinetic._jobs import data_refs  # 40 ms on first use, beside the supervisor's own start
-        from kinetic._project.pickler import Call, check_arguments
-
-    check_arguments(function, args, kwargs, name)
-    kwargs = data_refs.with_defaults(function, args, kwargs)
-    return submit(Call(function, args, kwargs, name), options, there)
-
-
-def call_and_wait(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> Any:
-    """Run a call as a job and return its value.
-
-    Raises:
-        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
-        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed.
-            Where nobody catches it, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
-        Exception: The function's own.
-    """
-    if options.debug:
-        submit_context.check_debug_terminal(os.environ)
-    try:
-        handle = submit_call(function, args, kwargs, name, options)
-    except KeyboardInterrupt:
-        words = "interrupted; no job was submitted"
-        output.report(words)
-        raise tracebacks.interrupt(words) from None
-    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
-    if not options.debug:
-        return handle.result(stream_logs=True)
-    from kinetic._inspect import debugger  # with debug=True only
-    from kinetic._jobs.wait import detaching
-
-    with detaching(handle), debugger.DebugTunnel(handle):
-        return handle.result(stream_logs=True)

@@ -1,7 +1,7 @@
-"""Where a job goes, resolved and asked to get ready before anything else is imported or packed.
+"""Where a job goes, resolved and prepared before anything else is imported or packed; and the blocking call.
 
-A supervisor needs as long to start as a client needs to import its pickler. So the place is told first, and
-both run side by side.
+A supervisor needs as long to start as a client needs to import its pickler. So the backend is prepared first, and both
+run side by side.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _config as settings
 from kinetic import _output as output
@@ -19,50 +19,43 @@ from kinetic._config import keyring
 from kinetic._config import options as config_options
 from kinetic._config.target import IN_CLUSTER
 from kinetic._jobs import history, locate
+from kinetic._output import tracebacks
 from kinetic._stores import open_store, protocol
-from kinetic._wire import inspection
+from kinetic._wire import inspection, standard_library
 from kinetic.errors import DebugError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from kinetic._backends.protocol import Backend
     from kinetic._config import Target
     from kinetic._config.cluster import ClusterSettings
     from kinetic._hardware.placement import Placement
+    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.options import Options
     from kinetic._stores.protocol import Store
 
 
+_TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
+_NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
 
 
 class SubmitContext(NamedTuple):
-    """Where one job goes, and everything of this client that it needs.
-
-    Attributes:
-        target: Where we point.
-        backend: The place.
-        store: Where its objects lie.
-        placement: The hardware.
-        key_id: Name of the sealing key.
-        key: The sealing key.
-        notes: What the user should know about this place and this hardware; told by ``announce``.
-        settings: What holds for all jobs of a cluster; None on a machine.
-    """
+    """Where one job goes, and everything of this client that it needs."""
 
     target: Target
     backend: Backend
     store: Store
     placement: Placement
     key_id: str
-    key: bytes
-    notes: tuple[str, ...]
-    settings: ClusterSettings | None
+    key: bytes  # the sealing key
+    notes: tuple[str, ...]  # what the user should know about this backend and hardware; printed by ``announce``
+    settings: ClusterSettings | None  # what holds for all jobs of a cluster; None on a machine
 
 
 def prepare(options: Options) -> SubmitContext:
-    """Resolve where a job goes, refuse what cannot work there, and let the place begin to get ready."""
+    """Resolve where a job goes, refuse what cannot work there, and let the backend prepare."""
     placement = options.placement()
     target = settings.resolve(
         backend=options.backend,
@@ -77,7 +70,11 @@ def prepare(options: Options) -> SubmitContext:
     with output.phase(where, summary=False):
         backend = locate.backend_at(target, strict=strict)
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
-        wanted = _settings_of(target) if registry.find(backend.name).containers else None
+        wanted = None
+        if registry.find(backend.name).containers:
+            from kinetic._config import cluster  # only for clusters
+
+            wanted = cluster.read_settings(target.profile, os.environ)
         backend.check_store(target.store.value)
         notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
     home = settings.ensure_home(os.environ)
@@ -90,53 +87,33 @@ def prepare(options: Options) -> SubmitContext:
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
 
 
-def _settings_of(target: Target) -> ClusterSettings:
-    from kinetic._config import cluster  # only for clusters
-
-    return cluster.read_settings(target.profile, os.environ)
-
-
 def announce(context: SubmitContext, options: Options) -> None:
-    """Say once in a process where jobs run, what is emulated, and what of the options has no meaning here.
+    """Report once in a process where jobs run, what is emulated, and which options have no effect here.
 
     Only once the options are final: the project may have said what the decorator did not.
     """
     if context.backend.is_here:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
-        told = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
+        more = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
         bound = limits.ends_with(os.environ)
         is_news = bound and output.is_notice_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
         here = "jobs run on this machine"
-        output.report_once(f"{here}{f' and end {bound}' if is_news else ''}{told}", about=f"{here}{told}")
+        output.report_once(f"{here}{f' and end {bound}' if is_news else ''}{more}", about=f"{here}{more}")
     else:
-        output.report_once(f"jobs run in {_place(context.target)}")
+        target = context.target
+        where = f"the cluster {target.cluster.value} of {target.project.value}"
+        if name := target.context.value:
+            where = "the cluster of this pod" if name == IN_CLUSTER else f"the context {name}"
+        output.report_once(f"jobs run in the namespace {target.namespace.value} of {where}")
     for note in context.notes:
         output.report_once(note)
     if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
         output.warn_once(config_options.describe_unknown_variables(strange))
 
 
-def _place(target: Target) -> str:
-    """Say in which cluster jobs run, in the words of its errors: whoever meant another one sees it in time."""
-    context, cluster = target.context.value, target.cluster.value
-    if context:
-        where = "the cluster of this pod" if context == IN_CLUSTER else f"the context {context}"
-    else:
-        where = f"the cluster {cluster} of {target.project.value}"
-    return f"the namespace {target.namespace.value} of {where}"
-
-
-_TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
-_NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
-
-
 def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | None:
-    """Return how long a job waits for a debugger, or None for one that does not.
-
-    Raises:
-        OptionError: KINETIC_DEBUG_WAIT_TIMEOUT is not a number of seconds.
-    """
+    """Return how long a job waits for a debugger, or None for one that does not."""
     if not options.debug:
         return None
     setting = settings.read_variable(_TIMEOUT, environ)
@@ -153,19 +130,7 @@ def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | 
 
 
 def check_debug(options: Options, context: SubmitContext, interpreter: str) -> None:
-    """Refuse a job on this machine whose environment has no debugger; other environments get one when the job begins.
-
-    What does not hold with a debugger is said.
-
-    Args:
-        options: How it is to run.
-        context: Where it goes.
-        interpreter: The Python of an isolated environment, or "" for this one.
-
-    Raises:
-        DebugError: debugpy is not installed here.
-        OptionError: KINETIC_DEBUG_WAIT_TIMEOUT is not a number of seconds.
-    """
+    """Refuse to debug a job that runs in this environment if it has no debugger; others get one when the job begins."""
     debug_wait_seconds(options, context.backend.environ)
     if options.debug and context.backend.is_here and not interpreter and importlib.util.find_spec("debugpy") is None:
         raise DebugError(
@@ -178,32 +143,64 @@ def check_debug(options: Options, context: SubmitContext, interpreter: str) -> N
         output.report(f"the deadline of {options.deadline:g} s does not hold with debug=True")
 
 
-def check_debug_terminal(environ: Mapping[str, str]) -> None:
-    """Refuse a blocking call that would wait for a human where there is none.
-
-    Raises:
-        DebugError: Standard input is no terminal, and KINETIC_NO_TTY_DEBUG does not say that this is meant.
-    """
-    stdin = sys.stdin
-    if settings.read_variable(_NO_TERMINAL, environ) == "1" or (stdin is not None and stdin.isatty()):
-        return
-    raise DebugError(
-        "a blocking call with debug=True needs a terminal; nothing was submitted",
-        why="it waits until somebody attaches a debugger, and standard input is no terminal",
-        next=f"set {_NO_TERMINAL}=1 if somebody will attach; or use run_async, and then: kinetic jobs debug JOB_ID",
-        code="no-terminal",
-    )
-
-
 def check_not_debug(options: Options) -> None:
-    """Refuse to debug all inputs of a batch at once.
-
-    Raises:
-        OptionError: debug=True.
-    """
+    """Refuse to debug all inputs of a batch at once."""
     if options.debug:
         raise OptionError(
             "a batch cannot be submitted with debug=True",
             why="each of its jobs would wait for a debugger of its own",
             next="debug one input: run_async(input); and leave the batch .with_options(debug=False)",
         )
+
+
+def submit_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> JobHandle:
+    """Submit a call: the backend prepares while the rest of this client is still being imported.
+
+    Raises:
+        CallableError: The arguments do not fit the function's signature; nothing was submitted.
+    """
+    with standard_library.naming_what_hides():
+        context = prepare(options)
+        from kinetic._jobs import data_refs, submit  # 40 ms on first use, beside the supervisor's own start
+        from kinetic._project.pickler import Call, check_arguments
+
+    check_arguments(function, args, kwargs, name)
+    kwargs = data_refs.with_defaults(function, args, kwargs)
+    return submit.submit(Call(function, args, kwargs, name), options, context)
+
+
+def call_and_wait(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> Any:
+    """Run a call as a job, and return its value or raise the function's own exception.
+
+    Raises:
+        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
+        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed. Where
+            it is not caught, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
+    """
+    is_expected = settings.read_variable(_NO_TERMINAL, os.environ) == "1"
+    if options.debug and not is_expected and not (sys.stdin is not None and sys.stdin.isatty()):
+        raise DebugError(
+            "a blocking call with debug=True needs a terminal; nothing was submitted",
+            why="it waits until a debugger is attached, and standard input is not a terminal",
+            next=f"set {_NO_TERMINAL}=1 if a debugger will be attached; or use run_async, and then: "
+            "kinetic jobs debug JOB_ID",
+            code="no-terminal",
+        )
+    try:
+        handle = submit_call(function, args, kwargs, name, options)
+    except KeyboardInterrupt:
+        message = "interrupted; no job was submitted"
+        output.report(message)
+        raise tracebacks.interrupt(message) from None
+    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if not options.debug:
+        return handle.result(stream_logs=True)
+    from kinetic._inspect import debugger  # with debug=True only
+    from kinetic._jobs.wait import detaching
+
+    with detaching(handle), debugger.DebugTunnel(handle):
+        return handle.result(stream_logs=True)

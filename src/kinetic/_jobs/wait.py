@@ -1,4 +1,4 @@
-"""Waiting for a job: told by its pulse, never by a clock; a rare look guards against lost news."""
+"""Waiting for a job: its backend reports changes; a rare look guards against lost news."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kinetic.job_status import JobStatus
 if TYPE_CHECKING:
     import logging
 
-    from kinetic._backends.protocol import Backend
+    from kinetic._backends.protocol import Backend, Observer
     from kinetic._wire.digests import LogDigest
     from kinetic._wire.records import JobRecord
 
-_AWAY_SECONDS = 600.0  # how long a store or a cluster may not answer while somebody waits: the job goes on meanwhile
+_AWAY_SECONDS = 600.0  # how long a wait bears a store or a cluster that does not answer: the job keeps running
 _AGAIN_SECONDS = 1.0
 _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each costs a cluster four requests
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
@@ -54,50 +54,47 @@ def wait(
 
     Args:
         job: The job.
-        timeout: Seconds; None waits for ever, 0 looks once.
-        on_change: Told of the first status, of each change, and of the last; what it raises is logged and swallowed.
+        timeout: Seconds; None means no limit, 0 looks once.
+        on_change: Called with the first status, each change, and the last; what it raises is logged.
         follow: Receives the text of the job's log as it comes.
-        progress: Tells the user what goes on, once it takes long; whoever brings it ends it. Where the log is followed
-            there is always one.
+        progress: Shows the user a long wait; the caller ends it. Where the log is followed there is always one.
 
     Raises:
-        JobTimeoutError: The time is over; the job goes on.
+        JobTimeoutError: The time is over; the job keeps running.
     """
-    if past_of(job) is not None:
-        return _of_history(job, on_change, follow)
+    if past_of(job) is not None:  # its backend need not exist any more
+        seen = observe(job)
+        _notify(on_change, seen.status)
+        if follow is not None:
+            follow(logs.text_of(logs.log_of(job)))
+        return seen
     backend = locate.backend_of(job)
     clock = backend.clock
     limit = None if timeout is None else clock.monotonic() + timeout
-    shown = _Display(job, follow, progress)
-    reader = StatusReader(job)
-    told: JobStatus | None = None
+    display, reader = _Display(job, follow, progress), StatusReader(job)
+    notified: JobStatus | None = None
     try:
         while True:
             seen = reader.read(limit)
-            if seen.status is not told:
-                told = seen.status
-                _notify(on_change, told)
-            shown.show(seen)
-            if told.is_final:
-                shown.end()
+            if seen.status is not notified:
+                notified = seen.status
+                _notify(on_change, notified)
+            display.show(seen)
+            if seen.status.is_final:
+                display.end()
                 return seen
             looked = clock.monotonic()
-            while not has_news(backend, job, pause=shown.pause, looked=looked, limit=limit):
-                shown.keep_up(seen)
+            while not has_news(backend, job, pause=display.pause, looked=looked, limit=limit):
+                display.keep_up(seen)
             if limit is not None and clock.monotonic() >= limit:
-                raise _timeout_error(job, timeout or 0.0, told)
+                raise JobTimeoutError(
+                    f"{job.job_id} has not ended within {timeout:g} s",
+                    why=f"it is {seen.status.value}, and keeps running",
+                    next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
+                )
     finally:
-        shown.close()
+        display.close()
         backend.stop_watching(job.job_id)
-
-
-def _of_history(job: JobRecord, on_change: OnChange | None, follow: Callable[[str], object] | None) -> Snapshot:
-    """Tell of a job that is history what there is to tell: its place need not exist any more."""
-    seen = observe(job)
-    _notify(on_change, seen.status)
-    if follow is not None:
-        follow(logs.text_of(logs.log_of(job)))
-    return seen
 
 
 class StatusReader:
@@ -109,11 +106,7 @@ class StatusReader:
         self._has_seen = False
 
     def read(self, limit: float | None) -> Snapshot:
-        """Look until there is an answer; the first time whatever is wrong is raised at once.
-
-        Args:
-            limit: When waiting is over, by the clock of the backend; None for never.
-        """
+        """Look until there is an answer or the limit is reached; an error of the first look is raised at once."""
         until = self._clock.monotonic() + (_AWAY_SECONDS if self._has_seen else 0.0)
         until = until if limit is None else min(until, limit)
         while True:
@@ -122,7 +115,7 @@ class StatusReader:
             except (StoreUnreachableError, BackendUnavailableError, CredentialsError) as error:
                 if self._clock.monotonic() >= until:
                     raise
-                output.report_once(f"{self._job.job_id} goes on, and cannot be seen now: {error.what}; waiting")
+                output.report_once(f"{self._job.job_id} keeps running, and cannot be seen now: {error.what}; waiting")
                 self._clock.sleep(_AGAIN_SECONDS)
             else:
                 self._has_seen = True
@@ -130,35 +123,21 @@ class StatusReader:
 
 
 def has_news(backend: Backend, job: JobRecord, *, pause: float, looked: float, limit: float | None = None) -> bool:
-    """Wait a moment; say whether it is time to look again: something was told, or the last look is long ago.
+    """Wait at most ``pause`` seconds; return whether to look again: there was a change, or the last look is long ago.
 
-    On this machine a look costs no more than the question whether there is news.
-
-    Args:
-        backend: The place.
-        job: The job.
-        pause: How many seconds to wait at most; the place may want to be asked sooner.
-        looked: When the last look was, by the clock of the backend.
-        limit: When there is no use in waiting any longer, by the same clock.
+    Both times are by the clock of the backend. On this machine a look costs no more than the question for changes.
     """
-    begun = backend.clock.monotonic()
     pause = min(pause, backend.poll_seconds)
-    left = pause if limit is None else min(pause, limit - begun)
+    left = pause if limit is None else min(pause, limit - backend.clock.monotonic())
     if left <= 0:
         return True
-    was_told = backend.watch(job.job_id, seconds=left)
+    changed = backend.watch(job.job_id, seconds=left)
     now = backend.clock.monotonic()
-    return backend.is_here or was_told or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
+    return backend.is_here or changed or now - looked >= backend.poll_seconds or (limit is not None and now >= limit)
 
 
 class _Display:
-    """What the user sees of a job while somebody waits for it: its log, or a line about how it stands.
-
-    Args:
-        job: The job.
-        follow: Receives the text of the job's log as it comes, or None.
-        progress: Tells what goes on; whoever brings it ends it.
-    """
+    """What the user sees of a job during a wait: its log, or a line about its state."""
 
     def __init__(
         self, job: JobRecord, follow: Callable[[str], object] | None, progress: output.Progress | None
@@ -177,23 +156,25 @@ class _Display:
         return _REASON_SECONDS if self._follower is None else self._log_seconds
 
     def show(self, seen: Snapshot) -> None:
-        """Show what is new."""
+        """Show what is new after a look."""
         self._attempt.see(seen)
         if seen.status is not JobStatus.PENDING:
-            self.print_log(last=seen.status.is_final)
-        if self._progress is not None and not seen.status.is_final:
-            self._progress.enter(*self._reasons.phase(seen))
+            self._print_log(last=seen.status.is_final)
+        if not seen.status.is_final:
+            self._show_phase(seen)
 
     def keep_up(self, seen: Snapshot) -> None:
         """Show what comes between two looks."""
         if seen.status is JobStatus.PENDING:
-            if self._progress is not None:
-                self._progress.enter(*self._reasons.phase(seen))
+            self._show_phase(seen)
         else:
-            self.print_log()
+            self._print_log()
 
-    def print_log(self, *, last: bool = False) -> None:
-        """Print what the job has printed since the last time."""
+    def _show_phase(self, seen: Snapshot) -> None:
+        if self._progress is not None:
+            self._progress.enter(*self._reasons.phase(seen))
+
+    def _print_log(self, *, last: bool = False) -> None:
         if self._follower is None or self._follow is None:
             return
         for text in self._follower.new_text(last=last):
@@ -203,12 +184,12 @@ class _Display:
                 self._progress.wrote(text)
 
     def end(self) -> None:
-        """Say how long it took."""
+        """Print how long it took."""
         if self._own is not None:
             self._own.end()
 
     def close(self) -> None:
-        """Let go of the log, and take the line away that was drawn here."""
+        """Close the log, and remove the line that was drawn here."""
         if self._progress is not None:
             self._progress.clear()
         if self._follower is not None:
@@ -216,7 +197,7 @@ class _Display:
 
 
 class _Reasons:
-    """Why a job waits: said by its sighting, or asked for now and then where that takes several questions."""
+    """Why a job waits: by its observation, or by asking now and then where that takes several questions."""
 
     def __init__(self, job: JobRecord) -> None:
         self._job = job
@@ -225,7 +206,7 @@ class _Reasons:
         self._warned_of: set[str] = set()
 
     def phase(self, seen: Snapshot) -> tuple[str, str]:
-        """Say in which phase a job is, and more about it where there is more that no warning has said."""
+        """Return in which phase a job is, and details that were not part of a warning."""
         reason = seen.observation.reason if seen.observation is not None else ""
         if seen.status is JobStatus.RUNNING:
             return "running", reason
@@ -240,23 +221,23 @@ class _Reasons:
         detail = self._reason or reason
         return "waiting", "" if detail in self._warned_of else detail
 
-    def _ask(self, backend: Backend) -> None:
+    def _ask(self, observer: Observer) -> None:
         with contextlib.suppress(KineticError):
-            found = backend.explain(self._job.job_id)
+            found = observer.explain(self._job.job_id)
             if found is None:
                 return
             if not found.waits:  # its pod runs, and the cluster has not counted it yet
                 self._reason = ""
                 return
             before, self._reason = self._reason, found.what.removeprefix(f"{self._job.job_id}: ")
-            lasts = bool(found.next) and self._reason == before  # what may pass is told once it has not passed
+            lasts = bool(found.next) and self._reason == before  # what may pass is reported once it has not passed
             if (found.stuck or lasts) and self._reason not in self._warned_of:
                 self._warned_of.add(self._reason)
                 output.warn(found.what, why=found.why or "", next=found.next or "")
 
 
 class Attempt:
-    """The attempt whose log is read: the one last seen. On a cluster only the store knows its number."""
+    """The attempt whose log is read: the newest that was seen. On a cluster only the store knows its number."""
 
     def __init__(self, job: JobRecord) -> None:
         self.number = 0
@@ -266,7 +247,7 @@ class Attempt:
         self._asked, self._until = 0.0, 0.0
 
     def see(self, seen: Snapshot) -> None:
-        """Take it from whoever knows."""
+        """Take it from the outcome or from the backend, whichever knows it."""
         if seen.outcome is not None:
             self.number = max(self.number, seen.outcome.attempt)
         elif seen.observation is not None and seen.observation.attempt is not None:
@@ -287,7 +268,6 @@ class Attempt:
 def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) -> logs.Follower:
     """Return a reader of the job's log from its beginning."""
     backend, store = locate.backend_of(job), locate.store_of(job)
-
     last = float("-inf")
 
     def reopen(number: int) -> LiveLog | None:
@@ -311,11 +291,7 @@ def make_follower(job: JobRecord, *, attempt: Callable[[], int], host: int = 0) 
 
 
 class detaching:  # noqa: N801 - reads as a context manager; a class, because a generator would add frames of its own
-    """Wait for a job in this: Ctrl-C says that it keeps running, and how to follow and to cancel it.
-
-    Args:
-        job: The job.
-    """
+    """A context for waiting: Ctrl-C in it prints that the job keeps running, how to follow and how to cancel it."""
 
     def __init__(self, job: JobRecord) -> None:
         self._job = job
@@ -337,7 +313,7 @@ class detaching:  # noqa: N801 - reads as a context manager; a class, because a 
 
 
 def to_stdout(text: str) -> None:
-    """Write a job's text: on a terminal without what would steer it, elsewhere as it is."""
+    """Write a job's text: on a terminal without control sequences that would steer it, elsewhere as it is."""
     sys.stdout.write(_on_the_terminal.feed(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
     tracebacks.note_log_output(text)
@@ -353,14 +329,6 @@ def _notify(on_change: OnChange | None, status: JobStatus) -> None:
 
 
 def _log() -> logging.Logger:
-    import logging  # 5 ms; only when there is something to tell
+    import logging  # 5 ms; only when there is something to report
 
     return logging.getLogger("kinetic.jobs")
-
-
-def _timeout_error(job: JobRecord, timeout: float, status: JobStatus) -> JobTimeoutError:
-    return JobTimeoutError(
-        f"{job.job_id} has not ended within {timeout:g} s",
-        why=f"it is {status.value}, and goes on",
-        next=f"call result() again, or: kinetic jobs logs {job.job_id} --follow",
-    )

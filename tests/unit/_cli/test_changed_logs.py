@@ -125,7 +125,7 @@ def test_a_verdict_that_somebody_exchanged_vouches_for_no_log(kinetic, made_job,
 
     found = kinetic("jobs", "logs", job_id)
 
-    assert f"whether the log of {job_id} was changed cannot be told" in found.stderr
+    assert f"whether the log of {job_id} was changed is unknown" in found.stderr
 
 
 @pytest.mark.parametrize("at", [5, (3 << 20) + 1, (13 << 20) + 2])

@@ -141,7 +141,7 @@ def test_a_job_on_a_cluster_that_nothing_leads_to_says_what_is_missing(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     job = handle(backend=backend, project="", store=f"file://{tmp_path}/store")
 
-    with pytest.raises(BackendUnavailableError, match="which cluster") as raised:
+    with pytest.raises(BackendUnavailableError, match="no cluster is configured") as raised:
         job.status()
     assert "KINETIC_KUBE_CONTEXT" in str(raised.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import importlib.util
 import os
 import shutil
@@ -94,8 +95,7 @@ def told(monkeypatch):
     """Collect what the user is told; each test begins as a new process would."""
     lines = []
     monkeypatch.setattr(output, "report_once", lines.append)
-    monkeypatch.setattr(output, "warn", lambda text: lines.append(f"warning: {text}"))
-    pod_requirements._warn_once.cache_clear()
+    monkeypatch.setattr(output, "warn_once", functools.cache(lambda text: lines.append(f"warning: {text}")))
     return lines
 
 

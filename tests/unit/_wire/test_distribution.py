@@ -82,11 +82,11 @@ def test_whoever_submits_from_an_environment_with_a_stranger_is_warned_once(tmp_
     installed(tmp_path / "site-packages", "kinetic-9.1.dist-info")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
     monkeypatch.setattr(output, "warn", told.append)
-    submit._warn_of_a_stranger.cache_clear()
+    submit._warn_of_foreign_package.cache_clear()
 
-    submit._warn_of_a_stranger()
-    submit._warn_of_a_stranger()
-    submit._warn_of_a_stranger.cache_clear()
+    submit._warn_of_foreign_package()
+    submit._warn_of_foreign_package()
+    submit._warn_of_foreign_package.cache_clear()
 
     assert len(told) == 1
     assert f"kinetic 9.1 in {tmp_path / 'site-packages'}" in told[0]
