@@ -149,8 +149,8 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     if to is None:  # without a path, a folder that is left out of git and of this project's jobs
         to = Path() if path else Path(output_paths.make_default_folder(), location.job_id)
     copy = job_outputs.Copy(found, to, force=force)
-    with output.phase("copying", detail=copy.told, summary=False):
-        copy.carry()
+    with output.phase("copying", detail=copy.progress_text, summary=False):
+        copy.run()
     size = sum(file.size for file in copy.done)
     if as_json:
         output_format.print_document(
@@ -160,14 +160,14 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
             files=len(copy.done),
             size_bytes=size,
             files_already_there=len(copy.same),
-            files_gone=copy.gone,
+            files_gone=copy.missing,
         )
     else:
         print(copy.to)
     same = f"; {count_text(len(copy.same), 'file')} already there" if copy.same else ""
     summary = f"copied {count_text(len(copy.done), 'file')}, {size_text(size)}, from {location.address}{same}"
     click.echo(output_format.plain(summary), err=True)
-    _report_paths("gone before it could be copied", copy.gone)
+    _report_paths("gone before it could be copied", copy.missing)
     _report_paths("not a file, so it was not copied", found.others)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._config import resources as config_resources
-from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET
+from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, read_project_options
 from kinetic._hardware import Placement, place
 from kinetic._project import environment
 from kinetic._wire.fields import seconds_of
@@ -27,13 +27,7 @@ _TEXTS = ("container_image", "base_image_repo", "zone", "project", "cluster", "b
 class Options(NamedTuple):
     """How a function is to run; the first thirteen are the parameters of ``kinetic.run``, in its order.
 
-    Attributes:
-        accelerator: E.g. "cpu", "gpu-l4", "tpu-v5e-1".
-        deadline: Seconds that the function may take; None where nobody says.
-        resources: Cores, memory and disk, as written; None where nobody says.
-        retries: How many more times a job that failed is tried; None where nobody says.
-
-    Options that are None or UNSET are filled in at the submission: see ``defaults``.
+    Options that are None or UNSET are filled in at the submission; see ``applied``.
     """
 
     accelerator: str = UNSET
@@ -49,9 +43,9 @@ class Options(NamedTuple):
     spot: bool = UNSET
     output_dir: str | None = None
     debug: bool = False
-    deadline: Any = None
-    resources: Any = None
-    retries: int | None = None
+    deadline: Any = None  # seconds that the function may take
+    resources: Any = None  # cores, memory and disk, as written
+    retries: int | None = None  # how many more times a job that failed is tried
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
@@ -61,9 +55,14 @@ class Options(NamedTuple):
             OptionError: A value that cannot work, with the nearest that can.
             OptionTypeError: A value of the wrong type.
         """
-        options = cls(**{**given, "output_dir": _path_text(given.get("output_dir"))})
+        output_dir = given.get("output_dir")
+        if isinstance(output_dir, os.PathLike):
+            given["output_dir"] = os.fspath(output_dir)
+        options = cls(**given)
         for name in _TEXTS:
-            _check_text(name, getattr(options, name))
+            text = getattr(options, name)
+            if text is not None and not isinstance(text, str):
+                raise OptionTypeError(f"{name}={text!r} is not a string", why=f"it is a {type(text).__qualname__}")
         _check_flags(options)
         if options.backend is not None:
             registry.find(options.backend)
@@ -85,7 +84,14 @@ class Options(NamedTuple):
         """
         for name in given:
             if name not in self._fields:
-                raise _unknown(name, self._fields)
+                import difflib
+
+                near = difflib.get_close_matches(name, self._fields, 3) or self._fields[:3]
+                raise OptionError(
+                    f"{name!r} is not an option of kinetic.run",
+                    why=f"nearest: {', '.join(near)}",
+                    next=f"with_options({near[0]}=…)",
+                )
         return Options.checked(**{**self._asdict(), **given})
 
     @property
@@ -94,16 +100,11 @@ class Options(NamedTuple):
         return BY_NAME["accelerator"].default if self.accelerator is UNSET else self.accelerator  # type: ignore[return-value] # a str
 
     def placement(self) -> Placement:
-        """Say what hardware the accelerator's name asks for."""
+        """Return what hardware the accelerator's name asks for."""
         name = self.accelerator_name
         if not isinstance(name, str):
             raise OptionTypeError(f"accelerator={name!r} is not a string", next='accelerator="cpu"')
         return place(name, spot=bool(self.spot), multi_host=registry.spans_hosts(self.backend))
-
-
-def _check_text(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise OptionTypeError(f"{name}={value!r} is not a string", why=f"it is a {type(value).__qualname__}")
 
 
 def _check_flags(options: Options) -> None:
@@ -171,70 +172,39 @@ def _checked_retries(value: object) -> int | None:
     return value
 
 
-def _path_text(value: object) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> OptionError:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, 3) or known[:3]
-    return OptionError(
-        f"{name!r} is not an option of kinetic.run",
-        why=f"nearest: {', '.join(near)}",
-        next=f"with_options({near[0]}=…)",
-    )
-
-
 NAMES = tuple(option.name for option in JOB_OPTIONS)
 OF_CALLS = tuple(option.name for option in JOB_OPTIONS if option.is_argument)  # Options of a function as well
 _TABLE = "[tool.kinetic]"
 
 
 class OptionValue(NamedTuple):
-    """Hold the value of an option and where it came from.
-
-    Attributes:
-        value: The value, checked; None for none.
-        source: The name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default".
-    """
+    """The value of an option, checked, and where it came from."""
 
     value: object
-    source: str
+    source: str  # the name of a variable, "profile NAME", "[tool.kinetic] in FILE", or "default"
 
 
 class Sources(NamedTuple):
-    """Hold what each option is where the decorator does not say, and what the user should be told.
+    """What each option is where the decorator does not say, and notes about what is written and has no effect."""
 
-    Attributes:
-        options: By name, every name of NAMES.
-        notes: Plain sentences: what was written and has no effect.
-    """
-
-    options: Mapping[str, OptionValue]
+    options: Mapping[str, OptionValue]  # by name
     notes: tuple[str, ...]
 
 
 def is_given(options: Options, name: str) -> bool:
-    """Say whether the decorator, or ``with_options``, gave an option a value."""
+    """Return whether the decorator, or ``with_options``, gave an option a value."""
     value = getattr(options, name)
     return value is not None and value is not UNSET
 
 
 def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:
-    """Fill in what the decorator leaves open.
-
-    Args:
-        options: The decorator's; given back with plain values, so that doing it again changes nothing.
-        root: The folder of the project that ships.
-        profile: The profile that holds, or None.
-        environ: The environment.
+    """Fill in what the decorator leaves open; doing it again changes nothing.
 
     Raises:
         SettingsError: A value in the profile or in the project's file cannot work; file and option are named.
         OptionError: A variable has a value that cannot work; it is named.
     """
-    from kinetic import _output as output  # tells only at a submission
+    from kinetic import _output as output  # only at a submission
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
     found = look_up(root, profile, environ, only=open_)
@@ -248,43 +218,25 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
 def look_up(
     root: Path | None, profile: Profile | None, environ: Mapping[str, str], *, only: Iterable[str] = NAMES
 ) -> Sources:
-    """Say what each option is where the decorator does not say, and who says so.
+    """Return what each option is where the decorator does not say, and where that is written; errors as above.
 
-    Args:
-        root: The folder of the project, or None for none.
-        profile: The profile that holds, or None.
-        environ: The environment.
-        only: The options that matter: what is written about others is not checked.
-
-    Raises:
-        SettingsError: As for ``applied``.
-        OptionError: As for ``applied``.
+    Of options that are not in ``only``, what is written is not checked.
     """
-    from kinetic._config import options  # not for an import of kinetic.run
-
     pages: list[_Page] = []
     if profile is not None:
-        pages.append(_profile_page(profile, environ))
+        from kinetic._config import profiles
+
+        file = profiles.profiles_file(environ) if profile.options else None
+        pages.append(_Page(f"profile {profile.name}", file, profile.options))
     if root is not None:
-        written = options.read_project_options(root)
+        written = read_project_options(root)
         pages.append(_Page(_TABLE, written.file, written.values))
     found = {name: _first(name, pages, environ) for name in only}
     return Sources(found, tuple(note for page in pages for note in _without_effect(page)))
 
 
 def is_wanted(name: str, root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> bool:
-    """Say what holds of a flag that is no argument, such as base_packages.
-
-    Args:
-        name: The option.
-        root: The folder of the project that ships, or None for none.
-        profile: The profile that holds, or None.
-        environ: The environment.
-
-    Raises:
-        SettingsError: As for ``applied``.
-        OptionError: As for ``applied``.
-    """
+    """Return whether a flag that is not an argument, such as base_packages, is set; errors as above."""
     return bool(look_up(root, profile, environ, only=[name]).options[name].value)
 
 
@@ -297,20 +249,13 @@ class _Page(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Name it in a table."""
+        """Its name in a table."""
         return f"{self.title} in {self.file}" if self.title == _TABLE else self.title
 
     @property
     def where(self) -> str:
-        """Name it in a sentence."""
+        """Its name in a sentence."""
         return f"{self.title} of {self.file}" if self.file else self.title
-
-
-def _profile_page(profile: Profile, environ: Mapping[str, str]) -> _Page:
-    from kinetic._config import profiles
-
-    file = profiles.profiles_file(environ) if profile.options else None
-    return _Page(f"profile {profile.name}", file, profile.options)
 
 
 def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> OptionValue:
@@ -324,8 +269,6 @@ def _first(name: str, pages: Iterable[_Page], environ: Mapping[str, str]) -> Opt
 
 
 def _checked_in_variable(option: JobOption, text: str) -> object:
-    from kinetic.errors import OptionError
-
     try:
         return of_text(option.name, text)
     except OptionError as error:
@@ -337,7 +280,7 @@ def _checked_in_variable(option: JobOption, text: str) -> object:
 
 
 def _checked_in_file(page: _Page, name: str) -> object:
-    from kinetic.errors import OptionError, SettingsError
+    from kinetic.errors import SettingsError
 
     value = page.values[name]
     try:
@@ -351,7 +294,7 @@ def _checked_in_file(page: _Page, name: str) -> object:
 
 
 def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]:
-    """Say which resources nobody holds a job to where it goes, if that is this machine."""
+    """Yield which resources are not enforced where a job goes, if that is this machine."""
     from kinetic import _config as settings
     from kinetic._runner import processes
 
@@ -367,14 +310,14 @@ def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]
 
 
 def _without_effect(page: _Page) -> Iterable[str]:
-    """Say which options nobody follows, so that nobody waits for their effect."""
+    """Yield which written options have no effect."""
     for name in page.values:
         if page.title != _TABLE and name not in NAMES:  # what a project may write was checked when it was read
             yield f"{name} in {page.where} has no effect in this release of kinetic"
 
 
 def _line_of(page: _Page, name: str) -> str:
-    """Name the line of a pyproject.toml in which an option stands, "" where it is written in some rarer way."""
+    """Return the line of a pyproject.toml that sets an option; "" where it is written in a rarer way."""
     if page.file is None or page.title != _TABLE:
         return ""
     inside = False
@@ -394,53 +337,34 @@ _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no",
 
 
 def of_text(name: str, text: str) -> object:
-    """Read the value of an option that was typed into a terminal.
-
-    Raises:
-        OptionError: There is no such option, or the value cannot work.
-    """
+    """Read the value of an option that was typed into a terminal."""
     option = BY_NAME.get(name)
     if option is None:
+        from difflib import get_close_matches  # 2 ms; only on the way to an error
+
         raise OptionError(
             f"{name!r} is not an option that a profile can hold",
             why=f"options: {', '.join(BY_NAME)}",
-            next=f"write {_nearest(name)}=…",
+            next=f"write {get_close_matches(name, BY_NAME, 1, 0)[0]}=…",
         )
     if option.kinds == (bool,):
-        return _flag(name, text)
-    return checked(name, _number(name, text) if option.kinds == (int,) else text)
+        word = text.strip().lower()
+        if word in _TRUE | _FALSE:
+            return word in _TRUE
+        raise OptionError(f"{name}={text} is neither true nor false", next=f"write {name}=true or {name}=false")
+    value: object = text
+    if option.kinds == (int,):
+        try:
+            value = int(text)
+        except ValueError:
+            raise OptionTypeError(f"{name}={text} is not a whole number", next=f"write {name}=3") from None
+    return checked(name, value)
 
 
 def checked(name: str, value: object) -> object:
-    """Return a value if its option can have it.
-
-    Raises:
-        OptionError: It cannot.
-        OptionTypeError: It is of the wrong kind.
-    """
+    """Return a value if its option can have it."""
     if not BY_NAME[name].is_argument:  # a flag: there is no other of them
         if isinstance(value, bool):
             return value
         raise OptionTypeError(f"{name}={value!r} is neither true nor false", next=f"write {name} = false")
-
     return getattr(Options.checked(**{name: value}), name)
-
-
-def _flag(name: str, text: str) -> bool:
-    word = text.strip().lower()
-    if word in _TRUE | _FALSE:
-        return word in _TRUE
-    raise OptionError(f"{name}={text} is neither true nor false", next=f"write {name}=true or {name}=false")
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise OptionTypeError(f"{name}={text} is not a whole number", next=f"write {name}=3") from None
-
-
-def _nearest(name: str) -> str:
-    from difflib import get_close_matches  # 2 ms; only on the way to an error
-
-    return get_close_matches(name, BY_NAME, 1, 0)[0]

@@ -1,7 +1,7 @@
-"""What jobs wrote: finding it for any job that ever was, and listing it; ``copying`` brings it here.
+"""What jobs wrote: finding it for any job that ever existed, listing it, and copying it here.
 
-Outputs outlive everything else of a job. So a job is looked for among those that are kept, then in the history of
-removed ones, and in the end by the folder that it left: ``{store}/outputs/{job_id}``.
+Outputs outlive everything else of a job. So a job is looked for among the stored ones, then in the history of removed
+ones, and at last by the folder that it left: ``{store}/outputs/{job_id}``.
 """
 
 from __future__ import annotations
@@ -37,48 +37,34 @@ if TYPE_CHECKING:
 
 
 _RUN = 0o111
+_MANY = 5  # names in a message
+_SAME_SECONDS = 1e-5  # a time that went through a float and back
+_SCRATCH = ".kinetic-get-"
 
 
 class OutputLocation(NamedTuple):
-    """Where the outputs of one job lie.
-
-    Attributes:
-        job_id: The job.
-        address: The folder, or the address in a bucket.
-        host: Another machine that shares the home and that the job ran on, or "".
-    """
+    """Where the outputs of one job are."""
 
     job_id: str
-    address: str
-    host: str = ""
+    address: str  # the folder, or the address in a bucket
+    host: str = ""  # another machine that shares the home and that the job ran on
 
 
 class OutputFile(NamedTuple):
-    """One file that a job wrote.
+    """One file that a job wrote."""
 
-    Attributes:
-        path: Below the output directory, with forward slashes.
-        size: Bytes.
-        modified: Unix time, by the store's clock.
-        key: Where it lies in the store.
-        runs: Whether it may be executed; only folders know.
-    """
-
-    path: str
+    path: str  # below the output directory, with forward slashes
     size: int
-    modified: float
-    key: str
-    runs: bool = False
+    modified: float  # Unix time, by the store's clock
+    key: str  # in the store; "" of what cannot be copied
+    runs: bool = False  # whether it may be executed; only folders know
 
 
 class FoundOutputs(NamedTuple):
-    """What a job wrote.
+    """What a job wrote, in the order of the paths.
 
-    Attributes:
-        store: What holds it.
-        files: In the order of their paths.
-        others: Paths of what is no file and is never copied: sockets, links to folders or out of the outputs, names
-            that lead elsewhere.
+    ``others`` are paths that are never copied: sockets, links to folders or out of the outputs, names that lead
+    elsewhere.
     """
 
     store: Store
@@ -87,14 +73,7 @@ class FoundOutputs(NamedTuple):
 
 
 class OutputRow(NamedTuple):
-    """A file, or a folder with all that is in it.
-
-    Attributes:
-        path: Below the output directory; a folder's ends in "/".
-        files: How many.
-        size: What they hold, in bytes.
-        modified: When the latest was written.
-    """
+    """A file, or a folder (its path ends in "/") with all that is in it: how many files, bytes, and the latest time."""
 
     path: str
     files: int
@@ -105,32 +84,27 @@ class OutputRow(NamedTuple):
 def newest_location(
     project: str | None = None, zone: str | None = None, cluster: str | None = None
 ) -> OutputLocation | None:
-    """Return the place of the job that was submitted last, collected, removed or not; None where there is none."""
-    kept = job_find.newest_job(project=project, zone=zone, cluster=cluster)
+    """Return where the outputs of the job are that was submitted last, collected, removed or not; None without jobs."""
+    stored = job_find.newest_job(project=project, zone=zone, cluster=cluster)
     store = locate.local_store()
     removed = {str(page.get("job_id", "")): page for page in history.read_pages(store)}
-    if kept is not None:
-        removed.pop(kept.job_id, None)
-    first = next(iter(job_find.ids_newest_first([kept] if kept else [], [*removed.values()])), "")
+    if stored is not None:
+        removed.pop(stored.job_id, None)
+    first = next(iter(job_find.ids_newest_first([stored] if stored else [], [*removed.values()])), "")
     if first in removed:
-        return _place_of_page(store, removed[first])
-    return _place_of(kept) if kept is not None else None
+        return _location_in_history(store, removed[first])
+    return _location_of(stored) if stored is not None else None
 
 
 def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
-    """Return the place of a job: one that is kept, one of the history, or one that only its outputs are left of.
-
-    Args:
-        job_id: Its id, or the beginning of it if only one job begins so.
-        project: As for ``attach``.
-        cluster: As for ``attach``.
+    """Return where the outputs of a job are, given its id or the start of it: stored, in the history, or only outputs.
 
     Raises:
         JobNotFoundError: There is no such job, and there are no outputs of one.
-        OptionError: It cannot be an id, or several jobs begin so.
+        OptionError: It cannot be an id, or several jobs match.
     """
     try:
-        return _place_of(job_find.attach(job_id, project=project, cluster=cluster))
+        return _location_of(job_find.attach(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
         removed = _find_removed(locate.local_store(), job_id)
         if removed is None:
@@ -139,11 +113,7 @@ def find_location(job_id: str, project: str | None = None, cluster: str | None =
 
 
 def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
-    """Look at what a job wrote.
-
-    Args:
-        place: Of the job.
-        path: A file or folder below the output directory; "" for all of it.
+    """Return what a job wrote, at and below one path of its output directory.
 
     Raises:
         DataMissingError: There is no such file or folder, though there are others.
@@ -153,13 +123,21 @@ def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
     store, prefix = _open(place.address)
     found = list(_files(store, prefix, wanted))
     if wanted and not found and (known := [file.path for file in _files(store, prefix)]):
-        raise _no_such(place, wanted, known)
+        from difflib import get_close_matches  # 5 ms; only on the way to an error
+
+        names = {path.rsplit("/", count)[0] for path in known for count in range(path.count("/") + 1)}
+        near = get_close_matches(wanted, sorted(names), 3)
+        raise DataMissingError(
+            f"{place.job_id} wrote nothing at {wanted!r}",
+            why=f"looked in {place.address}" + (f"; nearest: {', '.join(near)}" if near else ""),
+            next=f"kinetic outputs ls {place.job_id}",
+        )
     others = tuple(file.path for file in found if not file.key)
     return FoundOutputs(store, tuple(file for file in found if file.key), others)
 
 
 def listing_rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]:
-    """Put files together as one level of a listing shows them: those directly below a path, and the folders there."""
+    """Return one level of a listing: the files directly below a path, and the folders there."""
     start = f"{wanted}/" if (wanted := relative_path(path)) else ""
     found: dict[str, OutputRow] = {}
     for file in files:
@@ -172,29 +150,24 @@ def listing_rows(files: Iterable[OutputFile], path: str = "") -> list[OutputRow]
 
 
 def relative_path(path: str) -> str:
-    """Return a path below an output directory as files are named there; "" for the whole of it.
-
-    Raises:
-        OptionError: It leads out of it.
-    """
+    """Return a path below an output directory as files are named there; "" for all of it."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if path.startswith("/") or ".." in parts:
         raise OptionError(
             f"{path!r} is not a path below the output directory",
-            why="it begins at the root, or goes up with '..'",
-            next="kinetic outputs ls JOB     names what is there",
+            why="it is absolute, or goes up with '..'",
+            next="kinetic outputs ls JOB     lists what exists",
         )
     return "/".join(parts)
 
 
-def _place_of(job: JobRecord) -> OutputLocation:
+def _location_of(job: JobRecord) -> OutputLocation:
     own = job.output_dir or _default(locate.store_of(job), job.job_id)
     return OutputLocation(job.job_id, own, "" if locate.is_here(job) else status.place_of(job))
 
 
-def _place_of_page(store: Store, page: dict[str, object]) -> OutputLocation:
-    job_id = str(page["job_id"])
-    host = page.get("host")
+def _location_in_history(store: Store, page: dict[str, object]) -> OutputLocation:
+    job_id, host = str(page["job_id"]), page.get("host")
     elsewhere = f"host {host}" if host not in {None, locate.machine()} else ""
     return OutputLocation(job_id, str(page.get("output_dir") or _default(store, job_id)), elsewhere)
 
@@ -204,19 +177,18 @@ def _default(store: Store, job_id: str) -> str:
 
 
 def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
-    """Return the place of a removed job: from its tombstone, or by the folder that it left."""
-    left = set(store.folders(keys.OUTPUTS))
-    known = history.page_ids(store) | left
+    """Find the outputs of a removed job: by its page of the history, or by the folder that it left."""
+    known = history.page_ids(store) | set(store.folders(keys.OUTPUTS))
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
     found = keys.only_match(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
     page = history.read_page(store, found)
-    return OutputLocation(found, _default(store, found)) if page is None else _place_of_page(store, page)
+    return OutputLocation(found, _default(store, found)) if page is None else _location_in_history(store, page)
 
 
 def _open(address: str) -> tuple[Store, str]:
-    """Return the store that an output directory lies in, and its prefix there."""
+    """Return the store of an output directory, and its prefix there."""
     folder = output_paths.local_folder(address)
     if not folder:
         own = locate.local_store()
@@ -228,7 +200,7 @@ def _open(address: str) -> tuple[Store, str]:
 
 
 def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[OutputFile]:
-    """Yield what lies below a prefix, or at and below one path there; what cannot be copied has no key."""
+    """Yield what is below a prefix, or at and below one path there; what cannot be copied has no key."""
     if store.local is not None:
         yield from _files_here(store.local.root, prefix, wanted)
         return
@@ -243,7 +215,7 @@ def _files(store: Store, prefix: str, wanted: str = "") -> Iterator[OutputFile]:
 
 
 def _files_here(root: Path, prefix: str, wanted: str) -> Iterator[OutputFile]:
-    """Yield what lies in a folder. A link to a file of the same outputs is that file; any other is not followed."""
+    """Yield what is in a folder. A link to a file of the same outputs is that file; any other is not followed."""
     itself: list[tuple[str, os.stat_result]] = []
     if wanted:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -274,38 +246,16 @@ def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
     return prefix + inside, folders.lstat(root, prefix + inside)
 
 
-def _no_such(place: OutputLocation, wanted: str, paths: Iterable[str]) -> DataMissingError:
-    from difflib import get_close_matches  # 5 ms; only on the way to an error
-
-    known = {path.rsplit("/", count)[0] for path in paths for count in range(path.count("/") + 1)}
-    near = get_close_matches(wanted, sorted(known), 3)
-    return DataMissingError(
-        f"{place.job_id} wrote nothing at {wanted!r}",
-        why=f"looked in {place.address}" + (f"; nearest: {', '.join(near)}" if near else ""),
-        next=f"kinetic outputs ls {place.job_id}",
-    )
-
-
-_MANY = 5  # names in a message
-_SAME_SECONDS = 1e-5  # a time that went through a float and back
-_SCRATCH = ".kinetic-get-"
-
-
 class Copy:
-    """Files on their way into a folder; a thread may ask how far they are while another one carries them.
-
-    Args:
-        found: What to copy.
-        to: The folder. Each file gets the path there that it has below the output directory.
-        force: Replace files that are there and differ.
+    """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs.
 
     Raises:
-        OptionError: Files are there that differ, and ``force`` is not given; nothing was copied.
+        OptionError: Other files are in the way, and ``force`` does not allow to replace them; nothing was copied.
     """
 
     def __init__(self, found: FoundOutputs, to: Path, *, force: bool = False) -> None:
         self.to = Path(os.path.abspath(to))
-        self.gone: list[str] = []
+        self.missing: list[str] = []
         self._store = found.store
         states = [(file, _state(file, self.to)) for file in found.files]
         self.same = [file for file, state in states if state == "same"]
@@ -316,10 +266,10 @@ class Copy:
         if in_the_way:
             raise _in_the_way(in_the_way, self.to)
 
-    def carry(self) -> None:
+    def run(self) -> None:
         """Copy. Each file appears under its name when it is complete, with its time and its executable bits.
 
-        What is gone by the time that it is asked for is left out, and named in ``gone``: the job may still be running.
+        What was removed meanwhile is skipped, and named in ``missing``: the job may still be running.
 
         Raises:
             KineticError: A file cannot be written ("not-saved"), or the store fails. What was copied stays, and is not
@@ -331,12 +281,15 @@ class Copy:
                 self._scratch = scratch
                 tasks = (self._task(file, scratch / str(number)) for number, file in enumerate(self.todo))
                 for file, came in parallel.in_parallel(self._store, tasks):
-                    self.done.append(file) if came else self.gone.append(file.path)
+                    self.done.append(file) if came else self.missing.append(file.path)
                 self._scratch = None
 
-    def told(self) -> str:
-        """Say how far it is."""
-        size = sum(file.size for file in self.done) + self._under_way()
+    def progress_text(self) -> str:
+        """Return how many files and bytes have been copied."""
+        size = sum(file.size for file in self.done)
+        with contextlib.suppress(OSError):  # incomplete files come and go
+            for entry in os.scandir(self._scratch) if self._scratch else ():
+                size += entry.stat().st_size
         whole = sum(file.size for file in self.todo)
         return f"{len(self.done)} of {len(self.todo)} files, {size_text(min(size, whole))} of {size_text(whole)}"
 
@@ -356,22 +309,14 @@ class Copy:
 
         return fetch
 
-    def _under_way(self) -> int:
-        """Return the bytes that have come of files that are not complete."""
-        size = 0
-        with contextlib.suppress(OSError):  # they come and go
-            for entry in os.scandir(self._scratch) if self._scratch else ():
-                size += entry.stat().st_size
-        return size
-
 
 def _state(file: OutputFile, to: Path) -> str:
-    """Say what is at a file's target: "nothing", the "same", an "other" file, or a "folder" or a link on the way."""
+    """Return what is at a file's target: "nothing", the "same", an "other" file, or a "folder" or a link on the way."""
     try:
         about = folders.lstat(to, file.path)
     except FileNotFoundError:
         return "nothing"
-    except NotADirectoryError:  # on the way there; a target that is no folder itself is told of by the copying
+    except NotADirectoryError:  # on the way there; a target that is not a folder itself is reported by the copy
         return "folder" if to.is_dir() else "nothing"
     if stat.S_ISDIR(about.st_mode):
         return "folder"
@@ -392,21 +337,21 @@ def _in_the_way(paths: list[str], to: Path) -> OptionError:
 
 @contextlib.contextmanager
 def _scratch_in(to: Path) -> Iterator[Path]:
-    """Give a folder for what is not complete. It is locked while its copy lives; what dead ones left is removed."""
+    """Yield a folder for incomplete files. It is locked while its copy lives; what dead copies left is removed."""
     for left in to.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), _locked(left):  # held: another copy is at work
             shutil.rmtree(left, ignore_errors=True)
     with contextlib.ExitStack() as held:
         scratch = tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=to, ignore_cleanup_errors=True)
         path = Path(held.enter_context(scratch))
-        with contextlib.suppress(OSError):  # a file system without locks: there nobody takes it for a dead one's either
+        with contextlib.suppress(OSError):  # a file system without locks: there it is not taken for a dead one's either
             held.enter_context(_locked(path))
         yield path
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; OSError when somebody else does."""
+    """Hold the lock of a folder; OSError when another process does."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -417,7 +362,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _writing(to: Path) -> Iterator[None]:
-    """Tell in our words that a folder here cannot be written."""
+    """Raise an error of ours where a folder here cannot be written."""
     try:
         yield
     except StoreError as error:

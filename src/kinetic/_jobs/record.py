@@ -7,6 +7,7 @@ store can put pages there that name a cluster, a folder or a kubeconfig context.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -120,24 +121,22 @@ def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Unt
         return documents.verify(kind, page, at, None)
     key_id, written_for = _text(page.get("key_id")), _text(page.get("store"))
     key = locate.key_for(name, key_id, written_for)
+    function = _text(page.get("func_name")) or _text(page.get("submit_fn_name"))
+    untrusted = functools.partial(
+        Untrusted, name, escaped(function), escaped(_text(page.get("created_at"))), escaped(key_id)
+    )
     if key is None:
-        code = "key-missing-here"
         why = f"it is sealed with the key {escaped(key_id) or '(none)'}, which is not in {locate.home() / 'keys'}"
         export = f"kinetic key export {escaped(key_id)}"
         next_ = f"on the machine that submitted it: {export}     then here: kinetic key import"
-    elif not documents.has_seal(page, key, documents.seal_purpose(kind.name, at)):
-        code = "seal"
+        return untrusted(why, next_, code="key-missing-here")
+    if not documents.has_seal(page, key, documents.seal_purpose(kind.name, at)):
         why = "it has a wrong seal: it was written or changed without this namespace's key"
-        next_ = "look at who can write to the store"
-    elif not _is_same_store(store.url, written_for):
-        code = "other-store"
+        return untrusted(why, "look at who can write to the store", code="seal")
+    if not _is_same_store(store.url, written_for):
         why = f"it was written for another store, {escaped(written_for)}, and is in {store.url}"
-        next_ = f"KINETIC_STORE={escaped(written_for)} kinetic jobs list"
-    else:
-        return documents.verify(kind, page, at, key)
-    function = _text(page.get("func_name")) or _text(page.get("submit_fn_name"))
-    created = escaped(_text(page.get("created_at")))
-    return Untrusted(name, escaped(function), created, escaped(key_id), why, next_, code)
+        return untrusted(why, f"KINETIC_STORE={escaped(written_for)} kinetic jobs list", code="other-store")
+    return documents.verify(kind, page, at, key)
 
 
 def escaped(text: str) -> str:

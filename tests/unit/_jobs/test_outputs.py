@@ -171,7 +171,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
     (folder / "broken").symlink_to("nowhere")
 
     found = outputs.find_files(place(folder))
-    outputs.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").run()
 
     assert found.others == ("latest", "pipe")
     assert (tmp_path / "here" / "link.txt").read_text() == "a"
@@ -185,7 +185,7 @@ def test_what_is_no_file_is_named_and_never_copied(folder, tmp_path):
 def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_path):
     to = tmp_path / "new" / "here"
 
-    outputs.Copy(outputs.find_files(place(folder)), to).carry()
+    outputs.Copy(outputs.find_files(place(folder)), to).run()
 
     assert (to / "plots" / "deep" / "b.txt").read_text() == "bb"
     assert (to / "model.bin").stat().st_mtime == pytest.approx(1_700_000_000.123456, abs=1e-5)
@@ -195,17 +195,17 @@ def test_files_arrive_with_their_paths_times_and_executable_bits(folder, tmp_pat
 
 
 def test_a_path_is_copied_to_where_it_lies_in_the_whole(folder, tmp_path):
-    outputs.Copy(outputs.find_files(place(folder), "plots/deep"), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder), "plots/deep"), tmp_path / "here").run()
 
     assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "here").rglob("*.*")] == ["here/plots/deep/b.txt"]
 
 
 def test_what_is_there_already_is_not_copied_again(folder, tmp_path):
-    outputs.Copy(outputs.find_files(place(folder), "plots"), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder), "plots"), tmp_path / "here").run()
     before = (tmp_path / "here" / "plots" / "a.txt").stat().st_ino
 
     copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
-    copy.carry()
+    copy.run()
 
     assert [file.path for file in copy.same] == ["plots/a.txt", "plots/deep/b.txt"]
     assert sorted(file.path for file in copy.done) == ["model.bin", "run.sh"]  # as they came
@@ -222,7 +222,7 @@ def test_nothing_is_replaced_unless_asked_and_then_nothing_at_all_is_copied(fold
 
     assert (caught.value.code, caught.value.why) == ("file-exists", "run.sh")
     assert os.listdir(here) == ["run.sh"]
-    outputs.Copy(outputs.find_files(place(folder)), here, force=True).carry()
+    outputs.Copy(outputs.find_files(place(folder)), here, force=True).run()
     assert (here / "run.sh").read_text() == "#!/bin/sh\n"
 
 
@@ -238,7 +238,7 @@ def test_a_link_in_the_way_is_replaced_and_not_followed(folder, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "model.bin").symlink_to(tmp_path / "theirs")
 
-    outputs.Copy(outputs.find_files(place(folder), "model.bin"), tmp_path / "here", force=True).carry()
+    outputs.Copy(outputs.find_files(place(folder), "model.bin"), tmp_path / "here", force=True).run()
 
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (tmp_path / "here" / "model.bin").read_text() == "abc"
@@ -248,9 +248,9 @@ def test_what_a_running_job_removed_meanwhile_is_named(folder, tmp_path):
     copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
     (folder / "model.bin").unlink()
 
-    copy.carry()
+    copy.run()
 
-    assert copy.gone == ["model.bin"]
+    assert copy.missing == ["model.bin"]
     assert len(copy.done) == 3
 
 
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_our_words(folder, tmp_path):
     (tmp_path / "here").write_text("a file")
 
     with pytest.raises(KineticError, match="not everything could be copied") as caught:
-        outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").carry()
+        outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").run()
 
     assert caught.value.code == "not-saved"
 
@@ -284,10 +284,10 @@ def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
     broken = found._replace(store=_Stopping(folder.parent, 2))
 
     with pytest.raises(KineticError, match="the network is gone"):
-        outputs.Copy(broken, here).carry()
+        outputs.Copy(broken, here).run()
     arrived = [path for path in here.rglob("*") if path.is_file()]
     again = outputs.Copy(found, here)
-    again.carry()
+    again.run()
 
     assert len(arrived) == len(again.same) == 2
     assert len(again.done) == 2
@@ -296,11 +296,11 @@ def test_a_copy_that_was_interrupted_goes_on_where_it_stopped(folder, tmp_path):
 def test_how_far_a_copy_is_can_be_asked(folder, tmp_path):
     copy = outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here")
 
-    before = copy.told()
-    copy.carry()
+    before = copy.progress_text()
+    copy.run()
 
     assert before == "0 of 4 files, 0 bytes of 16 bytes"
-    assert copy.told() == "4 of 4 files, 16 bytes of 16 bytes"
+    assert copy.progress_text() == "4 of 4 files, 16 bytes of 16 bytes"
 
 
 def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, tmp_path):
@@ -311,7 +311,7 @@ def test_outputs_in_a_store_of_objects_are_listed_and_copied(home, monkeypatch, 
     store.put("outputs/cpu-f-12/z.bin", b"z")
 
     found = outputs.find_files(outputs.find_location("cpu-f-1"))
-    outputs.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").run()
 
     assert paths(found) == ["a/x.bin", "y.bin"]
     assert (tmp_path / "here" / "a" / "x.bin").read_bytes() == b"xx"
@@ -337,7 +337,7 @@ def test_a_key_that_leads_out_of_the_folder_is_named_and_never_copied(folder, tm
     monkeypatch.setattr(outputs, "open_store", lambda _: _Odd(folder.parent))
 
     found = outputs.find_files(place(folder))
-    outputs.Copy(found, tmp_path / "deep" / "er" / "here").carry()
+    outputs.Copy(found, tmp_path / "deep" / "er" / "here").run()
 
     assert found.others == ("../../escaped",)
     assert paths(found) == ["model.bin"]
@@ -353,7 +353,7 @@ def test_what_a_killed_copy_left_half_done_goes_with_the_next_one(folder, tmp_pa
     descriptor = os.open(at_work, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").carry()
+    outputs.Copy(outputs.find_files(place(folder)), tmp_path / "here").run()
     os.close(descriptor)
 
     assert sorted(os.listdir(tmp_path / "here")) == [".kinetic-get-alive", "model.bin", "plots", "run.sh"]
@@ -366,7 +366,7 @@ def test_links_out_of_the_outputs_are_named_and_never_read(folder, tmp_path):
     (folder / "around").symlink_to("plots/../../secret")
 
     found = outputs.find_files(place(folder))
-    outputs.Copy(found, tmp_path / "here").carry()
+    outputs.Copy(found, tmp_path / "here").run()
 
     assert found.others == ("around", "key", "up")
     assert not {"around", "key", "up"} & set(os.listdir(tmp_path / "here"))
