@@ -122,14 +122,14 @@ def waiting_for(batches: Any) -> Any:
             batch = kinetic.attach_batch(sys.argv[1]) if len(sys.argv) > 1 else act.run_async_map(
                 plans, input_mode="single", max_concurrent=None
             )
-            board, look = batch._seeing(), batch._seeing().wait
+            tracker, look = batch._get_tracker(), batch._get_tracker().wait
 
             def tell(*args, **more):
-                board.wait = look
+                tracker.wait = look
                 print(batch.group_id, flush=True)
                 return look(*args, **more)
 
-            board.wait = tell  # so that it is known when the waiting has begun
+            tracker.wait = tell  # so that it is known when the waiting has begun
             {WAYS[way]}
             """,
         )

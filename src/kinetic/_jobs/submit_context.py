@@ -1,4 +1,4 @@
-"""Where a job goes, resolved and prepared before anything else is imported or packed; and the blocking call.
+"""Where a job goes, resolved and prepared before anything else is imported or packed.
 
 A supervisor needs as long to start as a client needs to import its pickler. So the backend is prepared first, and both
 run side by side.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic import _config as settings
 from kinetic import _output as output
@@ -19,25 +18,22 @@ from kinetic._config import keyring
 from kinetic._config import options as config_options
 from kinetic._config.target import IN_CLUSTER
 from kinetic._jobs import history, locate
-from kinetic._output import tracebacks
 from kinetic._stores import open_store, protocol
-from kinetic._wire import inspection, standard_library
+from kinetic._wire import inspection
 from kinetic.errors import DebugError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from kinetic._backends.protocol import Backend
     from kinetic._config import Target
     from kinetic._config.cluster import ClusterSettings
     from kinetic._hardware.placement import Placement
-    from kinetic._jobs.handle import JobHandle
     from kinetic._jobs.options import Options
     from kinetic._stores.protocol import Store
 
 
 _TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
-_NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
 _IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
 
 
@@ -151,56 +147,3 @@ def check_not_debug(options: Options) -> None:
             why="each of its jobs would wait for a debugger of its own",
             next="debug one input: run_async(input); and leave the batch .with_options(debug=False)",
         )
-
-
-def submit_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> JobHandle:
-    """Submit a call: the backend prepares while the rest of this client is still being imported.
-
-    Raises:
-        CallableError: The arguments do not fit the function's signature; nothing was submitted.
-    """
-    with standard_library.naming_what_hides():
-        context = prepare(options)
-        from kinetic._jobs import data_refs, submit  # 40 ms on first use, beside the supervisor's own start
-        from kinetic._project.pickler import Call, check_arguments
-
-    check_arguments(function, args, kwargs, name)
-    kwargs = data_refs.with_defaults(function, args, kwargs)
-    return submit.submit(Call(function, args, kwargs, name), options, context)
-
-
-def call_and_wait(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
-) -> Any:
-    """Run a call as a job, and return its value or raise the function's own exception.
-
-    Raises:
-        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
-        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed. Where
-            it is not caught, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
-    """
-    is_expected = settings.read_variable(_NO_TERMINAL, os.environ) == "1"
-    if options.debug and not is_expected and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise DebugError(
-            "a blocking call with debug=True needs a terminal; nothing was submitted",
-            why="it waits until a debugger is attached, and standard input is not a terminal",
-            next=f"set {_NO_TERMINAL}=1 if a debugger will be attached; or use run_async, and then: "
-            "kinetic jobs debug JOB_ID",
-            code="no-terminal",
-        )
-    try:
-        handle = submit_call(function, args, kwargs, name, options)
-    except KeyboardInterrupt:
-        message = "interrupted; no job was submitted"
-        output.report(message)
-        raise tracebacks.interrupt(message) from None
-    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
-    if not options.debug:
-        return handle.result(stream_logs=True)
-    from kinetic._inspect import debugger  # with debug=True only
-    from kinetic._jobs.wait import detaching
-
-    with detaching(handle), debugger.DebugTunnel(handle):
-        return handle.result(stream_logs=True)
