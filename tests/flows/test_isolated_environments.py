@@ -114,7 +114,7 @@ def test_two_processes_that_need_the_same_environment_build_it_once(cache, slow,
     first = start(cache, line)
     wait_until(begun.exists, "the build", seconds=30)
     second = start(cache, line)
-    assert second.stderr.readline() == "waits for another kinetic that builds the same environment\n"
+    assert second.stderr.readline() == "waiting for another kinetic process that builds the same environment\n"
 
     hold.unlink()
     (one, said), (other, _) = first.communicate(timeout=60), second.communicate(timeout=60)

@@ -277,7 +277,7 @@ def test_a_file_named_like_a_standard_module_runs(project, tmp_path) -> None:
     done = project.run("", instead=[sys.executable, str(installed), "run", "-a", "cpu", "json.py::f"])
 
     assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
-    assert "kinetic_run_json travels by value" in done.stderr
+    assert "kinetic_run_json is sent by value" in done.stderr
 
 
 # -------------------------------------------------------------------------------------------------------- the options

@@ -49,7 +49,9 @@ NO_OBSTORE = "raise ImportError('this image has no obstore')\n"
 
 @pytest.fixture(scope="session")
 def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runner_bundle.write(tmp_path_factory.mktemp("zip"))
+    path = tmp_path_factory.mktemp("zip") / "runner.zip"
+    path.write_bytes(runner_bundle.build().data)
+    return path
 
 
 def function(text: str) -> Any:

@@ -599,4 +599,4 @@ def test_what_does_not_ship_goes_by_value_and_that_is_said_once(project, tmp_pat
     done = project.run("script.py")
 
     assert done.stdout.endswith("6\n"), done.stderr
-    assert done.stderr.count("stranger travels by value: its file lies outside the project") == 1
+    assert done.stderr.count("stranger is sent by value: its file is outside the project") == 1

@@ -1,4 +1,4 @@
-"""Data: what a user writes in place of a path that the job is to read."""
+"""Data: what a user passes in place of a path that the job reads."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ class Data:
 
 def raw_of(data: Data) -> str:
     """Return what the user wrote; for messages."""
-    return data._raw  # noqa: SLF001 - the same room
+    return data._raw  # noqa: SLF001 - the same package
 
 
 def frozen_of(data: Data) -> str:
-    """Return the content hash if somebody asked for it already, else ""."""
-    return data._hash  # noqa: SLF001 - the same room
+    """Return the content hash if it was computed already, else ""."""
+    return data._hash  # noqa: SLF001 - the same package
 
 
 def _cache() -> Path | None:
@@ -182,7 +182,7 @@ def _text_of(path: object) -> str:
     for scheme in (*_CLOUDS, _HUGGING_FACE):
         if not isinstance(path, str) and text.lower().startswith(scheme[:-1]):  # Path("gs://b/x") is gs:/b/x
             raise OptionError(
-                f"{text!r} is no address any more",
+                f"{text!r} is not an address",
                 why="pathlib makes one slash of two",
                 next=f"write it as a string: Data({scheme + text[len(scheme) - 1 :]!r})",
             )
@@ -203,14 +203,14 @@ def _resolved(raw: str) -> str:
     known = f"{scheme.lower()}://"
     if known == _FILE:
         if not rest.startswith("/"):
-            raise OptionError(f"{raw!r} names a host", why="a local path follows after three slashes: file:///folder")
+            raise OptionError(f"{raw!r} names a host", why="a local path has three slashes: file:///folder")
         return _local(rest if os.path.lexists(rest) or "%" not in rest else _unquoted(rest))
     if known not in {*_CLOUDS, _HUGGING_FACE}:
-        raise OptionError(f"{raw!r} is an address that kinetic does not know", next=f"one of: {_KNOWN}")
+        raise OptionError(f"{raw!r} is not a supported address", next=f"one of: {_KNOWN}")
     name, slash, _ = rest.partition("?" if known == _HUGGING_FACE else "/")
     if not name:
-        raise OptionError(f"{raw!r} names no {'data set' if known == _HUGGING_FACE else 'bucket'}")
-    return known + rest + ("/" if known in _CLOUDS and not slash else "")  # a bucket alone is all that it holds
+        raise OptionError(f"{raw!r} has no {'data set' if known == _HUGGING_FACE else 'bucket'}")
+    return known + rest + ("/" if known in _CLOUDS and not slash else "")  # a bucket alone means all of it
 
 
 def _local(path: str) -> str:
@@ -233,17 +233,17 @@ def _check_exists(data: Data) -> None:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise missing(data) from error
     except OSError as error:
-        raise DataError(f"{raw_of(data)!r} cannot be looked at", why=str(error)) from error
+        raise DataError(f"{raw_of(data)!r} cannot be accessed", why=str(error)) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OptionError(f"{raw_of(data)!r} is neither a file nor a folder", why="a job reads files")
 
 
 def missing(data: Data) -> DataMissingError:
-    """Return the error for local data that does not exist; it names what comes nearest."""
+    """Return the error for local data that does not exist; it suggests the nearest name."""
     why = f"looked for {data.path}"
     if os.path.islink(data.path):
-        why += f", a link that leads nowhere: {os.readlink(data.path)}"
-    return DataMissingError(f"there is no {raw_of(data)!r}", why=why, next=_nearest(data.path))
+        why += f", a broken link to {os.readlink(data.path)}"
+    return DataMissingError(f"{raw_of(data)!r} does not exist", why=why, next=_nearest(data.path))
 
 
 def _nearest(path: str) -> str | None:
@@ -254,7 +254,7 @@ def _nearest(path: str) -> str | None:
         above = os.path.dirname(folder)
         while not os.path.isdir(above):
             above = os.path.dirname(above)
-        return f"look into {above}, which is the part of the path that exists" if above != "/" else None
+        return f"check {above}: this part of the path exists" if above != "/" else None
     from difflib import get_close_matches  # 3 ms, for a message
 
     near = get_close_matches(name, sorted(names)[:10_000], n=1)

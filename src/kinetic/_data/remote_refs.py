@@ -1,4 +1,4 @@
-"""References to what lies elsewhere: objects and prefixes of buckets, looked for before a job starts, and data sets."""
+"""References to data elsewhere: objects and prefixes of buckets, checked before a job starts, and data sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def refer_to(data: Data, *, opener: Opener = open_store) -> DataRef:
         _look_for(data, opener(bucket), key)
     except (CredentialsError, AccessDeniedError) as error:
         output.report_once(
-            f"{data!r} cannot be looked at from here, so only the job will see whether it exists: {error.what}"
+            f"{data!r} cannot be checked from here; only the job will see whether it exists: {error.what}"
         )
     name = key.rstrip("/").rpartition("/")[2] or bucket.rpartition("/")[2]
     return _reference(data, "prefix" if data.is_dir else "object", data.path, name, is_dir=data.is_dir)
@@ -81,18 +81,16 @@ def data_set(uri: str) -> DataSet:
     words = repo.split("/")
     if not repo or not (repo.startswith("/") or (len(words) <= 2 and all(words))):
         raise OptionError(
-            f"{uri!r} names no data set",
+            f"{uri!r} does not name a data set",
             why="its name is one word, an owner and a word (owner/name), or the absolute path of a folder in the job",
         )
     found: dict[str, str] = {}
     for pair in filter(None, query.split("&")):
         name, _, value = pair.partition("=")
         if name not in _PARAMETERS:
-            raise OptionError(
-                f"{uri!r} has a parameter {name!r} that does not exist", why=f"known: {', '.join(_PARAMETERS)}"
-            )
+            raise OptionError(f"{uri!r} has an unknown parameter {name!r}", why=f"known: {', '.join(_PARAMETERS)}")
         if name in found:
-            raise OptionError(f"{uri!r} says {name!r} twice")
+            raise OptionError(f"{uri!r} has {name!r} twice")
         found[name] = unquote(value)
     return DataSet(repo, **found)
 
@@ -101,7 +99,7 @@ def _look_for(data: Data, store: Store, key: str) -> None:
     bare = data.path.rstrip("/")
     try:
         if data.is_dir and not _holds(store, key):
-            raise _missing(data, "nothing lies below it", bare if _exists(store, key.rstrip("/")) else "")
+            raise _missing(data, "there is nothing below it", bare if _exists(store, key.rstrip("/")) else "")
         if not data.is_dir and not _exists(store, key):
             raise _missing(data, "there is no such object", f"{bare}/" if _holds(store, f"{key}/") else "")
     except StoreError as error:
@@ -119,11 +117,11 @@ def _holds(store: Store, prefix: str) -> bool:
 
 
 def _missing(data: Data, why: str, other: str) -> DataMissingError:
-    """Say what is not there; ``other`` is the same path with or without a slash, if that is there."""
+    """Return the error for missing data; ``other`` is the path with or without a slash, if that exists."""
     return DataMissingError(
-        f"there is no {data_.raw_of(data)!r}",
+        f"{data_.raw_of(data)!r} does not exist",
         why=f"{why}; {other} exists" if other else why,
-        next=f"write Data({other!r})" if other else "look at the spelling; nothing was started",
+        next=f"write Data({other!r})" if other else "check the spelling; nothing was started",
     )
 
 
@@ -163,27 +161,20 @@ class FuseMount(NamedTuple):
 
 
 def fuse_mount(ref: DataRef) -> FuseMount:
-    """Say how data is mounted that lies in a bucket of Google Cloud Storage as plain objects.
-
-    A single object is mounted by the folder that it lies in.
+    """Return how plain objects in a bucket of Google Cloud Storage are mounted; a single object by its folder.
 
     Raises:
-        OptionError: It does not lie there.
+        OptionError: They are not in such a bucket.
 
     Source: GKE's documentation of the Cloud Storage FUSE CSI driver; behaviour.md E-R31 and E-R32.
     """
     if ref.kind not in {"prefix", "object"} or not ref.uri.startswith("gs://"):
         raise OptionError(
             f"{ref.path!r} cannot be mounted in a cluster",
-            why="only what lies in a gs:// bucket can",
+            why="only data in a gs:// bucket can be mounted",
             next="leave out fuse=True, and the job gets a copy",
         )
     address, key = split(ref.uri)
     folder, _, file = key.rpartition("/")
-    only = [f"only-dir={_escaped(folder)}"] if folder else []
+    only = ["only-dir=" + folder.replace(",", "\\,")] if folder else []  # a comma would end the option
     return FuseMount(address.removeprefix("gs://"), folder, ("implicit-dirs", *only), file)
-
-
-def _escaped(folder: str) -> str:
-    """Write commas so that they do not end an option."""
-    return folder.replace(",", "\\,")

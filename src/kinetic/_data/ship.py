@@ -357,9 +357,19 @@ def ship_all(
     opener: Opener = open_store,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[DataRef, ...]:
-    """Bring everything that a job reads to where the job can get it; see the room's door.
+    """Bring everything that a job reads to where the job can get it; the same data is sent once.
 
-    The same data is sent once, however often it is referred to.
+    Args:
+        found: The data among the arguments, in the order in which the arguments refer to it.
+        volumes: Data by the path at which the job sees it.
+        store: Where local data is sent.
+        cache: The folder of this machine in which kinetic remembers what it has seen.
+        is_here: Whether the job runs on this very machine, where it can use files without a copy.
+        opener: Opens the store of a bucket.
+        environ: Where KINETIC_DATA_WRITABLE is read.
+
+    Returns:
+        A reference for each argument, in order, and then one for each volume, with its mount path.
     """
     mounts = check_volumes(volumes)
     writable = settings.read_variable("KINETIC_DATA_WRITABLE", environ) == "1"
@@ -382,8 +392,8 @@ def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:
     """Return volumes by their paths, without slashes at the end.
 
     Raises:
-        OptionTypeError: A path is no str, or what it leads to is no ``Data``.
-        OptionError: A path is relative, is not normalised, is "/" or kinetic's own, or lies in another one.
+        OptionTypeError: A path is not a str, or its value not a ``Data``.
+        OptionError: A path is relative, not normalized, "/" or kinetic's own, or inside another one.
     """
     found: dict[str, Data] = {}
     for path, data in volumes.items():
@@ -400,13 +410,15 @@ def _problem(path: str, mount: str, others: Mapping[str, Data]) -> str | None:
     if not path.startswith("/"):
         return "the path is not absolute"
     if not mount:
-        return "that is the root of everything"
+        return "it is the root of the file system"
     plain = "/" + posixpath.normpath(mount).lstrip("/").replace("\0", "")
     if plain != mount:
         return f"the path is not in its plain form, {plain!r}"
     if mount == _OURS or mount.startswith(f"{_OURS}/"):
-        return f"what lies below {_OURS}/ is kinetic's own"
+        return f"{_OURS}/ is reserved for kinetic"
     for other in others:
         if f"{mount}/".startswith(f"{other}/") or other.startswith(f"{mount}/"):
-            return f"another volume is mounted at {other!r}" + (", and one cannot lie in the other" * (other != mount))
+            return f"another volume is mounted at {other!r}" + (
+                ", and one cannot be inside the other" * (other != mount)
+            )
     return None

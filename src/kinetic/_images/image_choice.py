@@ -1,9 +1,9 @@
-"""Which image the containers of a job are made of, and what has to be installed into it when they start.
+"""Which image the containers of a job use, and what is installed into it when they start.
 
     container_image      image                                    requirements    base packages: JAX and Keras
     None                 python:{X.Y}-slim                        installed       installed
     "prebuilt"           {repository}/base-{kind}:{version}       installed       in the image
-    any other text       as it is written                         not touched     not touched
+    any other text       as written                               not touched     not touched
 
 "bundled", an image that is built with everything in it, comes with a later release.
 """
@@ -33,7 +33,7 @@ _EXAMPLES = {
 
 
 class Image(NamedTuple):
-    """What a job's containers are made of.
+    """The image of a job's containers.
 
     Attributes:
         uri: The image.
@@ -52,21 +52,26 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
     """Choose the image of a job.
 
     Args:
-        container_image: What the user asks for; None, or nothing, for what needs no choice.
-        base_image_repo: Where prebuilt images lie; "kinetic" where nobody says.
+        container_image: What the user asks for; None or "" for the default.
+        base_image_repo: The repository of prebuilt images; "kinetic" by default.
         python: The client's Python; the first two numbers count.
         kind: The hardware: "cpu", "gpu" or "tpu".
         version: The version of kinetic.
 
     Raises:
-        OptionError: A misspelt keyword, what is no image, or "bundled".
+        OptionError: A misspelled keyword, an invalid name of an image, or "bundled".
     """
     if not container_image:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
-        told = f"jobs start in the image {uri}, into which uv installs what the project needs"
-        return Image(uri, installs=True, has_base=False, note=told)
+        note = f"jobs start in the image {uri}; uv installs what the project needs"
+        return Image(uri, installs=True, has_base=False, note=note)
     if container_image == BUNDLED:
-        raise _not_supported_yet()
+        raise OptionError(
+            f"container_image={BUNDLED!r} is not supported yet",
+            why="it names an image that is built from the project's dependencies, and no images are built yet",
+            next=f'leave container_image out: then they are installed at the start; or write "{PREBUILT}", or an image',
+            code="not-yet",
+        )
     if container_image == PREBUILT:
         return _prebuilt(base_image_repo, f"base-{kind}:{version}")
     _reject_misspelled_keyword(container_image)
@@ -89,23 +94,14 @@ def _prebuilt(repository: str | None, name: str) -> Image:
     uri = f"{(repository or DEFAULT_REPOSITORY).rstrip('/')}/{name}"
     if repository and not _IMAGE.fullmatch(uri):
         raise _invalid_image("base_image_repo", repository, *_repository_problem(repository))
-    told = f"jobs start in the prebuilt image {uri}"
-    if not repository:  # nobody can know what others may put there
-        told += "; this release publishes none there: name a repository of your own with KINETIC_BASE_IMAGE_REPO"
-    return Image(uri, installs=True, has_base=True, note=told)
-
-
-def _not_supported_yet() -> OptionError:
-    return OptionError(
-        f"container_image={BUNDLED!r} is not part of this release of kinetic",
-        why="it names an image that is built from the project's dependencies, and no images are built yet",
-        next=f'leave container_image out: then they are installed at the start; or write "{PREBUILT}", or an image',
-        code="not-yet",
-    )
+    note = f"jobs start in the prebuilt image {uri}"
+    if not repository:  # others may put something there
+        note += "; this release publishes none there: set KINETIC_BASE_IMAGE_REPO to your own repository"
+    return Image(uri, installs=True, has_base=True, note=note)
 
 
 def _reject_misspelled_keyword(word: str) -> None:
-    """Refuse what looks like a keyword: as the name of an image, it would fail after the job has got its machine."""
+    """Reject what looks like a keyword: as the name of an image, it would fail only when the job has its machine."""
     if any(sign in word for sign in "/:."):
         return
     from difflib import get_close_matches  # 2 ms; only for a word that could be the name of an image of Docker's own
@@ -115,14 +111,14 @@ def _reject_misspelled_keyword(word: str) -> None:
     if near:
         better = 'write container_image="prebuilt"' if near[0] == PREBUILT else "leave container_image out"
         raise OptionError(
-            f"container_image={word!r} looks like {near[0]!r}, and is not",
-            why=f"{BUNDLED!r} and {PREBUILT!r} have a meaning of their own; any other text is the name of an image",
+            f"container_image={word!r} looks like a misspelled {near[0]!r}",
+            why=f"{BUNDLED!r} and {PREBUILT!r} are keywords; any other text is the name of an image",
             next=f'{better}; if it is an image, write its tag as well: "{plain}:latest"',
         )
 
 
 def _invalid_image(option: str, written: str, why: str, better: str) -> OptionError:
-    """Refuse what no registry has, and a cluster would say much later."""
+    """Return the error for a name that no registry has; a cluster would report it much later."""
     return OptionError(
         f"{option}={written!r} cannot be the name of an image{'' if option == 'container_image' else ' repository'}",
         why=why,
@@ -131,25 +127,25 @@ def _invalid_image(option: str, written: str, why: str, better: str) -> OptionEr
 
 
 def _problem(written: str) -> tuple[str, str]:
-    """Return why it is no image, and what may have been meant or ""."""
+    """Return why it is not an image, and what may have been meant or ""."""
     if any(character.isspace() for character in written):
-        return "there is white space in it", _if_image("".join(written.split()))
+        return "it contains white space", _if_image("".join(written.split()))
     scheme, separator, rest = written.partition("://")
     if separator:
-        return f"an image has no {scheme}:// in front", _if_image(rest)
+        return f"an image does not begin with {scheme}://", _if_image(rest)
     better = _if_image(_lowered(written))
     if better:
-        return "a repository has lower-case letters only; upper-case ones are for tags", better
-    return "it takes registry/repository:tag, or registry/repository@sha256:digest", ""
+        return "a repository has only lower-case letters; tags may have upper-case ones", better
+    return "the form is registry/repository:tag, or registry/repository@sha256:digest", ""
 
 
 def _repository_problem(written: str) -> tuple[str, str]:
     """Return the same for a repository, which has neither tag nor digest."""
     tagged = _IMAGE.fullmatch(written)
     if tagged and (tagged["tag"] or tagged["digest"]):
-        return "a repository has no tag: that is the version of kinetic", written[: tagged.end("name")]
+        return "a repository has no tag; kinetic adds its version", written[: tagged.end("name")]
     why, better = _problem(written)
-    return ("it takes registry/repository", "") if "@" in why else (why, better)
+    return ("the form is registry/repository", "") if "@" in why else (why, better)
 
 
 def _lowered(written: str) -> str:

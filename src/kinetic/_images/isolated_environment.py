@@ -1,12 +1,12 @@
 """Isolated environments: built by uv from what a project declares, once, and used by every job that needs the same.
 
-    {cache}/{digest}/{build}/bin/python     an attempt to build it; its name is drawn, so that nobody else writes there
-    {cache}/{digest}/complete               the name of the build that came to its end
+    {cache}/{digest}/{build}/bin/python     one build; its name is random, so that no other process writes there
+    {cache}/{digest}/complete               the name of the build that is complete
     {cache}/{digest}/used                   touched at each use
-    {cache}/{digest}.lock                   held while somebody builds
+    {cache}/{digest}.lock                   held during a build
 
 An environment contains its own absolute path, so it cannot be built beside and moved. Each build has a folder of its
-own instead: if its builder is killed, the uv that it started may go on writing for a while, and harms nobody.
+own instead: if its builder is killed, the uv that it started may keep writing for a while, and harms nothing.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class UvResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The lines that tell why it failed, ready to stand behind ``why:``."""
+        """The lines that explain why it failed, to be printed after ``why:``."""
         starts = [number for number, line in enumerate(self.words) if line.lstrip().startswith(("error", "×"))]
         lines = self.words[starts[0] :] if starts else self.words[-5:]
-        told = [line for line in lines if line.strip()]
-        if len(told) > _EXPLANATION_LINES:
-            told = [*told[:_EXPLANATION_LINES], "…"]
-        return _INDENT.join(told) or f"uv ended with status {self.status} and said nothing"
+        shown = [line for line in lines if line.strip()]
+        if len(shown) > _EXPLANATION_LINES:
+            shown = [*shown[:_EXPLANATION_LINES], "…"]
+        return _INDENT.join(shown) or f"uv ended with status {self.status} without a message"
 
 
 def uv_command() -> list[str]:
@@ -71,20 +71,13 @@ def uv_command() -> list[str]:
         return [found]
     raise ImageBuildError(
         "an isolated environment needs uv, and it is not installed",
-        why=f"there is no uv on PATH, and none was installed for {sys.executable}",
+        why=f"it is neither on PATH nor installed for {sys.executable}",
         next="pip install uv",
     )
 
 
 def run_uv(words: Sequence[str], folder: Path, say: Callable[[str], None], *, overrides: str = "") -> UvResult:
-    """Run uv to its end, and pass on what it writes while it writes it.
-
-    Args:
-        words: What follows ``uv``.
-        folder: Where it runs; it reads the settings of projects around this folder.
-        say: Takes a line.
-        overrides: A file in the folder that overrides requirements, or "".
-    """
+    """Run uv in a folder, and report what it writes; ``overrides`` names a file with overrides, or is ""."""
     last: deque[str] = deque(maxlen=_LAST)
     with subprocess.Popen(
         [*uv_command(), *words],
@@ -101,7 +94,7 @@ def run_uv(words: Sequence[str], folder: Path, say: Callable[[str], None], *, ov
                 last.append(line.rstrip())
                 if last[-1]:
                     say(f"uv: {last[-1]}")
-        except BaseException:  # the user pressed Ctrl-C: nobody is left to want the rest
+        except BaseException:  # e.g. Ctrl-C
             process.kill()
             raise
     return UvResult(process.returncode, list(last))
@@ -110,12 +103,11 @@ def run_uv(words: Sequence[str], folder: Path, say: Callable[[str], None], *, ov
 def export_lock(folder: Path, extras: Sequence[str]) -> list[str]:
     """Read the uv.lock of a project, as lines of a requirements file.
 
-    ``uv export --frozen`` takes the lock as it stands, so it needs neither the network nor an interpreter, and the
-    versions and the files are those that the project was tested with; ``uv pip compile`` would resolve anew. The
-    hashes are checked where a line has some; the base packages have none, and need none.
+    ``uv export --frozen`` changes no lock, and needs neither the network nor an interpreter: versions and files
+    are those that the project was tested with. Hashes are checked where a line has some; base packages have none.
 
     Args:
-        folder: Where uv.lock and pyproject.toml lie.
+        folder: Of uv.lock and pyproject.toml.
         extras: Optional dependencies that are wanted as well.
 
     Raises:
@@ -156,7 +148,7 @@ _gates: dict[str, threading.Lock] = {}  # by lock file: the lock excludes other 
 
 
 def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
-    """Say in what jobs on this machine run: the interpreter that submits them, or an environment of their own.
+    """Return where jobs on this machine run: in the interpreter that submits them, or in an isolated environment.
 
     Raises:
         OptionError: KINETIC_LOCAL_ENV is neither.
@@ -166,7 +158,7 @@ def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
         return "isolated"
     if value != "same":
         raise OptionError(
-            f"{VARIABLE}={value!r} is not known",
+            f"{VARIABLE}={value!r} is not valid",
             why="same: jobs run in the interpreter that submits them; isolated: in an environment built for them",
             next=f"export {VARIABLE}=isolated, or unset it",
         )
@@ -186,9 +178,9 @@ def ready(
 
     Args:
         dependencies_lines: Requirements and options, one line each, as ``_packing.dependencies`` returns them.
-        cache: Where environments lie; on a local disk, since locks are held there.
+        cache: The folder of environments; on a local disk, because of its locks.
         python: The client's Python, X.Y.Z; its base interpreter goes into the environment.
-        say: Takes what the user should know while it is built, line by line; uv's own output too.
+        say: Receives what the user should know while it is built, line by line; uv's own output too.
         base: Packages that a base image would bring, e.g. ``jax`` where the project's own was filtered out.
         source: The file that the lines come from, for messages.
 
@@ -207,18 +199,13 @@ def ready(
         raise ImageBuildError(
             "the isolated environment could not be built",
             why=f"{type(error).__name__}: {error}",
-            next=f"see whether there is room and leave to write: df -h {cache}; ls -ld {cache}",
+            next=f"check free space and permissions: df -h {cache}; ls -ld {cache}",
         ) from error
     return found
 
 
 def stale(cache: Path, now: float) -> list[Path]:
-    """Return the environments that nobody has used for 30 days; whoever removes one removes the whole folder.
-
-    Args:
-        cache: Where environments lie.
-        now: Unix time.
-    """
+    """Return the folders of environments that were not used for 30 days before ``now`` (Unix time)."""
     try:
         places = sorted(place for place in cache.iterdir() if place.is_dir())
     except FileNotFoundError:
@@ -246,7 +233,7 @@ def _interpreter() -> str:
 
 
 def _complete(place: Path) -> Path | None:
-    """Return the interpreter of a place whose build came to its end; None too if the Python below it is gone."""
+    """Return the interpreter of a complete build; None also if the Python below it is gone."""
     try:
         python = place / (place / "complete").read_text() / "bin" / "python"
     except FileNotFoundError:
@@ -256,7 +243,7 @@ def _complete(place: Path) -> Path | None:
 
 @contextlib.contextmanager
 def _alone(lock: Path, say: Say) -> Iterator[None]:
-    """Hold a lock: it is free the moment its holder is gone, however it ended."""
+    """Hold a lock, which is released when its holder ends, however that happens."""
     import fcntl  # POSIX only, as is the local backend
 
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -266,7 +253,7 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                say("waits for another kinetic that builds the same environment")
+                say("waiting for another kinetic process that builds the same environment")
                 fcntl.lockf(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -274,7 +261,7 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
 
 
 def _build(place: Path, lines: Sequence[str], python: str, say: Say, source: Path | None) -> Path:
-    uv_command()  # without it, nothing is announced
+    uv_command()  # before anything is announced
     begun = time.monotonic()
     shutil.rmtree(place, ignore_errors=True)  # what a killed builder left behind
     build = place / os.urandom(4).hex()
@@ -298,7 +285,7 @@ def _create(build: Path, say: Say) -> None:
         raise ImageBuildError(
             "the isolated environment could not be created",
             why=done.reason,
-            next=f"see what it says: {' '.join(uv_command())} venv --python {_interpreter()} /tmp/try",
+            next=f"run it by hand: {' '.join(uv_command())} venv --python {_interpreter()} /tmp/try",
         )
 
 
@@ -320,21 +307,21 @@ def _install(build: Path, lines: Sequence[str], say: Say, source: Path | None) -
 
 
 def _mark(place: Path, build: str) -> None:
-    """Say that a build is whole: all of it, or nothing."""
+    """Mark a build as complete, atomically."""
     scratch = place / f"{build}.tmp"
     scratch.write_text(build)
     scratch.replace(place / "complete")
 
 
 def _suggest_line(reason: str, lines: Sequence[str], source: Path | None) -> str:
-    """Name the lines, and where they stand, whose packages uv's explanation mentions."""
-    guilty = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
+    """Name the lines whose packages uv's explanation mentions, with their numbers."""
+    suspects = [line for line in lines if not line.startswith("-") and _mentions(reason, line)]
     place = str(source) if source else "the dependencies of the project"
-    if not guilty:
-        return f"look at {place}"
-    numbers = [_number(line, source) for line in guilty]
-    told = [f"line {number} ({line})" if number else line for number, line in zip(numbers, guilty, strict=True)]
-    return f"look at {place}: {', '.join(told)}"
+    if not suspects:
+        return f"check {place}"
+    numbers = [_number(line, source) for line in suspects]
+    named = [f"line {number} ({line})" if number else line for number, line in zip(numbers, suspects, strict=True)]
+    return f"check {place}: {', '.join(named)}"
 
 
 def _mentions(text: str, line: str) -> bool:
@@ -347,7 +334,7 @@ def _plain(text: str) -> str:
 
 
 def _number(line: str, source: Path | None) -> int | None:
-    """Return where a requirement stands in a file: the line that holds it, else the first that names its package."""
+    """Return the line of a requirement in a file: the one that contains it, else the first with its package."""
     try:
         text = source.read_text(encoding="utf-8", errors="replace") if source else ""
     except OSError:

@@ -106,6 +106,6 @@ def ship(
     """
     if not found.data and not volumes:
         return ()
-    from kinetic import _data
+    from kinetic._data import ship  # hashing, for calls that read data
 
-    return _data.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)
+    return ship.ship_all(found.data, volumes or {}, store, cache=cache, is_here=is_here)

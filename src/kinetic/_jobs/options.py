@@ -122,7 +122,7 @@ def _check_flags(options: Options) -> None:
 def _check_volumes(volumes: object) -> None:
     if volumes is None:
         return
-    from kinetic import _data  # only for those who use it
+    from kinetic._data import ship  # only for those who use it
 
     if not isinstance(volumes, dict):
         raise OptionTypeError(
@@ -130,7 +130,7 @@ def _check_volumes(volumes: object) -> None:
             why=f"it is a {type(volumes).__qualname__}",
             next='volumes={"/data": kinetic.Data("./data/")}',
         )
-    _data.check_volumes(volumes)
+    ship.check_volumes(volumes)
 
 
 def _seconds(written: object) -> float | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._blobs import fetch
 from kinetic._jobs import locate, record
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
@@ -195,6 +194,8 @@ def repair_data(store: Store, outcome: Outcome) -> str:
     Returns:
         A sentence for the user, or "" when nothing is damaged.
     """
+    from kinetic._blobs import fetch  # only when something is wrong
+
     broken = 0
     with contextlib.suppress(KineticError), output.phase("checking the data again"):
         page = record.read_record(store, outcome.job_id)
@@ -216,9 +217,9 @@ def _once(which: tuple[str, str], check: Callable[[], int]) -> int:
 
 
 def _recheck(ref: DataRef) -> int:
-    from kinetic import _data  # only when something is wrong
+    from kinetic._data import ship  # only when something is wrong
 
-    return _data.recheck(ref, open_store(ref.uri))
+    return ship.recheck(ref, open_store(ref.uri))
 
 
 def _sent_with(store: Store, page: dict[str, object]) -> tuple[Iterable[str], Iterable[DataRef]]:

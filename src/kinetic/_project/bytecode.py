@@ -34,19 +34,13 @@ class _Bare(ast.NodeTransformer):
         self.generic_visit(node)
         return without_docstring(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._without_annotations(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._without_annotations(node)
-
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         self.generic_visit(node)
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return node.orelse or ast.copy_location(ast.Pass(), node)
         return node
 
-    def _without_annotations(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
         node.returns = None
         named = node.args
@@ -54,6 +48,8 @@ class _Bare(ast.NodeTransformer):
             if argument is not None:
                 argument.annotation = None
         return without_docstring(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - of ast
 
 
 def without_docstring(node: Documented) -> Documented:

@@ -1,4 +1,4 @@
-"""The lines of a requirements file: joined, rid of JAX, and refused where they name what only this machine has."""
+"""What a job needs installed: found beside the project, and rejected where only this machine has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from kinetic.errors import OptionError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-
 # The accelerator decides which build of these is right, so the base environment brings them.
 BASE_NAMES = frozenset({"jax", "jaxlib", "libtpu", "libtpu-nightly"})
 
@@ -26,31 +25,31 @@ _REMOTE = re.compile(  # an address, or a variable that holds one
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _KEEP = re.compile(r"#\s*kn:keep\b")
 _FILE_URL = re.compile(r"(?:\A|[\s=@+\"'])file:", re.IGNORECASE)
-_OF_PIP = re.compile(r"\s*(?<!\S)--.*\Z")  # options of pip behind a requirement: its hashes
+_PIP_OPTIONS = re.compile(r"\s*(?<!\S)--.*\Z")  # options of pip behind a requirement: its hashes
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
-_FROM_A_REPOSITORY = re.compile(r"(?:git|hg|bzr|svn)\+", re.IGNORECASE)
+_REPOSITORY = re.compile(r"(?:git|hg|bzr|svn)\+", re.IGNORECASE)
 _ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 _INCLUDING = {"-r": "--requirement", "-c": "--constraint"}
-_EDITABLE = {"-e": "--editable"}
-_LOOKING = {"-f": "--find-links", "-i": "--index-url"}
-_SHORT = _INCLUDING | _EDITABLE | _LOOKING
+_EDITABLE = "--editable"
+_SHORT = _INCLUDING | {"-e": _EDITABLE, "-f": "--find-links", "-i": "--index-url"}
 _OPTIONS = {*_SHORT.values(), "--extra-index-url"}
-
-_PUT_HERE = "write the lines of that file into this one"
-_SHIPS_ANYWAY = (
-    "remove the line if it is code of your project, which ships anyway; "
+_SENT_ANYWAY = (
+    "remove the line if it is code of your project, which is sent anyway; "
     "else publish it and name it with a version or an address (https://…, git+https://…)"
 )
+
+
+# ------------------------------------------------------------------------------------------------ requirement lines
 
 
 class Entry(NamedTuple):
     """One requirement or option.
 
     Attributes:
-        number: The line on which it begins, from 1; 0 where it stands in no file that a user wrote.
+        number: The line on which it begins, from 1; 0 if it is in no file that a user wrote.
         text: On one line, without comments.
-        keep: Whether ``# kn:keep`` stands on it: it stays even if the base environment brings it.
+        keep: Whether ``# kn:keep`` is on it: it stays even if the base environment brings it.
     """
 
     number: int
@@ -76,97 +75,21 @@ def parsed(text: str) -> Requirement | None:
     from packaging.requirements import InvalidRequirement, Requirement  # 15 ms; only where dependencies are read
 
     try:
-        return Requirement(_OF_PIP.sub("", text))
+        return Requirement(_PIP_OPTIONS.sub("", text))
     except InvalidRequirement:
         return None
-
-
-def is_kept(text: str) -> bool:
-    """Say whether a line carries the comment that keeps it."""
-    return _KEEP.search(text) is not None
 
 
 def entries(text: str) -> list[Entry]:
     """Read a requirements file: continuation lines and the hashes below a requirement belong to it."""
     found: list[Entry] = []
     for number, line in _joined(text):
-        words = " ".join(_COMMENT.sub("", line).split())
+        words, keep = " ".join(_COMMENT.sub("", line).split()), _KEEP.search(line) is not None
         if words.startswith("--hash") and found:
-            found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or is_kept(line))
+            found[-1] = Entry(found[-1].number, f"{found[-1].text} {words}", found[-1].keep or keep)
         elif words:
-            found.append(Entry(number, words, is_kept(line)))
+            found.append(Entry(number, words, keep))
     return found
-
-
-def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Part what is to be installed from what the base environment brings."""
-    brought = [entry for entry in found if entry.name in BASE_NAMES and not entry.keep]
-    return [entry for entry in found if entry not in brought], brought
-
-
-def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """Part what is to be installed from what names kinetic itself: a job brings its own copy.
-
-    What an extra of ours brings for jobs stays, in the place of the line.
-    """
-    kept, ours = list[Entry](), list[Entry]()
-    for entry in found:
-        if not _is_kinetic(entry):
-            kept.append(entry)
-            continue
-        ours.append(entry)
-        requirement = parsed(entry.text)
-        wanted = {normalised(extra) for extra in requirement.extras} if requirement else set[str]()
-        marker = f" ; {requirement.marker}" if requirement and requirement.marker else ""
-        for extra in sorted(wanted & distribution.EXTRAS_OF_JOBS.keys()):
-            kept.append(Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + marker))
-    return kept, ours
-
-
-def reject_local(found: Sequence[Entry], source: object) -> None:
-    """Refuse the first entry that names something which only this machine has.
-
-    Args:
-        found: The entries.
-        source: The file they come from.
-
-    Raises:
-        OptionError: It names file and line.
-    """
-    for entry in found:
-        reason, advice = _local_reference(entry.text)
-        if reason:
-            line = f", line {entry.number}" if entry.number else ""
-            raise OptionError(
-                f"{source}{line} cannot be carried out in a job: {entry.text}",
-                why=f"{reason}; an environment is built from this one file, here as on a cluster",
-                next=advice,
-                code="dependency",
-            )
-
-
-def _is_kinetic(entry: Entry) -> bool:
-    """Say whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
-    if entry.name:
-        return entry.name in distribution.NAMES
-    words = entry.text.split()
-    if words[0].startswith("-"):
-        words = [value for option, value in _options(entry.text) if option == "--editable"]
-    if not words:
-        return False
-    egg = _EGG.search(words[0])
-    if egg:
-        return normalised(egg[1]) in distribution.NAMES
-    path = re.split(r"[?#]", words[0])[0].rstrip("/")
-    name = path.rpartition("/")[2]
-    if name.lower().endswith(".whl"):
-        stem = name.partition("-")[0]
-    elif name.lower().endswith(_ARCHIVES):
-        stem = name.rpartition("-")[0]
-        stem = stem or path.partition("/archive/")[0].rpartition("/")[2]
-    else:
-        stem = name.partition("@")[0].removesuffix(".git") if _FROM_A_REPOSITORY.match(path) else ""
-    return normalised(stem) in distribution.NAMES
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -186,20 +109,80 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         yield begin, "".join(parts)
 
 
-def _local_reference(text: str) -> tuple[str, str]:
-    """Return why a line cannot be carried out elsewhere, and what to do; two empty strings if it can."""
+def without_base(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Separate what is to be installed from what the base environment brings."""
+    brought = [entry for entry in found if entry.name in BASE_NAMES and not entry.keep]
+    return [entry for entry in found if entry not in brought], brought
+
+
+def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Separate what is to be installed from what names kinetic itself: a job brings its own copy.
+
+    What an extra of kinetic brings for jobs stays, in the place of the line.
+    """
+    kept, ours = list[Entry](), list[Entry]()
+    for entry in found:
+        if not _is_kinetic(entry):
+            kept.append(entry)
+            continue
+        ours.append(entry)
+        if requirement := parsed(entry.text):
+            marker = f" ; {requirement.marker}" if requirement.marker else ""
+            wanted = {normalised(extra) for extra in requirement.extras} & distribution.EXTRAS_OF_JOBS.keys()
+            kept += [Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + marker) for extra in sorted(wanted)]
+    return kept, ours
+
+
+def _is_kinetic(entry: Entry) -> bool:
+    """Return whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
+    if entry.name:
+        return entry.name in distribution.NAMES
+    words = entry.text.split()
+    if words[0].startswith("-"):
+        words = [value for option, value in _options(entry.text) if option == _EDITABLE]
+    if not words:
+        return False
+    if egg := _EGG.search(words[0]):
+        return normalised(egg[1]) in distribution.NAMES
+    path = re.split(r"[?#]", words[0])[0].rstrip("/")
+    name = path.rpartition("/")[2]
+    if name.lower().endswith(".whl"):
+        stem = name.partition("-")[0]
+    elif name.lower().endswith(_ARCHIVES):
+        stem = name.rpartition("-")[0] or path.partition("/archive/")[0].rpartition("/")[2]
+    else:
+        stem = name.partition("@")[0].removesuffix(".git") if _REPOSITORY.match(path) else ""
+    return normalised(stem) in distribution.NAMES
+
+
+def reject_local(found: Sequence[Entry], source: object) -> None:
+    """Reject the first entry that names something which only this machine has; the message names file and line."""
+    for entry in found:
+        if problem := _local_reference(entry.text):
+            reason, advice = problem
+            line = f", line {entry.number}" if entry.number else ""
+            raise OptionError(
+                f"{source}{line} cannot be installed in a job: {entry.text}",
+                why=f"{reason}; an environment is built from this one file, here as on a cluster",
+                next=advice,
+                code="dependency",
+            )
+
+
+def _local_reference(text: str) -> tuple[str, str] | None:
+    """Return why a line cannot be installed elsewhere, and what to do; None if it can."""
     if _FILE_URL.search(text):
-        return "it names a file of this machine", _SHIPS_ANYWAY
+        return "it names a file of this machine", _SENT_ANYWAY
     if not text.startswith("-"):
-        return ("it names a path of this machine", _SHIPS_ANYWAY) if _is_path(text) else ("", "")
+        return ("it names a path of this machine", _SENT_ANYWAY) if _is_path(text) else None
     for option, value in _options(text):
         if option in _INCLUDING.values():
-            return "it includes another file", _PUT_HERE
-        if option in _OPTIONS and not _REMOTE.match(value):
-            editable = option in _EDITABLE.values()
-            what = "it installs from a folder of this machine" if editable else "it looks into a folder of this machine"
-            return what, _SHIPS_ANYWAY if editable else "name the address of an index or a page"
-    return "", ""
+            return "it includes another file", "write the lines of that file into this one"
+        if option == _EDITABLE and not _REMOTE.match(value):
+            return "it installs from a folder of this machine", _SENT_ANYWAY
+        if not _REMOTE.match(value):
+            return "it looks into a folder of this machine", "name the address of an index or a page"
+    return None
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
@@ -224,6 +207,8 @@ def _is_path(text: str) -> bool:
     return requirement is None and (target[0] in ".~" or "/" in target or "\\" in target)
 
 
+# --------------------------------------------------------------------------------- pyproject.toml and script metadata
+
 # The regular expression of PEP 723, with "script" for the type.
 _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")
 
@@ -232,7 +217,7 @@ class Declared(NamedTuple):
     """What a table says.
 
     Attributes:
-        entries: Its requirements, with the lines they stand on.
+        entries: Its requirements, with their lines.
         unread: Tables that hold dependencies as well and are not read, spelled as in the file.
         requires_python: Which Pythons it wants; None if it does not say.
     """
@@ -247,7 +232,7 @@ def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: boo
 
     Args:
         file: Its path, for messages.
-        text: What stands in it.
+        text: Its content.
         extras: Names of ``[project.optional-dependencies]`` that are wanted as well.
         locked: A uv.lock says where each package comes from, so ``[tool.uv.sources]`` is no obstacle.
 
@@ -256,11 +241,11 @@ def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: boo
     """
     page = _toml(file, text)
     project = _table(file, page, "project")
-    named = [*_strings(file, project, "project", "dependencies")]
-    named += _wanted(file, project, _table(file, project, "optional-dependencies", "project."), extras)
+    optional = _table(file, project, "optional-dependencies", "project.")
+    named = _strings(file, project, "dependencies", "project") + _wanted(file, project, optional, extras)
     found = _entries(file, text, named)
     if not locked:
-        _refuse_sources(file, page, found)
+        _reject_sources(file, page, found)
     return Declared(found, tuple(_unread(page, project)), _python(file, project))
 
 
@@ -277,8 +262,8 @@ def in_script(file: Path, text: str) -> Declared | None:
         _invalid(file, "it has more than one block '# /// script'")
     lines = blocks[0]["content"].splitlines(keepends=True)
     page = _toml(file, "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
-    found = _entries(file, text, _strings(file, page, "", "dependencies"))
-    _refuse_sources(file, page, found)
+    found = _entries(file, text, _strings(file, page, "dependencies"))
+    _reject_sources(file, page, found)
     return Declared(found, requires_python=_python(file, page))
 
 
@@ -298,12 +283,10 @@ def _table(file: Path, page: Mapping[str, object], name: str, above: str = "") -
     return found
 
 
-def _strings(file: Path, table: Mapping[str, object], where: str, name: str) -> list[str]:
+def _strings(file: Path, table: Mapping[str, object], name: str, where: str = "") -> list[str]:
     found = table.get(name, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        _invalid(
-            file, f"{name!r} of [{where}] is not a list of strings" if where else f"{name!r} is no list of strings"
-        )
+        _invalid(file, f"{name!r}{f' of [{where}]' if where else ''} is not a list of strings")
     return found
 
 
@@ -317,18 +300,24 @@ def _python(file: Path, table: Mapping[str, object]) -> str | None:
 def _wanted(
     file: Path, project: Mapping[str, object], optional: Mapping[str, object], extras: Sequence[str]
 ) -> list[str]:
-    """Return the requirements of extras; one that names the project's own extras stands for those."""
+    """Return the requirements of extras; one that names the project's own extras means those."""
     known = {normalised(name): name for name in optional}
     own = normalised(str(project.get("name", "")))
     queue, seen, found = [normalised(extra) for extra in extras], set[str](), list[str]()
     while queue:
         extra = queue.pop(0)
         if extra not in known:
-            _no_such_extra(file, extra, list(optional))
+            raise OptionError(
+                f"{file} has no extra {extra!r}",
+                why="'extras' of [tool.kinetic] wants it; [project.optional-dependencies] has "
+                + (", ".join(optional) or "none"),
+                next="correct 'extras', or add the extra",
+                code="dependency",
+            )
         if extra in seen:
             continue
         seen.add(extra)
-        for line in _strings(file, optional, "project.optional-dependencies", known[extra]):
+        for line in _strings(file, optional, known[extra], "project.optional-dependencies"):
             requirement = parsed(line)
             if requirement is not None and own and normalised(requirement.name) == own:
                 queue += sorted(map(normalised, requirement.extras))
@@ -341,18 +330,15 @@ def _entries(file: Path, text: str, named: Sequence[str]) -> list[Entry]:
     lines = text.split("\n")
     found = []
     for requirement in dict.fromkeys(named):
-        places = [number for number, line in enumerate(lines, 1) if _quotes(line, requirement)]
+        quoted = f'"{requirement}"', f"'{requirement}'"
+        places = [number for number, line in enumerate(lines, 1) if any(each in line for each in quoted)]
         number = places[0] if places else 0
         for entry in entries(" ".join(requirement.splitlines())):
             if entry.text.startswith("-"):
                 _invalid(file, f"{entry.text!r} is an option of pip and not a requirement", number)
-            kept = entry.keep or any(is_kept(lines[place - 1]) for place in places)
+            kept = entry.keep or any(_KEEP.search(lines[place - 1]) for place in places)
             found.append(Entry(number, entry.text, kept))
     return found
-
-
-def _quotes(line: str, requirement: str) -> bool:
-    return f'"{requirement}"' in line or f"'{requirement}'" in line
 
 
 def _unread(page: Mapping[str, object], project: Mapping[str, object]) -> list[str]:
@@ -367,8 +353,8 @@ def _unread(page: Mapping[str, object], project: Mapping[str, object]) -> list[s
     return found
 
 
-def _refuse_sources(file: Path, page: Mapping[str, object], found: Sequence[Entry]) -> None:
-    """Refuse what uv would take from elsewhere: from the index, a stranger's package of that name might come."""
+def _reject_sources(file: Path, page: Mapping[str, object], found: Sequence[Entry]) -> None:
+    """Reject what uv would take from elsewhere: on the index, another package may have that name."""
     uv = _table(file, _table(file, page, "tool"), "uv", "tool.")
     elsewhere = {normalised(name) for name in _table(file, uv, "sources", "tool.uv.")}
     for entry in found:
@@ -381,27 +367,17 @@ def _refuse_sources(file: Path, page: Mapping[str, object], found: Sequence[Entr
             )
 
 
-def _no_such_extra(file: Path, extra: str, known: Sequence[str]) -> NoReturn:
-    raise OptionError(
-        f"{file} has no extra {extra!r}",
-        why=f"'extras' of [tool.kinetic] wants it; [project.optional-dependencies] has {', '.join(known) or 'none'}",
-        next="correct 'extras', or add the extra",
-        code="dependency",
-    )
-
-
-def _invalid(file: Path, why: str, number: int = 0) -> NoReturn:
+def _invalid(file: Path, why: str, number: int = 0, next_: str = "correct the file") -> NoReturn:
     place = f"{file}, line {number}," if number else str(file)
-    raise OptionError(
-        f"the dependencies in {place} cannot be read", why=why, next="correct the file", code="dependency"
-    )
+    raise OptionError(f"the dependencies in {place} cannot be read", why=why, next=next_, code="dependency")
 
+
+# --------------------------------------------------------------------------------------------------------- the project
 
 Kind = Literal["none", "requirements", "pyproject", "lock", "script"]
 Export = Callable[[Path, Sequence[str]], Sequence[str]]  # folder with a uv.lock, extras → lines of a requirements file
 
 _FILES = ("requirements.txt", "pyproject.toml")  # the first wins
-_LOCK = "uv.lock"
 
 
 @dataclass(frozen=True)
@@ -426,7 +402,7 @@ class Dependencies:
 
     @property
     def names(self) -> frozenset[str]:
-        """The normalised names of the packages that the lines name."""
+        """The normalized names of the packages in the lines."""
         return frozenset(Entry(0, line).name for line in self.lines)
 
     @property
@@ -435,9 +411,9 @@ class Dependencies:
         return digests.of_bytes("\n".join([*self.lines, "", *(["with JAX"] if self.filtered else [])]).encode())
 
     def check_python(self, python: str) -> None:
-        """Refuse a Python that the file does not want.
+        """Reject a Python that the file does not want.
 
-        No other one is looked for: what travels to a job was pickled here, and a pickle holds for one X.Y only.
+        No other one is looked for: what is sent to a job was pickled here, and a pickle is valid for one X.Y only.
 
         Args:
             python: That of the job, X.Y.Z.
@@ -461,7 +437,7 @@ class Dependencies:
             ) from error
         raise OptionError(
             f"{self.source} wants Python {self.requires_python}, and the job would run in Python {python}",
-            why="a job has the Python that submits it: what travels to it can only be read by the same one",
+            why="a job has the Python that submits it: what is sent to it can only be read by the same one",
             next=f"submit with a Python that is {self.requires_python}, or correct 'requires-python' in {self.source}",
             code="dependency",
         )
@@ -479,109 +455,75 @@ def find(
     """Find what a project needs installed.
 
     Args:
-        plan: Where the project and its entry folder lie; the file may lie above the project.
+        plan: Where the project and its entry folder are; the file may be above the project.
         script: The file of the function's module; its own metadata wins over every file.
         extras: Optional dependencies that ``[tool.kinetic]`` wants.
-        export: Turns a uv.lock into lines. Without it, a lock is passed over with a note.
+        export: Turns a uv.lock into lines. Without it, a lock is ignored with a note.
         base: Base packages are installed as well, JAX among them, so lines that name JAX are taken out.
         environ: Where HOME is read.
 
     Raises:
         OptionError: A file cannot be read, or a line names what only this machine has.
     """
-    inline = _of_script(script, base=base)
-    if inline is not None:
-        return inline
-    entry = plan.root / plan.entry_rel
-    level = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
-    if level.file is None:
-        note = f"no {' or '.join(_FILES)} from {entry} up to {level.folder}: {_only_base(base)}"
+    if script is not None and not is_installed(script):
+        text = _text(Path(script), errors="replace")  # another encoding is possible; the block itself is UTF-8
+        declared = in_script(Path(script), text) if "# /// script" in text else None
+        if declared is not None:
+            notes = [f"dependencies come from the metadata of {script}"]
+            return _finished(Path(script), "script", declared.entries, notes, declared.requires_python, base=base)
+    entry = Path(os.path.abspath(plan.root / plan.entry_rel))
+    folder, names, in_repository = _nearest(entry, os.path.expanduser(environ.get("HOME") or "~"))
+    if not names:
+        note = f"no {' or '.join(_FILES)} from {plan.root / plan.entry_rel} up to {folder}: {_only_base(base=base)}"
         return Dependencies(None, "none", notes=(note,))
-    notes = _about(level, entry)
-    if level.file.name == "pyproject.toml":
-        return _of_project(level.file, extras, export, notes, base=base)
+    file = folder / names[0]
+    notes = [f"dependencies come from {file}" + (f"; {names[1]} beside it is not read" if names[1:] else "")]
+    if folder != entry and not in_repository:
+        above = plan.root / plan.entry_rel
+        notes.append(f"{file} is in a folder above {above}, and no .git shows that the two belong together")
+    if file.name == "pyproject.toml":
+        return _of_project(file, extras, export, notes, base=base)
     if extras:
-        notes.append(f"extras have no meaning for {level.file}: {', '.join(extras)}")
-    return _finished(level.file, "requirements", entries(_text(level.file)), notes, base=base)
+        notes.append(f"extras have no meaning for {file}: {', '.join(extras)}")
+    return _finished(file, "requirements", entries(_text(file)), notes, base=base)
 
 
-class _Level(NamedTuple):
-    """Where the climb ended: what was found there, what lies unread beside it, and whether .git was met."""
-
-    folder: Path
-    file: Path | None
-    beside: tuple[str, ...]
-    in_repository: bool
-
-
-def _nearest(entry: Path, home: str) -> _Level:
-    folder = Path(os.path.abspath(entry))
+def _nearest(entry: Path, home: str) -> tuple[Path, list[str], bool]:
+    """Return the folder upwards where the search ends, the files found there, and whether it has a .git."""
+    folder = entry
     while True:
         found = [name for name in _FILES if (folder / name).is_file()]
         in_repository = (folder / ".git").exists()
-        if found:
-            return _Level(folder, folder / found[0], tuple(found[1:]), in_repository)
-        if in_repository or folder == folder.parent or os.path.realpath(folder) == os.path.realpath(home):
-            return _Level(folder, None, (), in_repository)
+        is_end = folder == folder.parent or os.path.realpath(folder) == os.path.realpath(home)
+        if found or in_repository or is_end:
+            return folder, found, in_repository
         folder = folder.parent
-
-
-def _about(level: _Level, entry: Path) -> list[str]:
-    beside = f"; {level.beside[0]} beside it is not read" if level.beside else ""
-    notes = [f"dependencies come from {level.file}{beside}"]
-    if level.folder != Path(os.path.abspath(entry)) and not level.in_repository:
-        notes.append(f"{level.file} lies above {entry}, and no .git shows that the two belong together")
-    return notes
-
-
-def _of_script(script: str | None, *, base: bool) -> Dependencies | None:
-    if script is None or is_installed(script):
-        return None
-    file = Path(script)
-    text = _text(file, errors="replace")  # Python source in another encoding; the block itself is ASCII or UTF-8
-    found = in_script(file, text) if "# /// script" in text else None
-    if found is None:
-        return None
-    notes = [f"dependencies come from the metadata of {file}"]
-    return _finished(file, "script", found.entries, notes, found.requires_python, base=base)
 
 
 def _of_project(
     file: Path, extras: Sequence[str], export: Export | None, notes: list[str], *, base: bool
 ) -> Dependencies:
-    lock = file.with_name(_LOCK)
-    locked = lock.is_file() and export is not None
-    found = in_project(file, _text(file), extras, locked=locked)
-    if lock.is_file() and export is not None:
-        entries = _locked(found.entries, export(file.parent, extras))
+    lock = file.with_name("uv.lock")
+    has_lock = lock.is_file()
+    found = in_project(file, _text(file), extras, locked=has_lock and export is not None)
+    if has_lock and export is not None:
+        # Whoever keeps one package of JAX keeps them all: they are locked to fit each other.
+        keep = any(entry.keep and entry.name in BASE_NAMES for entry in found.entries)
+        locked = [Entry(0, entry.text, keep) for entry in entries("\n".join(export(file.parent, extras)))]
         notes[0] = f"dependencies come from {lock}"
-        notes += _older(found.entries, entries, lock)
-        return _finished(lock, "lock", entries, notes, found.requires_python, base=base)
-    if lock.is_file():
+        if absent := sorted({entry.name for entry in found.entries} - {entry.name for entry in locked}):
+            notes.append(f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock")
+        return _finished(lock, "lock", locked, notes, found.requires_python, base=base)
+    if has_lock:
         notes.append(f"{lock} is not read here")
     if not found.entries:
-        notes.append(_nothing(file, found.unread, base=base))
+        unread = f"; not read: {', '.join(found.unread)}" if found.unread else ""
+        notes.append(f"{file} has no dependencies in [project]: {_only_base(base=base)}{unread}")
     return _finished(file, "pyproject", found.entries, notes, found.requires_python, base=base)
 
 
-def _only_base(base: bool) -> str:
+def _only_base(*, base: bool) -> str:
     return "only base packages will be installed" if base else "nothing will be installed"
-
-
-def _nothing(file: Path, unread: Sequence[str], *, base: bool) -> str:
-    more = f"; not read: {', '.join(unread)}" if unread else ""
-    return f"{file} has no dependencies in [project]: {_only_base(base)}{more}"
-
-
-def _locked(named: Sequence[Entry], lines: Sequence[str]) -> list[Entry]:
-    """Read the lines of a lock. Who keeps one package of JAX keeps them all: they are locked to fit each other."""
-    keep = any(entry.keep and entry.name in BASE_NAMES for entry in named)
-    return [Entry(0, entry.text, keep) for entry in entries("\n".join(lines))]
-
-
-def _older(named: Sequence[Entry], entries: Sequence[Entry], lock: Path) -> list[str]:
-    absent = sorted({entry.name for entry in named} - {entry.name for entry in entries})
-    return [f"{lock} does not hold {', '.join(absent)}: bring it up to date with uv lock"] if absent else []
 
 
 def _finished(
@@ -598,11 +540,11 @@ def _finished(
         named = ", ".join(dict.fromkeys(entry.text for entry in ours))
         notes = [*notes, f"not installed from {source}, because every job brings its own kinetic: {named}"]
     reject_local(found, source)
-    kept, brought = without_base(found) if base else (list(found), [])
+    kept, brought = without_base(found) if base else (found, [])
     filtered = tuple(entry.text for entry in brought)
     if filtered:
-        told = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
-        notes = [*notes, f"{told} ('# kn:keep' on the line keeps it)"]
+        text = f"not installed from {source}, because the base environment brings its own JAX: {', '.join(filtered)}"
+        notes = [*notes, f"{text} ('# kn:keep' on the line keeps it)"]
     lines = tuple(entry.text for entry in kept)
     return Dependencies(source, kind, lines, filtered, tuple(dict.fromkeys(notes)), requires_python)
 
@@ -611,9 +553,5 @@ def _text(file: Path, errors: str = "strict") -> str:
     try:
         return file.read_text(encoding="utf-8-sig", errors=errors)
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"the dependencies in {file} cannot be read",
-            why=f"{type(error).__name__}: {error}",
-            next="correct the file: it must be readable, and UTF-8",
-            code="dependency",
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        _invalid(file, why, next_="correct the file: it must be readable, and UTF-8")

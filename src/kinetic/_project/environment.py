@@ -1,4 +1,4 @@
-"""Which environment variables a job receives, and what is said about them. Values are never shown or stored."""
+"""Which environment variables a job receives. Their values are never shown or stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kinetic.errors import OptionError, OptionTypeError
 
-# What a wildcard never takes: these describe this machine, and would break another one.
+# A wildcard never matches these: they describe this machine, and would break another one.
 PROCESS_NAMES = frozenset(
     "PATH HOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV SHELL TMPDIR TEMP TMP "
     "HOSTNAME USER LOGNAME SSH_AUTH_SOCK KUBERNETES_SERVICE_HOST KERAS_BACKEND".split()
@@ -19,7 +19,7 @@ class Captured(NamedTuple):
     """What was captured.
 
     Attributes:
-        values: Name to value; kept out of every record, log and store.
+        values: Name to value; never in a record, log or store.
         notes: Sentences for the user, with names only.
     """
 
@@ -32,7 +32,7 @@ class Captured(NamedTuple):
 
 
 def check(patterns: object) -> tuple[str, ...]:
-    """Return the patterns, or refuse what cannot be meant.
+    """Return the patterns, or reject invalid ones.
 
     Raises:
         OptionTypeError: A bare string, or something that is not a list of strings.
@@ -58,27 +58,22 @@ def check(patterns: object) -> tuple[str, ...]:
 
 
 def capture(patterns: Sequence[str], environ: Mapping[str, str]) -> Captured:
-    """Take the variables that exact names and wildcards match now; an exact name that is not set is only named."""
+    """Return the variables that exact names and wildcards match now."""
     exact = {pattern for pattern in patterns if not pattern.endswith("*")}
     beginnings = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
     matched = {name for name in environ if name in exact or (beginnings and name.startswith(beginnings))}
     skipped = sorted((matched & PROCESS_NAMES) - exact)
     values = {name: environ[name] for name in sorted(matched - set(skipped))}
-    return Captured(values, tuple(_notes(values, skipped)))
-
-
-def unset(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the exact names that no variable has: probably a slip of the finger, or a shell that did not export."""
-    return sorted({pattern for pattern in patterns if not pattern.endswith("*") and pattern not in environ})
-
-
-def _notes(values: Mapping[str, str], skipped: Sequence[str]) -> list[str]:
     notes = []
     if skipped:
         notes.append(f"not captured, because they describe this machine: {', '.join(skipped)}")
     if values:
         notes.append(f"captured {len(values)} environment variable(s): {', '.join(values)}")
-    secret = [name for name in values if any(word in name.upper() for word in _SECRET_WORDS)]
-    if secret:
-        notes.append(f"secrets by their names, given to the job and written nowhere else: {', '.join(secret)}")
-    return notes
+    if secret := [name for name in values if any(word in name.upper() for word in _SECRET_WORDS)]:
+        notes.append(f"secrets by their names, given to the job and not stored anywhere else: {', '.join(secret)}")
+    return Captured(values, tuple(notes))
+
+
+def unset(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the exact names that no variable has: probably a typo, or a shell that did not export it."""
+    return sorted({pattern for pattern in patterns if not pattern.endswith("*") and pattern not in environ})

@@ -1,4 +1,4 @@
-"""What stays out of the project that ships: by default, because it looks like a secret, or by ``.kineticignore``.
+"""What of a project is not sent: by default, because it looks like a secret, or by ``.kineticignore``.
 
 ``.kineticignore`` means what ``.gitignore`` means: ``*`` and ``?`` stop at a slash, ``**`` does not, a slash in front
 or in the middle ties a line to the root, one at the end means folders only, ``!`` takes back what an earlier line
@@ -48,7 +48,7 @@ _PIECES = re.compile(  # what is not plain in a glob; a bracket or backslash tha
 
 _LONGEST_FILE, _LONGEST_LINE = 1 << 20, 4096  # characters; no path is longer than such a line
 
-# Where this user's credentials are, below the home folder. What lies there never ships, by whatever way it is reached.
+# This user's credentials, below the home folder. They are never sent, also not through links.
 _PRIVATE = (".aws", ".azure", ".config/gcloud", ".docker", ".gnupg", ".kube", ".netrc", ".ssh")
 _PRIVATE_VARIABLES = ("AWS_SHARED_CREDENTIALS_FILE", "GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG")
 
@@ -68,19 +68,19 @@ class Rule(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Say in a few words why a path stays out."""
+        """Why a path is left out, in a few words."""
         if self.origin == "user":
             return f"{FILE} line {self.number}: {self.text}"
         return f"looks like a secret ({self.text})" if self.origin == "secret" else f"left out by default ({self.text})"
 
     def fits(self, relative: str, name: str) -> bool:
-        """Say whether the pattern fits a path, or its last part."""
+        """Return whether the pattern fits a path, or its last part."""
         path = _compiled(self.pattern, any_case=self.origin == "secret")
         return path is not None and path.fits(relative if self.whole_path else name)
 
 
 class Rules:
-    """Everything that decides what stays out, prepared once."""
+    """All rules, prepared once."""
 
     def __init__(self, rules: Sequence[Rule], *, environments: bool = True) -> None:
         self._rules = tuple(reversed(rules))  # the last line that fits decides
@@ -93,19 +93,19 @@ class Rules:
         return (rule for rule in reversed(self._rules) if rule.origin == "user")
 
     def concern(self, names: Sequence[str]) -> bool:
-        """Say whether any of the files in one folder might have to stay out; nearly always not."""
+        """Return whether any of the files in one folder might be left out; nearly always not."""
         return self._files.catches(names)
 
     def file(self, relative: str, name: str) -> Rule | None:
-        """Return the rule that leaves a file out, or None when it ships."""
+        """Return the rule that leaves a file out, or None."""
         return self._refusal(relative, name, folder=False) if self._files.catches((name,)) else None
 
     def folder(self, relative: str, name: str) -> Rule | None:
-        """Return the rule that leaves a folder out with all that it holds, or None."""
+        """Return the rule that leaves a folder out with all its contents, or None."""
         return self._refusal(relative, name, folder=True) if self._folders.catches((name,)) else None
 
     def insist_on(self, relative: str, name: str) -> bool:
-        """Say whether a ``!`` line of the user's asks for a path that stays out for another reason than its name."""
+        """Return whether a ``!`` line of the user's includes a path, whatever else leaves it out."""
         rule = self._decide(self._rules, relative, name, folder=True)
         return rule is not None and rule.keeps and rule.origin == "user"
 
@@ -139,7 +139,7 @@ class Rules:
 
 
 class _NameFilter:
-    """One quick look at all names of a folder at once: what it catches is then judged name by name, rule by rule."""
+    """One fast check of all names of a folder at once; what it catches is then judged by each rule."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         # Names are joined by slashes, which no name contains. Each pattern gives way to something wider and simpler:
@@ -169,7 +169,7 @@ def read_rules(root: str | os.PathLike[str], environ: Mapping[str, str] = os.env
     """Read the rules of a project.
 
     Returns:
-        The rules, and notes for the user: an ignore file that cannot be read does not stop anything.
+        The rules, and notes for the user: an ignore file that cannot be read stops nothing.
     """
     defaults = environ.get("KINETIC_NO_DEFAULT_EXCLUDES") != "1"
     lines: list[str] = []
@@ -179,13 +179,13 @@ def read_rules(root: str | os.PathLike[str], environ: Mapping[str, str] = os.env
             text = file.read(_LONGEST_FILE + 1)
         lines = text[:_LONGEST_FILE].splitlines()
         if len(text) > _LONGEST_FILE:
-            notes = (f"{FILE} is longer than {_LONGEST_FILE:,} characters; what stands behind them is passed over",)
+            notes = (f"{FILE} is longer than {_LONGEST_FILE:,} characters; the rest is ignored",)
         elif any(len(line) > _LONGEST_LINE for line in lines):
-            notes = (f"a line in {FILE} is longer than {_LONGEST_LINE} characters, as no path is, and is passed over",)
+            notes = (f"a line in {FILE} is longer than {_LONGEST_LINE} characters, which no path is, and is ignored",)
     except FileNotFoundError:
         pass
     except OSError as error:
-        notes = (f"{FILE} cannot be read and is passed over: {error.strerror}",)
+        notes = (f"{FILE} cannot be read and is ignored: {error.strerror}",)
     return compile_rules(lines, defaults=defaults), notes
 
 
@@ -197,7 +197,7 @@ def private_places(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def compile_rules(lines: Iterable[str], *, defaults: bool = True) -> Rules:
-    """Compile the built-in rules and the lines of an ignore file, in the order in which they speak."""
+    """Compile the built-in rules and the lines of an ignore file; later ones win."""
     built_in = [*ALWAYS, *DEFAULTS] if defaults else list(ALWAYS)
     rules = [rule for text in built_in if (rule := _rule(text, "default", 0))]
     rules += [rule for text in SECRETS if (rule := _rule(text, "secret", 0))]
@@ -262,7 +262,7 @@ def _run_at(run: Sequence[re.Pattern[str]], parts: Sequence[str], start: int) ->
 
 @functools.cache
 def _compiled(pattern: str, *, any_case: bool) -> _Path | None:
-    """Compile a pattern when it is first asked for: few ever are."""
+    """Compile a pattern when it is first used: few ever are."""
     flags = re.DOTALL | (re.IGNORECASE if any_case else 0)
     try:
         return _Path([None if pieces is None else re.compile(_segment(pieces), flags) for pieces in _segments(pattern)])
@@ -341,11 +341,7 @@ def _translate_piece(piece: re.Match[str]) -> str:
 def differences_from_fnmatch(rules: Rules, paths: Sequence[str]) -> tuple[str, ...]:
     """Name lines that leave out less here than in the package that we replace, where that makes a difference.
 
-    There, a line is stripped of blanks, and ``*`` goes on over slashes.
-
-    Args:
-        rules: Of the project.
-        paths: What ships: files, and folders with a slash at their end.
+    There, a line is stripped of blanks, and ``*`` matches slashes. ``paths`` is what is sent; folders end with a slash.
     """
     notes = []
     for rule in rules.of_the_user():
@@ -359,7 +355,9 @@ def differences_from_fnmatch(rules: Rules, paths: Sequence[str]) -> tuple[str, .
         if found is not None:
             better = theirs if blank else theirs.replace("*", "**/*")
             why = "a blank in front belongs to the pattern" if blank else "* stops at a slash"
-            notes.append(f"{FILE} line {rule.number}, {rule.text!r}, ships {found}: {why}, as with git; write {better}")
+            notes.append(
+                f"{FILE} line {rule.number}, {rule.text!r}, does not match {found}: {why}, as with git; write {better}"
+            )
     return tuple(notes)
 
 

@@ -1,4 +1,4 @@
-"""How each imported module reaches the job: with the project, as an installed package, or not at all by itself."""
+"""How each imported module reaches the job: with the project, as an installed package, or by value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinetic._wire import references
 
 
 def is_stale(module: ModuleType, since: float) -> bool:
-    """Say whether a module's source is no longer what was imported.
+    """Return whether a module's source is no longer what was imported.
 
     Args:
         module: An imported module.
@@ -35,17 +35,9 @@ def is_stale(module: ModuleType, since: float) -> bool:
         code = compile(page, file, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):  # gone or broken: certainly not what was imported
         return True
-    return _functions_differ(module, code) or _constants_differ(module, page)
-
-
-def _functions_differ(module: ModuleType, code: CodeType) -> bool:
-    written: dict[str, list[tuple[object, ...]]] = {}
-    for inner in _inner(code):
-        written.setdefault(inner.co_qualname, []).append(_essence(inner))
-    return any(
-        _essence(function.__code__) not in written.get(function.__code__.co_qualname, [])
-        for function in _live_functions(module)
-    )
+    written = {(inner.co_qualname, _essence(inner)) for inner in _inner(code)}
+    live = (function.__code__ for function in _live_functions(module))
+    return any((code.co_qualname, _essence(code)) not in written for code in live) or _constants_differ(module, page)
 
 
 def _constants_differ(module: ModuleType, page: ast.Module) -> bool:
@@ -69,7 +61,7 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _live_functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Go through the functions that a module's own file defines: at its top and in its classes."""
+    """Yield the functions that a module's own file defines: at its top and in its classes."""
     seen: set[int] = set()
     waiting = list(vars(module).values())
     while waiting:
@@ -86,7 +78,7 @@ def _live_functions(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def _wrapped(found: object) -> Iterator[object]:
-    """Look under decorators, without running code of the user's."""
+    """Yield what is under decorators, without running the user's code."""
     if isinstance(found, property):
         yield from (found.fget, found.fset, found.fdel)
     elif isinstance(found, staticmethod | classmethod):
@@ -103,7 +95,7 @@ def _wrapped(found: object) -> Iterator[object]:
 
 
 def _essence(code: CodeType) -> tuple[object, ...]:
-    """Return what a function does, without where it stands."""
+    """Return what a function does, without its position."""
     constants = tuple(
         _essence(constant) if isinstance(constant, CodeType) else (type(constant), repr(constant))
         for constant in code.co_consts
@@ -120,6 +112,7 @@ def started() -> float:
 
 
 def _age() -> float:
+    """Return for how many seconds this process has run."""
     if sys.platform == "linux":
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
@@ -153,15 +146,8 @@ class ModuleOrigin(NamedTuple):
 
 
 def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
-    """Say how a module reaches the job that a plan describes."""
+    """Return how a module reaches the job that a plan describes."""
     return _classifier(plan, _ignore_stamp(plan), tuple(map(str, sys.path))).classify(module)
-
-
-def first_party(plan: Plan) -> Iterator[tuple[str, ModuleType]]:
-    """Go through the imported modules that ship with the project."""
-    for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and name != "__main__" and classify(module, plan).kind == "ships":
-            yield name, module
 
 
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
@@ -186,7 +172,7 @@ def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
 
 
 def _changed_since(module: ModuleType, below: str, since: float) -> bool:
-    """Say whether a module's file lies below a folder and changed after a time."""
+    """Return whether a module's file is below a folder and changed after a time."""
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.startswith(below):
         return False
@@ -197,7 +183,7 @@ def _changed_since(module: ModuleType, below: str, since: float) -> bool:
 
 
 class _Classifier:
-    """Everything that does not change from module to module."""
+    """What is the same for all modules of a plan."""
 
     def __init__(self, plan: Plan, path: tuple[str, ...]) -> None:
         self._root = os.fspath(plan.root)
@@ -216,7 +202,8 @@ class _Classifier:
             return ModuleOrigin("by-value", "it is the script itself")
         place = _place(module)
         if place is None:
-            known = name in sys.builtin_module_names or _origin(module) in {"built-in", "frozen"}
+            origin = getattr(getattr(module, "__spec__", None), "origin", None)
+            known = name in sys.builtin_module_names or origin in {"built-in", "frozen"}
             return ModuleOrigin("installed", "built in") if known else ModuleOrigin("by-value", "it has no file")
         relative = self._below_root(place)
         if relative and not self._is_environment(relative):
@@ -224,7 +211,7 @@ class _Classifier:
             return ModuleOrigin("by-value", reason) if reason else ModuleOrigin("ships", "its file is in the project")
         if root.is_installed(place) or self._in_library(place):
             return ModuleOrigin("installed", "it belongs to an installed package")
-        return ModuleOrigin("by-value", f"its file lies outside the project: {place}")
+        return ModuleOrigin("by-value", f"its file is outside the project: {place}")
 
     def _below_root(self, place: str) -> str | None:
         """Return a file's path below the root; asked once for each folder, since links have to be resolved."""
@@ -232,7 +219,7 @@ class _Classifier:
         if folder not in self._below:
             inside = None if root.is_standard(folder) else root.below(folder, self._root)
             if inside is not None and not is_inside(os.path.realpath(folder), self._real_root):
-                inside = None  # reached through a link, which does not ship
+                inside = None  # reached through a link, which is not sent
             self._below[folder] = None if inside is None else f"{inside}/" if inside else ""
         start = self._below[folder]
         if start is None or (os.path.islink(place) and not is_inside(os.path.realpath(place), self._real_root)):
@@ -241,7 +228,7 @@ class _Classifier:
 
     def _why_not_shipped(self, name: str, place: str, relative: str) -> str | None:
         if rule := self._rules.above(f"{relative}/__init__.py" if os.path.isdir(place) else relative):
-            return f"its file does not ship: {rule.reason}"
+            return f"its file is not sent: {rule.reason}"
         found = self._find(name)
         if found is None:
             return f"no folder of the project that is on sys.path holds it under the name {name}"
@@ -259,7 +246,7 @@ class _Classifier:
         return next(filter(None, parts), None) if rest or any(parts) else None
 
     def _is_environment(self, relative: str) -> bool:
-        """Say whether a path lies in an environment below the root."""
+        """Return whether a path is in an environment below the root."""
         folder = os.path.dirname(relative)
         if folder not in self._environments:
             parts = folder.split("/") if folder else []
@@ -298,23 +285,17 @@ def _place(module: ModuleType) -> str | None:
     return os.path.abspath(folders[0]) if folders else None
 
 
-def _origin(module: ModuleType) -> str | None:
-    return getattr(getattr(module, "__spec__", None), "origin", None)
-
-
 def _file_of(stem: str, *, bare: bool = False) -> str | None:
     """Return the file that a module or package of this path is loaded from; with ``bare`` also a bare folder."""
-    for suffix in _SUFFIXES:
-        if os.path.isfile(f"{stem}/__init__{suffix}"):
-            return f"{stem}/__init__{suffix}"
-    for suffix in _SUFFIXES:
-        if os.path.isfile(f"{stem}{suffix}"):
-            return f"{stem}{suffix}"
+    for start in (f"{stem}/__init__", stem):
+        for suffix in _SUFFIXES:
+            if os.path.isfile(start + suffix):
+                return start + suffix
     return stem if bare and os.path.isdir(stem) else None
 
 
 def _holds_packages(folder: str) -> bool:
-    """Say whether packages were installed into a folder, as with ``pip install --target``."""
+    """Return whether packages were installed into a folder, as with ``pip install --target``."""
     try:
         with os.scandir(folder) as entries:
             return any(entry.name.endswith(".dist-info") for entry in entries)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FunctionType, ModuleType, TracebackType
 from typing import IO, Any, Self
 
@@ -27,12 +26,12 @@ from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticErro
 def unpicklable(
     roots: Sequence[tuple[str, object]], fails: pickle_diagnosis.Fails, error: BaseException
 ) -> ArgumentNotPicklableError:
-    """Put a failed pickling into words."""
+    """Return the error for a failed pickling."""
     found = pickle_diagnosis.find(roots, fails)
     if found is None:
         return ArgumentNotPicklableError(
             "the call cannot be pickled",
-            why=f"{type(error).__name__}: {error}; each of its parts pickles alone",
+            why=f"{type(error).__name__}: {error}; each of its parts can be pickled alone",
             next='make the arguments less deeply nested, or write them to a file and pass kinetic.Data("file")',
         )
     path, value, reason = found
@@ -45,7 +44,7 @@ def unpicklable(
     return ArgumentNotPicklableError(
         f"{path} cannot be pickled",
         why=f"{pickle_diagnosis.short(value)} is a {type(value).__module__}.{type(value).__qualname__}: {reason}",
-        next='create it inside the function, or pass what it is made from; files go along as kinetic.Data("path")',
+        next='create it inside the function, or pass what it is made from; pass files as kinetic.Data("path")',
     )
 
 
@@ -55,19 +54,19 @@ _registry = threading.Lock()  # cloudpickle's list of by-value modules belongs t
 
 
 class _MainGlobals(dict[str, Any]):
-    """Stands for the namespace of the script and becomes the job's own ``__main__`` there."""
+    """The namespace of the script; in the job it becomes its own ``__main__``."""
 
     def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return references.main_globals, ()
 
 
 class PickleRules:
-    """Decide how each function, class and module travels, and remember what went by value and why.
+    """Decide how each function, class and module is sent, and remember what is sent by value and why.
 
     Args:
-        plan: The project that ships.
+        plan: The project that is sent.
         by_value: Modules that the user wants by value, from ``[tool.kinetic]``.
-        swap: Says what travels in an object's place, as ``__reduce__`` does, or None for "itself".
+        swap: Returns what is sent in an object's place, as ``__reduce__`` does, or None for "itself".
     """
 
     def __init__(self, plan: Plan, by_value: Sequence[str] = (), *, swap: Swap | None = None) -> None:
@@ -78,21 +77,21 @@ class PickleRules:
         self.by_value: dict[str, str] = {}
 
     def is_by_value(self, module: str) -> bool:
-        """Say whether what a module defines must be pickled by value."""
+        """Return whether what a module defines must be pickled by value."""
         if module not in self._answers:
             self._answers[module] = self._ask(module)
         return self._answers[module] == "by-value"
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each module that travelled by value."""
-        return tuple(f"{name} travels by value: {why}" for name, why in sorted(self.by_value.items()))
+        """Return a sentence for each module that is sent by value."""
+        return tuple(f"{name} is sent by value: {why}" for name, why in sorted(self.by_value.items()))
 
     def _ask(self, name: str) -> str:
         found = sys.modules.get(name)
         if name == "__main__" or not isinstance(found, ModuleType):
             return "main"
         if name in self._wanted or name.partition(".")[0] in self._wanted:
-            self.by_value[name] = "[tool.kinetic] by_value names it"
+            self.by_value[name] = "it is listed in by_value of [tool.kinetic]"
             return "by-value"
         answer = modules.classify(found, self._plan)
         if answer.kind == "by-value":
@@ -102,22 +101,15 @@ class PickleRules:
 
 def pickler_version() -> str:
     """Return the version of cloudpickle, whose own functions its pickles name."""
-    import cloudpickle  # 27 ms; whoever asks has pickled
+    import cloudpickle  # 27 ms; loaded already where something was pickled
 
     return str(cloudpickle.__version__)
 
 
-def dump(value: object, file: IO[bytes], travel: PickleRules) -> None:
+def dump(value: object, file: IO[bytes], rules: PickleRules) -> None:
     """Pickle a value for the job into a file, piece by piece."""
     with _registered() as register:
-        _new_pickler(file, travel, register).dump(value)
-
-
-def dumps(value: object, travel: PickleRules) -> bytes:
-    """Pickle a value for the job."""
-    file = io.BytesIO()
-    dump(value, file, travel)
-    return file.getvalue()
+        _new_pickler(file, rules, register).dump(value)
 
 
 @contextmanager
@@ -141,22 +133,22 @@ def _registered() -> Iterator[Callable[[ModuleType], None]]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _new_pickler(file: IO[bytes], travel: PickleRules, register: Callable[[ModuleType], None]) -> pickle.Pickler:
+def _new_pickler(file: IO[bytes], rules: PickleRules, register: Callable[[ModuleType], None]) -> pickle.Pickler:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, type | FunctionType | ModuleType):
                 module = _module_of(obj)
-                if travel.is_by_value(module) and module in sys.modules:
+                if rules.is_by_value(module) and module in sys.modules:
                     register(sys.modules[module])
                 elif isinstance(obj, FunctionType) and _is_wrapped(obj, module):
                     return references.by_name, (module, obj.__qualname__)
-            elif travel.swap is not None and (instead := travel.swap(obj)) is not None:
+            elif rules.swap is not None and (instead := rules.swap(obj)) is not None:
                 return instead
             elif references.WRAPPED in type(obj).__dict__:
                 reduced = obj.__reduce__()
-                by_value = travel.is_by_value(getattr(obj, "__module__", ""))
+                by_value = rules.is_by_value(getattr(obj, "__module__", ""))
                 named = reduced[0] is references.by_name and not by_value
                 return reduced if named or reduced[0] is references.bound else obj._for_the_job()  # noqa: SLF001 - ours
             return super().reducer_override(obj)
@@ -173,7 +165,7 @@ def _module_of(thing: type | FunctionType | ModuleType) -> str:
 
 
 def _is_wrapped(function: FunctionType, module: str) -> bool:
-    """Say whether a module shows this function only inside what ``kinetic.run`` made of it."""
+    """Return whether a module has this function only inside the object that ``kinetic.run`` made of it."""
     if module in {"", "__main__"} or "<" in function.__qualname__:
         return False
     found: object = sys.modules.get(module)
@@ -205,7 +197,7 @@ class Call:
 
 
 def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:
-    """Refuse arguments that the function does not take, before anything is submitted.
+    """Reject arguments that the function does not take, before anything is submitted.
 
     Raises:
         CallableError: They do not fit its signature (also a TypeError, as Python itself would raise).
@@ -215,13 +207,13 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
     try:
         # Not what functools.wraps points to: a decorator in between may add arguments, or take some away.
         signature = inspect.signature(function_, follow_wrapped=False)
-    except (ValueError, TypeError):  # builtins tell none; the job will find out
+    except (ValueError, TypeError):  # some builtins have none; the job will find out
         return
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise CallableError(
-            f"{name}() cannot be called so: {error}",
+            f"{name}() cannot be called like this: {error}",
             why=f"its signature is {name}{signature}",
             next="correct the call; nothing was submitted",
             code="arguments",
@@ -230,7 +222,7 @@ def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 @dataclass(frozen=True)
 class Payload:
-    """A call in two pickles: the function, and the arguments.
+    """A call in two pickles.
 
     Attributes:
         function: Sent once for a whole batch.
@@ -252,49 +244,45 @@ def pack_call(
     by_value: Sequence[str] = (),
     swap: Swap | None = None,
 ) -> Payload:
-    """Pickle a call; what is small travels inside the Order, the rest is put into the store.
+    """Pickle a call; what is small goes into the Order, the rest into the store.
 
     Args:
         call: The call.
-        plan: The project that ships.
+        plan: The project that is sent.
         store: Where large pickles go.
         keys: Keys for the function and for the arguments.
         by_value: Modules that the user wants by value.
-        swap: What travels in the place of some objects; see ``function.Travel``.
+        swap: Replaces some objects; see ``PickleRules``.
 
     Raises:
         ArgumentNotPicklableError: It names the path to the value that cannot be pickled.
     """
-    travel = PickleRules(plan, by_value, swap=swap)
-    roots = [(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)]
-    try:
-        packed = _pickle_into_store(call.function, travel, store, keys[0])
-        arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), travel, store, keys[1])
-    except Exception as error:
-        if _is_not_about_pickling(error):
-            raise
-        raise unpicklable(roots, lambda value: why_unpicklable(value, travel), error) from error
-    return Payload(packed, arguments, (*travel.notes(), *_size_note(arguments.size + packed.size)))
+    rules = PickleRules(plan, by_value, swap=swap)
+    with _diagnosed([(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)], rules):
+        packed = _pickle_into_store(call.function, rules, store, keys[0])
+        arguments = _pickle_into_store((tuple(call.args), dict(call.kwargs)), rules, store, keys[1])
+    return Payload(packed, arguments, (*rules.notes(), *_size_note(arguments.size + packed.size)))
 
 
 def pack_function(
     call: Call, plan: Plan, store: Store, key: str, *, by_value: Sequence[str] = (), swap: Swap | None = None
 ) -> tuple[Artifact, tuple[str, ...]]:
-    """Pickle the function alone, for a batch whose inputs follow; see ``pack``.
+    """Pickle the function alone, for a batch whose inputs follow; return it, and sentences for the user."""
+    rules = PickleRules(plan, by_value, swap=swap)
+    with _diagnosed([(f"the function {call.name}", call.function)], rules):
+        packed = _pickle_into_store(call.function, rules, store, key)
+    return packed, (*rules.notes(), *_size_note(packed.size))
 
-    Returns:
-        The function, and sentences for the user.
-    """
-    travel = PickleRules(plan, by_value, swap=swap)
+
+@contextmanager
+def _diagnosed(roots: Sequence[tuple[str, object]], rules: PickleRules) -> Iterator[None]:
+    """Name the path to the value that cannot be pickled; errors of the store and the disk stay as they are."""
     try:
-        packed = _pickle_into_store(call.function, travel, store, key)
+        yield
     except Exception as error:
-        if _is_not_about_pickling(error):
+        if isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError):
             raise
-        raise unpicklable(
-            [(f"the function {call.name}", call.function)], lambda value: why_unpicklable(value, travel), error
-        ) from error
-    return packed, (*travel.notes(), *_size_note(packed.size))
+        raise unpicklable(roots, lambda value: why_unpicklable(value, rules), error) from error
 
 
 def script_of(plan: Plan) -> str:
@@ -304,17 +292,53 @@ def script_of(plan: Plan) -> str:
     return inside or ""
 
 
-def _pickle_into_store(value: object, travel: PickleRules, store: Store, key: str) -> Artifact:
-    spool = _PickleBuffer(store)
+def _pickle_into_store(value: object, rules: PickleRules, store: Store, key: str) -> Artifact:
+    buffer = _PickleBuffer(store)
     try:
-        writer = digests.HashingWriter(spool)  # type: ignore[arg-type] # it needs write() only
-        dump(value, writer, travel)  # type: ignore[arg-type] # a pickler needs write() only
-        if spool.small is not None:
-            return Artifact.within(spool.small.getvalue())
-        spool.put(key)
+        writer = digests.HashingWriter(buffer)  # type: ignore[arg-type] # it needs write() only
+        dump(value, writer, rules)  # type: ignore[arg-type] # a pickler needs write() only
+        if buffer.file is None:
+            return Artifact.within(buffer.small.getvalue())
+        buffer.file.put(key)
         return Artifact(writer.hexdigest(), writer.length, key=key)
     finally:
-        spool.discard()
+        if buffer.file is not None:
+            buffer.file.discard()
+
+
+class _ScratchFile:
+    """A file that becomes an object of the store: by a rename where that is possible."""
+
+    def __init__(self, store: Store, suffix: str) -> None:
+        self._store = store
+        self._path = scratch_folder(store) / f"{os.getpid():x}-{os.urandom(8).hex()}{suffix}"
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._file = open(descriptor, "w+b", buffering=1 << 16)  # noqa: SIM115 - closed by put() and discard()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write; the disk's own errors are told apart from what pickling raises."""
+        with disk_errors_translated():
+            return self._file.write(data)
+
+    def cut(self, start: int) -> None:
+        """Take back everything from a position on."""
+        with disk_errors_translated():
+            self._file.seek(start)
+            self._file.truncate()
+
+    def put(self, key: str) -> None:
+        with disk_errors_translated():
+            self._file.close()
+        put_file(self._store, key, self._path)
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
 
 class _PickleBuffer:
@@ -322,62 +346,39 @@ class _PickleBuffer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._path: Path | None = None
-        self._file: IO[bytes] | None = None
-        self.small: io.BytesIO | None = io.BytesIO()
+        self.small = io.BytesIO()
+        self.file: _ScratchFile | None = None
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write, and move to a file when it is no longer small."""
         size = memoryview(data).nbytes
-        with disk_errors_translated():
-            if self.small is not None and self.small.tell() + size > INLINE_BYTES:
-                self._file = self._open()
-                self._file.write(self.small.getbuffer())
-                self.small = None
-            (self._file or self.small).write(data)  # type: ignore[union-attr] # one of the two is there
+        if self.file is None and self.small.tell() + size > INLINE_BYTES:
+            with disk_errors_translated():
+                self.file = _ScratchFile(self._store, ".pkl")
+            self.file.write(self.small.getbuffer())
+            self.small = io.BytesIO()
+        (self.file or self.small).write(data)
         return size
 
-    def put(self, key: str) -> None:
-        """Hand the file to the store: by a rename where that is possible."""
-        if self._file is None or self._path is None:
-            return
-        with disk_errors_translated():
-            self._file.close()
-        put_file(self._store, key, self._path)
 
-    def discard(self) -> None:
-        """Remove what is left of the file."""
-        if self._file is not None and self._path is not None:
-            with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
-                self._file.close()
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-
-    def _open(self) -> IO[bytes]:
-        self._path = scratch_folder(self._store) / f"{os.getpid():x}-{os.urandom(8).hex()}.pkl"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        return open(descriptor, "wb", buffering=1 << 16)  # a descriptor
-
-
-@contextlib.contextmanager
+@contextmanager
 def disk_errors_translated() -> Iterator[None]:
-    """Translate what the disk says; what the user's own pickling raises passes beside this."""
+    """Translate the disk's errors; what the user's own pickling raises is not meant."""
     try:
         yield
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         raise StoreError(
-            f"the disk that holds the store {'is full' if full else 'refused the arguments'}",
+            f"the disk that holds the store {'is full' if full else 'rejected the arguments'}",
             why=f"writing the pickled function and its arguments: {error}",
             next="free some space there, or point KINETIC_HOME at a larger disk",
             code="store-full" if full else None,
         ) from error
 
 
-def why_unpicklable(value: object, travel: PickleRules) -> BaseException | None:
+def why_unpicklable(value: object, rules: PickleRules) -> BaseException | None:
     """Try to pickle a value, and return what went wrong, or None."""
     try:
-        dump(value, _NullWriter(), travel)  # type: ignore[arg-type] # a pickler needs write() only
+        dump(value, _NullWriter(), rules)  # type: ignore[arg-type] # a pickler needs write() only
     except Exception as error:  # noqa: BLE001 - pickling runs user code
         return error
     return None
@@ -386,12 +387,6 @@ def why_unpicklable(value: object, travel: PickleRules) -> BaseException | None:
 class _NullWriter:
     def write(self, data: bytes) -> int:
         return len(data)
-
-
-def _is_not_about_pickling(error: Exception) -> bool:
-    from kinetic.errors import KineticError
-
-    return isinstance(error, KineticError | OSError) and not isinstance(error, ArgumentNotPicklableError)
 
 
 def _size_note(size: int) -> list[str]:
@@ -403,7 +398,9 @@ def _size_note(size: int) -> list[str]:
     if limit <= 0 or size <= limit * _MB:
         return []
     what = f"the function and its arguments are {size / _MB:.0f} MB (KINETIC_PAYLOAD_SIZE_WARN_MB={limit:g})"
-    return [f'{what}; write it to a file and pass kinetic.Data("file"): the function gets a path, and it is sent once']
+    return [
+        f'{what}; write it to a file and pass kinetic.Data("file"): the function gets a path, and the file is sent once'
+    ]
 
 
 MANY = 1000  # inputs to an object: ten requests bring ten thousand inputs
@@ -414,20 +411,19 @@ class InputPacker:
     """Write inputs into objects of the store; a context that leaves no scratch file behind.
 
     Args:
-        plan: The project that ships.
+        plan: The project that is sent.
         store: Where to.
-        key_of: Gives the key of the object of each number, from 0.
+        key_of: Returns the key of the object of each number, from 0.
         by_value: Modules that the user wants by value.
     """
 
     def __init__(self, plan: Plan, store: Store, key_of: Callable[[int], str], *, by_value: Sequence[str] = ()) -> None:
-        self._travel = PickleRules(plan, by_value)
+        self._rules = PickleRules(plan, by_value)
         self._store = store
         self._key_of = key_of
         self._number = 0
         self._count = 0
-        self._file: IO[bytes] | None = None
-        self._path: Path | None = None
+        self._file: _ScratchFile | None = None
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -441,7 +437,8 @@ class InputPacker:
             if kind is None:
                 self.close()
         finally:
-            self._discard()
+            if self._file is not None:
+                self._file.discard()
 
     def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None) -> Artifact:
         """Pickle the arguments of one call.
@@ -449,25 +446,24 @@ class InputPacker:
         Args:
             args: Positional arguments.
             kwargs: Arguments by name.
-            swap: What travels in the place of some objects; see ``function.Travel``.
+            swap: Replaces some objects; see ``PickleRules``.
 
         Raises:
             ArgumentNotPicklableError: It names the path to the value that cannot be pickled; the others are unharmed.
         """
-        self._travel.swap = swap
+        self._rules.swap = swap
         with disk_errors_translated():
-            file = self._file or self._open()
+            file = self._file = self._file or _ScratchFile(self._store, ".inputs")
             start = file.tell()
-        writer = digests.HashingWriter(_CheckedFile(file))  # type: ignore[arg-type] # it needs write() only
+        writer = digests.HashingWriter(file)  # type: ignore[arg-type] # it needs write() only
         try:
-            dump((tuple(args), dict(kwargs)), writer, self._travel)  # type: ignore[arg-type] # it needs write() only
+            dump((tuple(args), dict(kwargs)), writer, self._rules)  # type: ignore[arg-type] # it needs write() only
         except BaseException as error:
-            with disk_errors_translated():
-                file.seek(start)
-                file.truncate()
+            file.cut(start)
             if not isinstance(error, Exception) or isinstance(error, KineticError):
                 raise
-            raise self._refusal(args, kwargs, error) from error
+            roots = list(argument_names(args, kwargs))
+            raise unpicklable(roots, lambda value: why_unpicklable(value, self._rules), error) from error
         placed = Artifact(writer.hexdigest(), writer.length, key=self._key_of(self._number), start=start)
         self._count += 1
         if self._count >= MANY or file.tell() >= LARGE:
@@ -475,46 +471,13 @@ class InputPacker:
         return placed
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences for the user: what travelled by value."""
-        return self._travel.notes()
+        """Return sentences for the user: what is sent by value."""
+        return self._rules.notes()
 
     def close(self) -> None:
         """Send the object that is being filled."""
-        if self._file is None or self._path is None:
-            return
-        with disk_errors_translated():
-            self._file.close()
-        put_file(self._store, self._key_of(self._number), self._path)
-        self._discard()
-        self._number, self._count = self._number + 1, 0
-
-    def _open(self) -> IO[bytes]:
-        name = f"{os.getpid():x}-{os.urandom(8).hex()}.inputs"
-        self._path = scratch_folder(self._store) / name
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._file = open(descriptor, "w+b", buffering=1 << 16)  # noqa: SIM115 - closed by close() and _discard()
-        return self._file
-
-    def _discard(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # on a full disk, closing fails as writing did
-                self._file.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-        self._file = self._path = None
-
-    def _refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> Exception:
-        return unpicklable(
-            list(argument_names(args, kwargs)), lambda value: why_unpicklable(value, self._travel), error
-        )
-
-
-class _CheckedFile:
-    """A file whose own troubles are told apart from what an input's pickling raises."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, data: bytes) -> int:
-        with disk_errors_translated():
-            return self._file.write(data)
+            self._file.put(self._key_of(self._number))
+            self._file.discard()
+            self._file = None
+            self._number, self._count = self._number + 1, 0

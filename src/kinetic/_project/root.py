@@ -1,11 +1,11 @@
-"""Which folder ships: from a function to the root of its project, and how the job finds its way in it."""
+"""Which folder is sent: from a function to the root of its project, and how it is laid out for the job."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MethodType
@@ -18,19 +18,19 @@ from kinetic.errors import ProjectRootError
 MARKERS = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git")
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LAYERS = 100  # decorators around one function; an object that invents attributes must not hold us for ever
-_ELSEWHERE = "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT to the folder that should ship"
+_ELSEWHERE = "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT to the folder to send"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The folder that ships, and where in it the job starts.
+    """The folder that is sent, and where in it the job starts.
 
     Attributes:
         root: The project's folder, absolute.
         entry_rel: The folder of the function's module below root; "" is the root itself.
-        cwd_rel: The current directory below root; None when it lies elsewhere.
+        cwd_rel: The current directory below root; None when it is elsewhere.
         sys_path_rel: The entries of ``sys.path`` below root, in the client's order; "" is the root itself.
-        notes: What the user should know about the choice; it does not travel.
+        notes: What the user should know about the choice; not sent.
     """
 
     root: Path
@@ -40,7 +40,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def folders(self) -> list[str]:
-        """Name the folders that the job begins in and imports from, absolute."""
+        """Return the folders that the job starts in and imports from, absolute."""
         inside = (self.entry_rel, self.cwd_rel or "", *self.sys_path_rel)
         return [os.path.join(self.root, folder).rstrip("/") for folder in inside]
 
@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, page: Mapping[str, Any]) -> Plan:
-        """Rebuild a plan from plain data; names that a later version added are passed over."""
+        """Rebuild a plan from plain data; unknown names are ignored."""
         return cls(Path(page["root"]), page["entry_rel"], page["cwd_rel"], tuple(page["sys_path_rel"]))
 
 
@@ -63,7 +63,7 @@ def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd:
     """Find the project that a function belongs to.
 
     From the folder of the function's module up out of its packages, then up to the first folder that looks like a
-    project (MARKERS). ``KINETIC_PACKAGE_ROOT`` overrules that.
+    project (MARKERS). ``KINETIC_PACKAGE_ROOT`` overrides that.
 
     Args:
         function: A function, or anything that wraps one: a partial, a bound method, a callable instance.
@@ -93,9 +93,10 @@ def _plan(file: str | None, environ: Mapping[str, str], cwd: Path | None) -> Pla
     chosen = environ.get("KINETIC_PACKAGE_ROOT", "")
     entry = os.path.dirname(file) if file else here
     if chosen:
-        root, entry = _chosen_root(os.path.abspath(_expanded(chosen, home)), entry, here, installed=is_installed(file))
+        path = home + chosen[1:] if chosen == "~" or chosen.startswith("~/") else os.path.expanduser(chosen)
+        root, entry = _chosen_root(os.path.abspath(path), entry, here, installed=is_installed(file))
     elif file and is_installed(file):
-        notes = (f"the function lives in an installed package ({file}); the current directory ships: {here}",)
+        notes = (f"the function is in an installed package ({file}); the current directory is sent: {here}",)
         root, entry = _detect(here, home), here
     else:
         root = _detect(entry, home)
@@ -129,14 +130,14 @@ def innermost(function: object) -> object:
 
 
 def is_installed(file: str | None) -> bool:
-    """Say whether a file belongs to the interpreter or to an installed package, not to a project."""
+    """Return whether a file belongs to the interpreter or to an installed package, not to a project."""
     if file is None:
         return False
     return bool(INSTALLED.intersection(file.split(os.sep))) or is_standard(file)
 
 
 def is_standard(file: str) -> bool:
-    """Say whether a file belongs to the standard library."""
+    """Return whether a file belongs to the standard library."""
     return any(below(file, library) is not None for library in _libraries())
 
 
@@ -148,7 +149,7 @@ def _libraries() -> tuple[str, ...]:
 
 
 def below(path: str, root: str) -> str | None:
-    """Return where a path lies below a folder ("" is the folder itself), or None; links are resolved if need be."""
+    """Return the path below a folder ("" is the folder itself), or None; links are resolved if need be."""
     for one, other in ((path, root), (os.path.realpath(path), os.path.realpath(root))):
         if one == other:
             return ""
@@ -158,16 +159,12 @@ def below(path: str, root: str) -> str | None:
     return None
 
 
-def _expanded(path: str, home: str) -> str:
-    return home + path[1:] if path == "~" or path.startswith("~/") else os.path.expanduser(path)
-
-
 def _chosen_root(root: str, entry: str, here: str, *, installed: bool) -> tuple[str, str]:
     """Check KINETIC_PACKAGE_ROOT, and return it with the entry folder."""
     if not os.path.isdir(root):
         raise ProjectRootError(
             f"KINETIC_PACKAGE_ROOT is not a folder: {root}",
-            why="it names the folder that ships with every job",
+            why="it names the folder that is sent with every job",
             next="correct it, or unset it to let kinetic find the folder",
         )
     if below(entry, root) is not None:
@@ -176,13 +173,13 @@ def _chosen_root(root: str, entry: str, here: str, *, installed: bool) -> tuple[
         return root, here if below(here, root) is not None else root
     raise ProjectRootError(
         f"KINETIC_PACKAGE_ROOT does not contain the function: {root}",
-        why=f"the function's module lies in {entry}",
+        why=f"the function's module is in {entry}",
         next="point it at a folder above the module, or unset it",
     )
 
 
 def _detect(entry: str, home: str) -> str:
-    """Climb out of the packages, then to the first folder with a marker; never to or past home or the top."""
+    """Go up out of the packages, then to the first folder with a marker; never to or past home or the top."""
     start = entry
     while os.path.isfile(f"{start}/__init__.py") and not _is_end(os.path.dirname(start), home):
         start = os.path.dirname(start)
@@ -202,25 +199,20 @@ def _refuse_too_wide(root: str, home: str, *, chosen: bool) -> None:
     if below(home, root) is None:
         return
     what = "the home folder" if below(root, home) == "" else "the whole disk" if root == "/" else "the home folders"
-    source = "KINETIC_PACKAGE_ROOT names it" if chosen else f"the code lies directly in {root}, in no project folder"
-    raise ProjectRootError(f"{what} would ship with the job: {root}", why=source, next=_ELSEWHERE)
+    source = "KINETIC_PACKAGE_ROOT names it" if chosen else f"the code is directly in {root}, not in a project folder"
+    raise ProjectRootError(f"{what} would be sent with the job: {root}", why=source, next=_ELSEWHERE)
 
 
 def _search_path(root: str, here: str) -> tuple[str, ...]:
-    """Return the entries of sys.path below root, in order; environments and what is not there stay out."""
+    """Return the entries of sys.path below root, in order; without environments and what does not exist."""
     found: dict[str, None] = {}
-    for item in _entries(sys.path, here):
-        relative = below(item, root)
-        if relative is not None and os.path.exists(item) and not _in_environment(root, relative):
+    for item in [item for item in sys.path if isinstance(item, str)]:
+        path = os.path.normpath(os.path.join(here, item)) if item else here
+        relative = below(path, root)
+        if relative is not None and os.path.exists(path) and not _in_environment(root, relative):
             found.setdefault(relative)
     found.setdefault("")  # last, so that it shadows nothing the client found elsewhere
     return tuple(found)
-
-
-def _entries(path: Sequence[object], here: str) -> Iterator[str]:
-    for item in path:
-        if isinstance(item, str):
-            yield os.path.normpath(os.path.join(here, item)) if item else here
 
 
 def _in_environment(root: str, relative: str) -> bool:

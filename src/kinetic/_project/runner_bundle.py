@@ -1,6 +1,6 @@
-"""The runner is this client's own code: the installed package without its faces, and its cloudpickle.
+"""The runner is this client's own code: the installed package without its command line, and its cloudpickle.
 
-Client and job can never have different versions, and upgrading kinetic under a running job changes nothing for it.
+So client and job never have different versions, and upgrading kinetic while a job runs does not affect it.
 """
 
 from __future__ import annotations
@@ -48,15 +48,11 @@ _made: dict[Path, Path] = {}
 
 
 def folder(runners: Path) -> Path:
-    """Return a folder with the runner's code and bytecode, made once for each content and Python version.
-
-    Args:
-        runners: Where such folders lie.
-    """
+    """Return a folder below ``runners`` with the runner's code and bytecode, made once per content and Python."""
     if runners in _made and _made[runners].exists():
         return _made[runners]
     files = dict(contents())
-    name = f"{_digest(files)[:24]}-{sys.implementation.cache_tag}"
+    name = f"{_digest(_START + WORKER, files)[:24]}-{sys.implementation.cache_tag}"
     target = runners / name
     if not (target / "complete").exists():
         _make(files, target)
@@ -65,7 +61,7 @@ def folder(runners: Path) -> Path:
 
 
 def contents() -> list[tuple[str, Path]]:
-    """List what the runner is made of: path inside the folder, and the file."""
+    """List the files of the runner: path inside the folder, and the file."""
     found = list(_package("kinetic", Path(__file__).parents[1]))
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
@@ -83,8 +79,8 @@ def _package(name: str, root: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def _digest(files: dict[str, Path]) -> str:
-    digest = hashlib.sha256((_START + WORKER).encode())
+def _digest(texts: str, files: dict[str, Path]) -> str:
+    digest = hashlib.sha256(texts.encode())
     for name, path in files.items():
         data = path.read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode())
@@ -102,7 +98,7 @@ def _make(files: dict[str, Path], target: Path) -> None:
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise PackingError(
-            f"the code that carries out jobs could not be put into {target.parent}",
+            f"the code that runs jobs could not be written to {target.parent}",
             why=str(error),
             next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
         ) from error
@@ -325,7 +321,7 @@ _built: list[RunnerZip] = []
 
 
 def build() -> RunnerZip:
-    """Return the zip of this installation, as it was built before for the same content and Python, or built now.
+    """Return the zip of this installation; built once for the same content and Python.
 
     Raises:
         PackingError: It is too large, or could not be compiled.
@@ -338,7 +334,7 @@ def build() -> RunnerZip:
             _keep(digest, data)
         if len(data) > MOST_BYTES:
             raise PackingError(
-                "the code that carries out jobs is too large for a cluster",
+                "the code that runs jobs is too large for a cluster",
                 why=f"{len(data)} bytes, and a ConfigMap holds {MOST_BYTES}",
                 code="runner-too-large",
             )
@@ -347,7 +343,7 @@ def build() -> RunnerZip:
 
 
 def pod_contents() -> dict[str, Path]:
-    """Return what travels: the name of each file in the runner's folder, and the file."""
+    """Return what is sent to pods: the name of each file in the runner's folder, and the file."""
     return {name: path for name, path in contents() if name.endswith(".py") and is_listed(module_of(name))}
 
 
@@ -357,7 +353,7 @@ def left_out() -> list[str]:
 
 
 def is_listed(module: str) -> bool:
-    """Return whether a module travels."""
+    """Return whether a module is sent to pods."""
     return module in MODULES or _is_below(module, ROOMS)
 
 
@@ -366,30 +362,18 @@ def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def write(folder: Path) -> Path:
-    """Write the zip into a folder under a name with its digest, and return its path."""
-    built = build()
-    path = folder / f"runner-{built.sha256[:24]}.zip"
-    path.write_bytes(built.data)
-    return path
-
-
 def _is_below(module: str, rooms: tuple[str, ...]) -> bool:
     return any(module == room or module.startswith(f"{room}.") for room in rooms)
 
 
 def _pod_digest(found: dict[str, Path]) -> str:
-    """Return what a built zip is kept under: other bytes of any part have another one."""
-    digest = hashlib.sha256(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0".encode())
-    for name, path in [*sorted(found.items()), ("bytecode", Path(bytecode.__file__)), ("zip", Path(__file__))]:
-        data = path.read_bytes()
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()[:32]
+    """Return the digest under which a built zip is kept."""
+    parts = dict(sorted(found.items())) | {"bytecode": Path(bytecode.__file__), "zip": Path(__file__)}
+    return _digest(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0", parts)[:32]
 
 
 def _places() -> list[Path]:
-    """Return where built zips are kept: beside the bytecode of this installation, or else in the home's cache."""
+    """Return where built zips are kept: beside the bytecode of this installation, else in the home's cache."""
     beside = Path(importlib.util.cache_from_source(__file__)).parent
     return [beside, settings.kinetic_home(os.environ) / "cache" / "runner"]
 
@@ -405,7 +389,7 @@ def _kept(digest: str) -> bytes | None:
 
 
 def _keep(digest: str, data: bytes) -> None:
-    """Keep a zip for the next process, instead of those of other versions; without room, that one builds it again."""
+    """Keep a zip for the next process, instead of those of other versions; on a full disk it is built again."""
     for place in _places():
         with contextlib.suppress(OSError):
             folders.write_whole(place / _name(digest), data)
@@ -445,7 +429,7 @@ def _packed(found: dict[str, Path]) -> bytes:
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip().splitlines()
         raise PackingError(
-            "the code that carries out jobs could not be compiled for a cluster",
+            "the code that runs jobs could not be compiled for a cluster",
             why=said[-1] if said else str(error),
             next="pip install --force-reinstall kinetic-jobs",
         ) from error

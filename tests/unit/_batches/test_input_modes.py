@@ -73,7 +73,7 @@ def test_arguments_are_checked_together_with_the_instance_of_a_bound_method():
     found = submission.checked_arguments(5, "auto", ("me",), check)
 
     assert found.args == ("me", 5)
-    with pytest.raises(TypeError, match="cannot be called so"):
+    with pytest.raises(TypeError, match="cannot be called like this"):
         submission.checked_arguments([5, 6], "auto", ("me",), check)
 
 

@@ -140,9 +140,9 @@ def test_the_address_of_a_data_set_is_understood(refer, uri, expected):
     [
         ("hf://imdb?splt=train", "known: split, config_name, revision"),
         ("hf://imdb?split=a&split=b", "'split' twice"),
-        ("hf://a/b/c", "names no data set"),
-        ("hf://a//b", "names no data set"),
-        ("hf:///", "names no data set"),
+        ("hf://a/b/c", "does not name a data set"),
+        ("hf://a//b", "does not name a data set"),
+        ("hf:///", "does not name a data set"),
     ],
 )
 def test_the_address_of_a_data_set_is_refused_with_a_reason(refer, uri, says):
@@ -181,5 +181,5 @@ def test_a_mount_shows_the_folder_and_names_the_file(kind, uri, expected):
     ("kind", "uri"), [("prefix", "s3://b/a/"), ("shipped", "gs://b"), ("view", "/a"), ("hf", "hf://a")]
 )
 def test_what_lies_elsewhere_cannot_be_mounted(kind, uri):
-    with pytest.raises(OptionError, match="only what lies in a gs:// bucket can"):
+    with pytest.raises(OptionError, match="only data in a gs:// bucket can be mounted"):
         fuse_mount(ref_to(kind, uri))

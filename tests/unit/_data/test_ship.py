@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kinetic._blobs import file_tree, sender
-from kinetic._data import Data, recheck
+from kinetic._data import Data
 from kinetic._data import ship as shipping
-from kinetic._data.ship import ship
+from kinetic._data.ship import recheck, ship
 from kinetic._output.format import size_text
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore

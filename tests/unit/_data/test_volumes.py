@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic._data import Data, check_volumes, ship, ship_all
+from kinetic._data import Data, ship
+from kinetic._data.ship import check_volumes, ship_all
 from kinetic.errors import DataChangedError, OptionError, OptionTypeError
 
 
@@ -83,7 +84,7 @@ def test_what_lies_in_a_bucket_is_referred_to(root, store, cache):
 
 
 def test_volumes_are_checked_before_anything_is_sent(root, store, cache):
-    with pytest.raises(ValueError, match="root of everything"):
+    with pytest.raises(ValueError, match="root of the file system"):
         ship_all([Data(root)], {"/": Data(root)}, store, cache=cache)
 
     assert store.take() == []
@@ -95,18 +96,18 @@ def test_volumes_are_checked_before_anything_is_sent(root, store, cache):
         (["data"], "not absolute"),
         ([""], "not absolute"),
         (["./data"], "not absolute"),
-        (["/"], "root of everything"),
-        (["//"], "root of everything"),
+        (["/"], "root of the file system"),
+        (["//"], "root of the file system"),
         (["/a/../b"], "plain form, '/b'"),
         (["/a//b"], "plain form, '/a/b'"),
         (["/a/."], "plain form, '/a'"),
         (["//a"], "plain form"),
         (["/a\0b"], "plain form"),
-        (["/_kinetic"], "kinetic's own"),
-        (["/_kinetic/fuse-data/0"], "kinetic's own"),
+        (["/_kinetic"], "reserved for kinetic"),
+        (["/_kinetic/fuse-data/0"], "reserved for kinetic"),
         (["/data", "/data/"], "another volume is mounted at '/data'"),
-        (["/data", "/data/train"], "one cannot lie in the other"),
-        (["/data/train", "/data"], "one cannot lie in the other"),
+        (["/data", "/data/train"], "one cannot be inside the other"),
+        (["/data/train", "/data"], "one cannot be inside the other"),
     ],
 )
 def test_a_path_that_cannot_be_mounted_is_refused_with_the_reason(root, paths, says):

@@ -98,7 +98,7 @@ def test_images_that_are_built_come_later():
 def test_a_misspelt_keyword_is_told_what_it_looks_like(written, meant, better):
     error = refused(written)
 
-    assert f"looks like {meant!r}" in error.what
+    assert f"looks like a misspelled {meant!r}" in error.what
     assert better in error.next
 
 
@@ -113,7 +113,7 @@ def test_a_word_with_a_tag_is_no_keyword():
         ("ghcr.io/team/train:1\n", "white space", '"ghcr.io/team/train:1"'),
         ("ghcr.io/Team/Train:TAG", "lower-case", '"ghcr.io/team/train:TAG"'),
         ("Team/train", "lower-case", '"team/train"'),
-        ("docker://ghcr.io/team/train", "no docker:// in front", '"ghcr.io/team/train"'),
+        ("docker://ghcr.io/team/train", "does not begin with docker://", '"ghcr.io/team/train"'),
         ("ghcr.io/team/train:", "registry/repository:tag", "as in"),
         ("ghcr.io//train", "registry/repository:tag", "as in"),
         ("ghcr.io/team/train@sha256:12", "registry/repository:tag", "as in"),

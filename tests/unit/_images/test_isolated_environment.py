@@ -112,7 +112,7 @@ def test_any_other_choice_is_refused(value):
         isolated_environment.wanted({"KINETIC_LOCAL_ENV": value})
 
     assert str(caught.value).splitlines() == [
-        f"KINETIC_LOCAL_ENV={value!r} is not known [option]",
+        f"KINETIC_LOCAL_ENV={value!r} is not valid [option]",
         "why:   same: jobs run in the interpreter that submits them; isolated: in an environment built for them",
         "next:  export KINETIC_LOCAL_ENV=isolated, or unset it",
     ]
@@ -262,21 +262,21 @@ def test_a_failure_is_told_in_three_parts_with_the_line_to_look_at(fake, cache, 
         "why:   error: No solution found when resolving dependencies",
         "         cause: Because nosuch-package was not found in the package registry and you want no.such-thing and",
         "                nosuch-package==9, we can conclude that your requirements are unsatisfiable.",
-        f"next:  look at {source}: line 3 (NoSuch_Package==9)",
+        f"next:  check {source}: line 3 (NoSuch_Package==9)",
     ]
 
 
 def test_a_failure_that_names_no_line_names_the_file(fake, cache, tmp_path):
     fake.fails("pip", "error: the disk is full")
 
-    assert refused(lambda: ready(cache, source=tmp_path / "uv.lock")).next == f"look at {tmp_path / 'uv.lock'}"
-    assert refused(lambda: ready(cache)).next == "look at the dependencies of the project"
+    assert refused(lambda: ready(cache, source=tmp_path / "uv.lock")).next == f"check {tmp_path / 'uv.lock'}"
+    assert refused(lambda: ready(cache)).next == "check the dependencies of the project"
 
 
 def test_a_line_is_named_where_the_file_cannot_be_read(fake, cache, tmp_path):
     fake.fails("pip", "error: six is broken.")
 
-    assert refused(lambda: ready(cache, source=tmp_path / "gone")).next == f"look at {tmp_path / 'gone'}: six==1.16.0"
+    assert refused(lambda: ready(cache, source=tmp_path / "gone")).next == f"check {tmp_path / 'gone'}: six==1.16.0"
 
 
 def test_a_failure_is_not_kept(fake, cache):
@@ -303,7 +303,7 @@ def test_an_interpreter_that_makes_no_environment_is_told(fake, cache):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "uv ended with status 2 and said nothing"),
+        ([], "uv ended with status 2 without a message"),
         (["a", "b", "c", "d", "e", "f", "g"], "c\n       d\n       e\n       f\n       g"),
         (["noise", "  × No solution found", "  ╰─▶ Because"], "  × No solution found\n         ╰─▶ Because"),
         (["error: x", "", *"abcdefghijklmn"], "\n       ".join(["error: x", *"abcdefghijk", "…"])),
@@ -340,7 +340,7 @@ def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
 
     assert str(error).splitlines() == [
         "an isolated environment needs uv, and it is not installed [image-build]",
-        f"why:   there is no uv on PATH, and none was installed for {sys.executable}",
+        f"why:   it is neither on PATH nor installed for {sys.executable}",
         "next:  pip install uv",
     ]
     assert said == []

@@ -203,7 +203,7 @@ def test_prebuilt_images_lie_where_the_argument_or_the_variable_says(project):
 def test_a_word_that_is_no_image_is_refused_before_anything_is_read(project):
     project.write("requirements.txt", "-e ./library\n")
 
-    with pytest.raises(OptionError, match="looks like 'prebuilt'"):
+    with pytest.raises(OptionError, match="looks like a misspelled 'prebuilt'"):
         project.wishes(container_image="prebuild")
 
 

@@ -126,7 +126,10 @@ def test_a_file_may_lie_above_the_folder_that_ships(tree):
 def test_a_file_above_the_code_is_told_where_no_git_ties_them_together(tree):
     file = tree.write("requirements.txt", "six\n")
 
-    assert tree.find().notes[1] == f"{file} lies above {tree.entry}, and no .git shows that the two belong together"
+    assert (
+        tree.find().notes[1]
+        == f"{file} is in a folder above {tree.entry}, and no .git shows that the two belong together"
+    )
     assert len(tree.find(entry="").notes) == 1
 
 
@@ -328,7 +331,7 @@ def test_what_only_this_machine_has_is_refused_with_file_and_line(tree, line, re
 
     what, why, next_ = refused(tree.find)
 
-    assert what == f"{file}, line 3 cannot be carried out in a job: {line} [dependency]"
+    assert what == f"{file}, line 3 cannot be installed in a job: {line} [dependency]"
     assert why == f"why:   {reason}; an environment is built from this one file, here as on a cluster"
     assert next_.startswith("next:  ")
 
@@ -365,7 +368,7 @@ def test_what_any_machine_can_reach_is_not_refused(tree, line):
 def test_a_line_begins_where_its_first_part_stands(tree):
     file = tree.write("app/requirements.txt", "six \\\n  >=1\nx \\\n  @ ./x\n")
 
-    assert refused(tree.find)[0] == f"{file}, line 3 cannot be carried out in a job: x @ ./x [dependency]"
+    assert refused(tree.find)[0] == f"{file}, line 3 cannot be installed in a job: x @ ./x [dependency]"
 
 
 # ------------------------------------------------------------------------------------------------------- pyproject.toml
@@ -518,7 +521,7 @@ def test_a_path_in_a_pyproject_is_refused_with_its_line(tree):
 
     what, _, next_ = refused(tree.find)
 
-    assert what == f"{file}, line 3 cannot be carried out in a job: x @ file:///srv/x [dependency]"
+    assert what == f"{file}, line 3 cannot be installed in a job: x @ file:///srv/x [dependency]"
     assert "publish it" in next_
 
 
@@ -593,7 +596,7 @@ def test_a_path_in_a_lock_is_refused(tree):
 
     what, *_ = refused(lambda: tree.find(export=export))
 
-    assert what == f"{tree.entry / 'uv.lock'} cannot be carried out in a job: -e ./lib [dependency]"
+    assert what == f"{tree.entry / 'uv.lock'} cannot be installed in a job: -e ./lib [dependency]"
 
 
 def test_a_lock_knows_where_a_package_of_ones_own_comes_from(tree):
@@ -689,7 +692,7 @@ def test_the_metadata_of_an_installed_module_is_not_the_users(tree, tmp_path):
     ("text", "why"),
     [
         (SCRIPT + SCRIPT, "it has more than one block '# /// script'"),
-        ("# /// script\n# dependencies = 'six'\n# ///\n", "'dependencies' is no list of strings"),
+        ("# /// script\n# dependencies = 'six'\n# ///\n", "'dependencies' is not a list of strings"),
         ("# /// script\n# dependencies = [\n# ///\n", "it is not TOML: Invalid value (at end of document)"),
     ],
 )
@@ -705,7 +708,7 @@ def test_malformed_metadata_is_told(tree, text, why):
 def test_a_path_in_the_metadata_is_refused_with_the_line_of_the_script(tree):
     script = tree.write("app/main.py", "# /// script\n# dependencies = [\n#   'x @ ./x',\n# ]\n# ///\n")
 
-    assert refused(lambda: tree.find(script=str(script)))[0].startswith(f"{script}, line 3 cannot be carried out")
+    assert refused(lambda: tree.find(script=str(script)))[0].startswith(f"{script}, line 3 cannot be installed")
 
 
 def test_a_function_without_a_file_leaves_it_to_the_files(tree):
@@ -741,7 +744,7 @@ def test_every_note_is_given_once(tree):
 def test_a_refusal_can_be_caught_as_the_documents_say(tree):
     tree.write("app/requirements.txt", "-e .\n")
 
-    with pytest.raises(ValueError, match=r"line 1 cannot be carried out"):
+    with pytest.raises(ValueError, match=r"line 1 cannot be installed"):
         tree.find()
 
 

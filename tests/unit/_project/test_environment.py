@@ -88,7 +88,7 @@ def test_what_a_star_left_out_is_said() -> None:
 def test_what_looks_like_a_secret_is_named_even_when_it_was_asked_for() -> None:
     told = notes("HF_TOKEN", "WANDB_API_KEY", "A")
 
-    assert told[-1] == "secrets by their names, given to the job and written nowhere else: HF_TOKEN, WANDB_API_KEY"
+    assert told[-1] == "secrets by their names, given to the job and not stored anywhere else: HF_TOKEN, WANDB_API_KEY"
 
 
 @pytest.mark.parametrize("name", ["my_token", "A_SECRET_B", "SSHKEYS", "DbPassword", "AWS_CREDENTIALS"])

@@ -245,7 +245,7 @@ def test_an_ignore_file_without_end_is_read_up_to_a_limit_and_a_note_says_so(tmp
     rules, notes = ignore.read_rules(tmp_path, {})
 
     assert rules.above("a.csv") is not None
-    assert "what stands behind them is passed over" in notes[0]
+    assert "the rest is ignored" in notes[0]
 
 
 # Lines that leave out less than in the package that we replace.
@@ -255,10 +255,10 @@ def test_an_ignore_file_without_end_is_read_up_to_a_limit_and_a_note_says_so(tmp
     ("line", "paths", "note"),
     [
         ("data/*.csv", ["data/", "data/a/", "data/a/b.csv"],
-         "line 1, 'data/*.csv', ships data/a/b.csv: * stops at a slash, as with git; write data/**/*.csv"),
-        ("*/cache", ["a/b/cache"], "'*/cache', ships a/b/cache: * stops at a slash"),
+         "line 1, 'data/*.csv', does not match data/a/b.csv: * stops at a slash, as with git; write data/**/*.csv"),
+        ("*/cache", ["a/b/cache"], "'*/cache', does not match a/b/cache: * stops at a slash"),
         (" *.log", ["x.log"],
-         "' *.log', ships x.log: a blank in front belongs to the pattern, as with git; write *.log"),
+         "' *.log', does not match x.log: a blank in front belongs to the pattern, as with git; write *.log"),
     ],
 )  # fmt: skip
 def test_a_line_that_left_out_more_there_is_named_with_what_it_ships(line, paths, note):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
 import pickle
 import pickletools
@@ -128,8 +129,9 @@ def globals_named_in(data: bytes) -> set[str]:
 
 
 def packed(theirs: SimpleNamespace, value: object, by_value: tuple[str, ...] = ()) -> tuple[bytes, tuple[str, ...]]:
-    travel = pickler.PickleRules(theirs.plan, by_value)
-    return pickler.dumps(value, travel), travel.notes()
+    rules, file = pickler.PickleRules(theirs.plan, by_value), io.BytesIO()
+    pickler.dump(value, file, rules)
+    return file.getvalue(), rules.notes()
 
 
 def called_there(theirs: SimpleNamespace, called: object, *args: object, by_value: tuple[str, ...] = ()) -> object:
@@ -248,7 +250,7 @@ def test_a_function_from_outside_the_project_travels_by_value_and_that_is_said(t
 
     assert "left_behind.helper" not in globals_named_in(data)
     assert len(notes) == 1
-    assert notes[0].startswith("left_behind travels by value: its file lies outside the project: ")
+    assert notes[0].startswith("left_behind is sent by value: its file is outside the project: ")
     assert called_there(theirs, theirs.left_behind.helper, 1) == 2
 
 
@@ -260,7 +262,7 @@ def test_by_value_may_be_asked_for(theirs: SimpleNamespace) -> None:
     data, notes = packed(theirs, [theirs.shipped.Mistake, theirs.shipped.Color], by_value=("shipped",))
 
     assert globals_named_in(data).isdisjoint({"shipped.Mistake", "shipped.Color"})
-    assert notes == ("shipped travels by value: [tool.kinetic] by_value names it",)
+    assert notes == ("shipped is sent by value: it is listed in by_value of [tool.kinetic]",)
 
 
 def test_cloudpickles_own_list_is_left_as_it_was(theirs: SimpleNamespace) -> None:

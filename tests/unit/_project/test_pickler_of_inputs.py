@@ -118,10 +118,10 @@ def test_a_full_disk_is_told_as_such_and_is_no_input_s_fault(store):
 
     with packer(store) as open_:
         open_.add((1,), {}, None)
-        kept, open_._file = open_._file, Full()
+        kept, open_._file._file = open_._file._file, Full()
         with pytest.raises(StoreError, match="is full"):
             open_.add((2,), {}, None)
-        open_._file = kept
+        open_._file._file = kept
 
 
 def test_nothing_is_written_for_no_inputs(store):

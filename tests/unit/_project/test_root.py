@@ -227,7 +227,7 @@ def test_the_variable_may_name_the_project_through_a_link(home, load):
 def test_a_script_that_lies_directly_in_the_home_folder_is_refused_with_advice(home, load):
     module = load(home / "train.py")
 
-    with pytest.raises(ProjectRootError, match="the home folder would ship") as caught:
+    with pytest.raises(ProjectRootError, match="the home folder would be sent") as caught:
         find_root(module.train)
 
     assert "move the code into a folder of its own, or set KINETIC_PACKAGE_ROOT" in str(caught.value)
@@ -237,12 +237,12 @@ def test_a_script_that_lies_directly_in_the_home_folder_is_refused_with_advice(h
 def test_the_home_folder_and_everything_above_it_are_refused_even_when_asked_for(home, load, root):
     module = load(home / "code" / "train.py")
 
-    with pytest.raises(ProjectRootError, match="would ship"):
+    with pytest.raises(ProjectRootError, match="would be sent"):
         find_root(module.train, environ={"KINETIC_PACKAGE_ROOT": root, "HOME": str(home)})
 
 
 def test_a_prompt_in_the_root_of_the_disk_is_refused(home):
-    with pytest.raises(ProjectRootError, match="the whole disk would ship"):
+    with pytest.raises(ProjectRootError, match="the whole disk would be sent"):
         find_root(len, cwd=Path("/"))
 
 
@@ -250,7 +250,7 @@ def test_a_home_folder_that_is_reached_through_a_link_is_the_home_folder(tmp_pat
     (tmp_path / "alias").symlink_to(home)
     module = load(tmp_path / "alias" / "train.py")
 
-    with pytest.raises(ProjectRootError, match="the home folder would ship"):
+    with pytest.raises(ProjectRootError, match="the home folder would be sent"):
         find_root(module.train)
 
 

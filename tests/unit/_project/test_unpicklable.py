@@ -294,7 +294,7 @@ def test_a_nest_that_is_too_deep_is_said_to_be_too_deep_and_not_followed_to_its_
 def test_parts_that_pickle_alone_but_not_together_are_said_to() -> None:
     failed = pickler.unpicklable([("argument 0", 1)], lambda value: None, ValueError("too much"))
 
-    assert "each of its parts pickles alone" in failed.why
+    assert "each of its parts can be pickled alone" in failed.why
     assert "ValueError: too much" in failed.why
 
 

@@ -211,7 +211,7 @@ def test_naming_writes_nothing_onto_the_object() -> None:
     ("args", "named"), [((1, 2), {}), ((), {"nmber": 1}), ((1,), {"number": 1})], ids=["too many", "misspelt", "twice"]
 )
 def test_arguments_that_do_not_fit_are_refused_like_python_does_and_before_anything_is_submitted(args, named) -> None:
-    with pytest.raises(TypeError, match=r"plain\(\) cannot be called so: ") as raised:
+    with pytest.raises(TypeError, match=r"plain\(\) cannot be called like this: ") as raised:
         pickler.check_arguments(plain, args, named, "plain")
 
     assert raised.value.why == "its signature is plain(number=1)"
