@@ -146,11 +146,11 @@ def _remembering_and_counting(bench: Bench, ground: Ground, count: int) -> None:
 
 def _pool(ground: Ground) -> float:
     """Return the milliseconds that an interpreter takes in a pool as wide as the queue."""
-    from kinetic._backends.local import scheduler
+    from kinetic._backends.local import limits
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
-    with ThreadPoolExecutor(scheduler.read_limits(os.environ).slots) as pool:
+    with ThreadPoolExecutor(limits.read_limits(os.environ).slots) as pool:
         list(pool.map(lambda _: ground.seconds_of(*words), range(POOL)))
     return (time.perf_counter() - begun) * 1e3 / POOL
 

@@ -54,11 +54,11 @@ def _jobs(ground: Ground, count: int, submitting: list[float]) -> float:
 
 
 def _pool(ground: Ground, count: int) -> float:
-    from kinetic._backends.local import scheduler  # as wide as the queue here
+    from kinetic._backends.local import limits  # as wide as the queue here
 
     words = (sys.executable, "-c", "import cloudpickle")
     begun = time.perf_counter()
-    with ThreadPoolExecutor(scheduler.cores()) as pool:
+    with ThreadPoolExecutor(limits.cores()) as pool:
         list(pool.map(lambda _: ground.seconds_of(*words), range(count)))
     return time.perf_counter() - begun
 

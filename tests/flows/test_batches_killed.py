@@ -197,10 +197,10 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     """No row in work, and after the next sweep nothing that belongs to nobody."""
     paths = Paths(site.home / "run" / "here")
     with closing(Queue(paths.queue)) as queue:
-        wait_until(lambda: not queue.look("state != 'ended'"), "the end of every row")
+        wait_until(lambda: not queue.rows("state != 'ended'"), "the end of every row")
         now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + recovery.MONTH + recovery.HOUR
         recovery.sweep(paths, queue, site.store / ".tmp", history.read_page, now=now)
-        known = {row.job_id for row in queue.look()}
+        known = {row.job_id for row in queue.rows()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())
     assert {path.name for path in paths.jobs.iterdir()} <= known

@@ -436,7 +436,7 @@ def test_a_supervisor_that_is_told_to_end_ends_its_job_and_leaves_nothing(
     found = site.ask()
 
     assert found["error"] == "JobError"
-    assert "its supervisor was told to end (SIGTERM)" in found["message"]
+    assert "its supervisor received SIGTERM" in found["message"]
     assert not any(map(_lives, stay.pids("child")))
     assert [*site.runtime.supervisors.iterdir()] == []
     _check_nothing_is_left(site, wait_until)

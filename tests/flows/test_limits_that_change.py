@@ -133,7 +133,7 @@ def test_fewer_slots_hold_a_job_back_until_enough_of_those_submitted_before_have
     clients.run("tell([kinetic.attach(word).result(timeout=60) for word in words])", *running, *waiting)
 
     assert not began_early
-    assert "waits for one of 1 slots; it is the next" in said[0]
+    assert "waits for one of 1 slots; it is next" in said[0]
     assert sorted(said[1].removeprefix("running: ").split(", ")) == sorted(running)
     assert "waits for one of 1 slots" in seen_with_others[0]
     assert "1 slots were set when it was submitted" in seen_with_others[1]

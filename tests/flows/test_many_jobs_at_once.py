@@ -117,7 +117,7 @@ class Crowd:
         }
 
     def rows(self) -> list[JobRow]:
-        return self._ask(Queue.look)
+        return self._ask(Queue.rows)
 
     def supervisors(self) -> list[SupervisorRow]:
         return self._ask(Queue.supervisors)

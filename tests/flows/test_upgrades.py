@@ -157,9 +157,9 @@ class Site:
             return db.execute(question, values).fetchall()
 
     def runner_of(self, job: str) -> str:
-        """Return the folder of the code that a job's supervisor runs, from the recipe in its row."""
-        ((recipe,),) = self.ask("SELECT recipe FROM templates JOIN jobs USING (template_id) WHERE job_id = ?", job)
-        return str(Path(json.loads(recipe)["arguments"][-1]).parent)
+        """Return the folder of the code that a job's supervisor runs, from the template in its row."""
+        ((template,),) = self.ask("SELECT template FROM templates JOIN jobs USING (template_id) WHERE job_id = ?", job)
+        return str(Path(json.loads(template)["arguments"][-1]).parent)
 
 
 @pytest.fixture

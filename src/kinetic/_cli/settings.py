@@ -171,14 +171,14 @@ class _SettingsReader:
         yield Row(field, value, found.source, settings.VARIABLES[f"KINETIC_{field.upper()}"])
 
     def _machine_rows(self) -> Iterator[Row]:
-        from kinetic._backends.local import scheduler
+        from kinetic._backends.local import limits
         from kinetic._images import isolated_environment
 
         yield Row("runtime_dir", str(settings.runtime_folder(os.environ)), _variable("KINETIC_RUNTIME_DIR"))
         yield Row("machine_id", settings.machine_id(os.environ), _variable("KINETIC_MACHINE_ID"))
         mode = isolated_environment.wanted(os.environ)
         yield Row("local_env", mode, _variable(isolated_environment.VARIABLE))
-        found = scheduler.read_limits(os.environ)
+        found = limits.read_limits(os.environ)
         yield Row("local_slots", found.slots, _variable("KINETIC_LOCAL_SLOTS"))
         yield Row("local_gpus", [*found.gpus], _variable("KINETIC_LOCAL_GPUS"))
 

@@ -285,7 +285,7 @@ def test_a_command_that_there_is_not_is_named_and_the_job_goes_on(running, kinet
     told = kinetic("jobs", "shell", job_id, "--", "no-such-program")
 
     assert (told.code, told.out) == (1, "")
-    assert "there is no no-such-program here [no-command]" in told.err
+    assert "no-such-program was not found on this machine [no-command]" in told.err
     assert result(kinetic, gate, job_id) == "done"
 
 

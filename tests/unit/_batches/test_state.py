@@ -10,6 +10,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._backends.local.backend import LocalBackend
+from kinetic._backends.local.limits import Limits
 from kinetic._batches.state import BatchTracker
 from kinetic._config import keyring
 from kinetic._jobs import locate
@@ -29,7 +30,7 @@ PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = (
     JobStatus.FAILED,
     JobStatus.NOT_FOUND,
 )
-TEMPLATE = ("template_id", '{"arguments":["/bin/false"],"environment":{}}')
+TEMPLATE = ("earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(1, ()))
 
 
 class Ground:
@@ -138,7 +139,7 @@ def test_each_child_stands_as_its_row_or_its_mark_says(ground):
     batch.mark(0, "succeeded")
     batch.mark(1, "failed")
     batch.mark(2, "cancelled")
-    batch.backend.queue.claim("k", "template_id", batch.backend.limits)
+    batch.backend.queue.claim("k", "earth")
     batch.backend.queue.running(batch.group.child_id(3, 0), "k", 0)
 
     found = batch.look()

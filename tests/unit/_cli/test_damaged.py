@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kinetic
+from kinetic._backends.local.limits import Limits
 from kinetic._jobs import history, locate
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
@@ -58,7 +59,7 @@ def test_from_python_it_is_removed_too(damaged, home) -> None:
 
 def test_a_job_that_runs_although_its_result_is_damaged_is_cancelled(damaged, home) -> None:
     backend = locate.local()
-    backend.queue.add([(damaged, "", 0)], "template_id", '{"arguments":["/bin/false"],"environment":{}}')
+    backend.queue.add([(damaged, "", 0)], "earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(1, ()))
 
     kinetic.attach(damaged).cancel()
 

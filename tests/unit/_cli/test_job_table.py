@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from kinetic._backends.local.limits import Limits
 from kinetic._cli import jobs
 from kinetic._jobs import locate
 
@@ -85,7 +86,9 @@ def test_rows_are_sorted_by_the_column_that_is_named(kinetic, made_job) -> None:
 
 def test_what_is_not_real_says_so_beside_its_name(kinetic, made_job) -> None:
     slots = {"cpu": made_job(), "tpu": made_job(accelerator="tpu-v5e-1"), "gpu": made_job(accelerator="gpu-l4")}
-    locate.local().queue.add([(slots["gpu"], "", 0)], "template_id", '{"arguments":["/bin/false"],"environment":{}}')
+    locate.local().queue.add(
+        [(slots["gpu"], "", 0)], "earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(1, ())
+    )
 
     told = kinetic("jobs", "list").stdout
     jobs = json.loads(kinetic("jobs", "list", "--json").stdout)["jobs"]

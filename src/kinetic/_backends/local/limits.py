@@ -1,65 +1,125 @@
-"""Slices of several hosts on one machine: one process for each host, with virtual CPU devices for its chips."""
+"""How much may run on this machine, and how long: slots, GPUs, emulated slices, and what ends all jobs of a session.
+
+A client reads this when it submits, and the queue stores it with the job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic.errors import CapacityError, OptionError
 
 if TYPE_CHECKING:
     from kinetic._hardware.placement import Placement
 
-
-_MAX_HOSTS = 8  # 10 s to start on two cores; twice as many would only measure patience
+_MAX_HOSTS = 8  # they take 10 s to start on two cores
 _BYTES_PER_HOST = 400 << 20  # what a process with jax and a small model holds, measured
 
 
-def check_slice(placement: Placement, environ: Mapping[str, str]) -> None:
-    """Refuse a slice that this machine should not even try to emulate.
+class Limits(NamedTuple):
+    """How many "cpu" jobs may run at once, and which devices "gpu" jobs may use."""
+
+    slots: int
+    gpus: tuple[str, ...]
+
+
+def read_limits(environ: Mapping[str, str]) -> Limits:
+    """Return the slots and devices of this machine.
+
+    KINETIC_LOCAL_SLOTS sets the number of "cpu" jobs; KINETIC_LOCAL_GPUS names the devices, e.g. "0,1" or "none".
+    """
+    slots = _count(environ, "KINETIC_LOCAL_SLOTS", "jobs") or cores()
+    setting = environ.get("KINETIC_LOCAL_GPUS", "")
+    if setting == "none":
+        return Limits(slots, ())
+    if setting:
+        return Limits(slots, tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))))
+    devices = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
+    return Limits(slots, tuple(sorted(filter(str.isdigit, devices), key=int)))
+
+
+def cores() -> int:
+    """Return the cores that affinity and the control group's quota allow, at least one."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def check(placement: Placement, environ: Mapping[str, str], gpus: tuple[str, ...], *, strict: bool) -> tuple[str, ...]:
+    """Refuse what this machine cannot emulate; return sentences about what is emulated.
+
+    Args:
+        placement: The hardware.
+        environ: The environment of the client.
+        gpus: The GPUs of this machine.
+        strict: Whether the user asked for this machine by name: then missing hardware is an error.
 
     Raises:
-        CapacityError: More hosts than KINETIC_LOCAL_MAX_HOSTS, or more than the free memory carries.
+        CapacityError: Too few GPUs, more hosts than KINETIC_LOCAL_MAX_HOSTS, or too little free memory for them.
     """
-    limit = _limit(environ.get("KINETIC_LOCAL_MAX_HOSTS", ""))
-    if placement.hosts > limit:
+    name, hosts, chips = placement.name, placement.hosts, placement.chips_per_host
+    limit = _count(environ, "KINETIC_LOCAL_MAX_HOSTS", "hosts") or _MAX_HOSTS
+    if hosts > limit:
         raise CapacityError(
-            f"{placement.name} spans {placement.hosts} hosts, and this machine emulates at most {limit}",
-            why="each host is a process with an interpreter and devices of its own",
-            next=f"use a smaller slice, or set KINETIC_LOCAL_MAX_HOSTS={placement.hosts}",
+            f"{name} spans {hosts} hosts, and this machine emulates at most {limit}",
+            why="each host is a process with its own interpreter and devices",
+            next=f"use a smaller slice, or set KINETIC_LOCAL_MAX_HOSTS={hosts}",
         )
     free = _free_bytes()
-    if placement.hosts > 1 and free is not None and free < placement.hosts * _BYTES_PER_HOST:
+    if hosts > 1 and free is not None and free < hosts * _BYTES_PER_HOST:
         raise CapacityError(
-            f"{placement.name} spans {placement.hosts} hosts, and the free memory does not carry them",
+            f"{name} spans {hosts} hosts, and there is not enough free memory for them",
             why=f"{free / 2**30:.1f} GiB are free, and each host needs about {_BYTES_PER_HOST / 2**30:.1f} GiB",
             next="use a smaller slice, or free some memory",
         )
+    if placement.kind == "gpu" and chips > len(gpus):
+        if gpus or strict:
+            raise CapacityError(
+                f"{name} needs {chips} GPU(s), and this machine has {len(gpus)}",
+                why="looked for /dev/nvidia*, or at KINETIC_LOCAL_GPUS if it is set",
+                next='ask for fewer, or use accelerator="cpu"',
+            )
+        return (f"this machine has no {name}: the job runs on the CPU",)
+    if placement.kind == "tpu":
+        devices = f"{chips} virtual CPU device{'s' if chips > 1 else ''}"
+        many = f"{hosts} processes with {devices} each, joined by jax.distributed"
+        return (f"{name} is emulated: {many if hosts > 1 else f'{devices} for JAX'}",)
+    return ()
 
 
-def describe_slice(placement: Placement) -> str:
-    """Say what stands for the hardware here."""
-    devices = f"{placement.chips_per_host} virtual CPU device{'s' if placement.chips_per_host > 1 else ''}"
-    if placement.hosts == 1:
-        return f"{placement.name} is emulated: {devices} for JAX"
-    return f"{placement.name} is emulated: {placement.hosts} processes with {devices} each, joined by jax.distributed"
+def _count(environ: Mapping[str, str], name: str, what: str) -> int:
+    """Return a variable that is a number of at least 1; 0 if it is not set."""
+    setting = environ.get(name, "")
+    if setting and not (setting.isdigit() and int(setting) > 0):
+        raise OptionError(
+            f"{name}={setting!r} is not a number of {what}",
+            why="it takes a whole number of at least 1",
+            next=f"unset {name}",
+        )
+    return int(setting or 0)
 
 
-def _limit(setting: str) -> int:
-    if not setting:
-        return _MAX_HOSTS
-    if setting.isdigit() and int(setting) > 0:
-        return int(setting)
-    raise OptionError(
-        f"KINETIC_LOCAL_MAX_HOSTS={setting!r} is not a number of hosts",
-        why="it takes a whole number of at least 1",
-        next="unset KINETIC_LOCAL_MAX_HOSTS",
-    )
+def _quota() -> float | None:
+    """Return how many cores the control group's quota allows, or None without one."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        folder = Path("/sys/fs/cgroup/cpu")
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+        return quota_us / int((folder / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
 
 
 def _free_bytes() -> int | None:
-    """Return the memory that can be had without swapping, or None where the system does not tell."""
+    """Return the memory that is available without swapping, or None where the system does not tell."""
     try:
         with open("/proc/meminfo") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
@@ -73,7 +133,7 @@ _YES = frozenset({"1", "yes", "y", "true", "t", "on"})
 
 
 def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Return what jobs here end with, e.g. "when this container stops"; "" in an ordinary shell, which they outlive.
+    """Return what ends jobs here, e.g. "when this container stops"; "" in an ordinary shell, which they outlive.
 
     Args:
         environ: The environment of the client.
@@ -81,8 +141,7 @@ def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
     """
     if environ.get("SLURM_JOB_ID") and environ.get("SLURMD_NODENAME"):
         step = environ.get("SLURM_STEP_ID", "")
-        what = f"step {step} of Slurm job {environ['SLURM_JOB_ID']}" if step else f"Slurm job {environ['SLURM_JOB_ID']}"
-        return f"with {what}"
+        return f"with {f'step {step} of ' if step else ''}Slurm job {environ['SLURM_JOB_ID']}"
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return "with this pod"
     if any((root / name).exists() for name in _CONTAINER_FILES):
@@ -93,30 +152,21 @@ def ends_with(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def _kills_user_processes(root: Path) -> bool:
-    """Say whether logind's files order it for everybody; for some users only, or by default, is not known here."""
+    """Return whether logind's files set it for all users; for some users only, or by default, is not known here."""
+    folders = [root / folder for folder in _LOGIND_FOLDERS]
+    main = [path for folder in folders if (path := folder / "logind.conf").exists()][:1]
+    drop_ins: dict[str, Path] = {}  # of two with one name, that of the first folder counts
+    for folder in reversed(folders):
+        drop_ins.update((path.name, path) for path in folder.glob("logind.conf.d/*.conf"))
     found: dict[str, str] = {}
-    for path in _logind_files(root):
-        for line in _lines(path):
+    for path in [*main, *(drop_ins[name] for name in sorted(drop_ins))]:
+        try:
+            lines = path.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
             name, _, value = line.partition("=")
             found[name.strip()] = value.strip().lower()
     if found.get("KillOnlyUsers") or found.get("KillExcludeUsers", "root") != "root":
         return False
     return found.get("KillUserProcesses", "") in _YES
-
-
-def _logind_files(root: Path) -> Iterator[Path]:
-    """Yield the main file, then its drop-ins by name; of two with one name, that of the first folder counts."""
-    folders = [root / folder for folder in _LOGIND_FOLDERS]
-    yield from [path for folder in folders if (path := folder / "logind.conf").exists()][:1]
-    drop_ins: dict[str, Path] = {}
-    for folder in reversed(folders):
-        drop_ins.update((path.name, path) for path in folder.glob("logind.conf.d/*.conf"))
-    for name in sorted(drop_ins):
-        yield drop_ins[name]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -1,6 +1,7 @@
-"""Burying: whoever takes a dead supervisor's lock ends its processes and says what became of its job.
+"""The end of a job on this machine: recovery of jobs whose supervisor died, clearing up, and hourly garbage collection.
 
-It is safe to die in the middle of this: the lock falls free again, and the next one does the same once more.
+The process that takes a dead supervisor's lock ends its processes and writes the verdict of its job. It may die in the
+middle of this: then the lock is free again, and the next one repeats it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._backends.local import liveness, runtime_files
-from kinetic._backends.local import queue as local_queue
-from kinetic._backends.local.queue import JobRow, Queue, SupervisorRow
+from kinetic._backends.local.queue import ACTIVE, DAMAGED, JobRow, Queue, SupervisorRow
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
-from kinetic._runner import processes as runner_processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.attempts import was_removed
 from kinetic._stores import open_store
@@ -31,165 +30,156 @@ from kinetic._wire.task import Task
 from kinetic.errors import KineticError
 
 SUPERVISOR_VARIABLE = "KINETIC_SUPERVISOR"  # in the environment of a supervisor and of everything below it
-_STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its process need not even be there
-_SLOW_START_SECONDS = 60.0  # as long as its process is there, on a machine that is busy
-REQUEUES = 2  # a job that ends its supervisor before it begins, three times, is the reason
-NO_PAGE = (
-    "what was needed to run the job is gone from this machine (its launch page); submit it again"  # if not removed
-)
+_STARTING_SECONDS = 1.0  # a supervisor is there in 0.1 s; before that, its process need not even exist
+_SLOW_START_SECONDS = 60.0  # as long as its process exists, on a machine that is busy
+REQUEUES = 2  # a job that ends its supervisor three times before its function starts is the reason
+NO_PAGE = "what was needed to run the job is gone from this machine (its launch page); submit it again"
 _one_at_a_time = threading.Lock()  # POSIX locks do not tell threads of one process apart
 
 
 def recover_dead_supervisors(paths: Paths, queue: Queue) -> None:
-    """Look at every supervisor's life, and bury those that lost it."""
     known = queue.supervisors()
-    names = {supervisor.supervisor for supervisor in known}
-    orphans = {row.supervisor for row in queue.look("state IN ('claimed', 'running')")} - names - {None}
+    names = {each.supervisor for each in known}
+    orphans = {row.supervisor for row in queue.rows(ACTIVE) if row.supervisor} - names
     own = os.environ.get(SUPERVISOR_VARIABLE, "")
-    for supervisor in [*known, *(SupervisorRow(str(name), "", "busy", 0, 0.0) for name in sorted(map(str, orphans)))]:
-        if supervisor.supervisor == own and supervisor.pid == os.getpid():
-            continue
-        with _one_at_a_time, contextlib.suppress(OSError):  # of one that cannot be looked at now; another look follows
-            _look_at(paths, queue, supervisor)
+    for each in [*known, *(SupervisorRow(name, "", "busy", 0, 0.0) for name in sorted(orphans))]:
+        if each.supervisor != own or each.pid != os.getpid():
+            with _one_at_a_time, contextlib.suppress(OSError):  # the next observation tries again
+                _recover_if_dead(paths, queue, each)
 
 
-def _look_at(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
-    lock = paths.lock(supervisor.supervisor)
-    starting = supervisor.state == "starting"
+def _recover_if_dead(paths: Paths, queue: Queue, row: SupervisorRow) -> None:
+    lock = paths.lock(row.supervisor)
     if not lock.exists():
-        age = time.time() - supervisor.since
+        age = time.time() - row.since
         is_young = 0 <= age < _STARTING_SECONDS  # below 0 the clock went back, and only its process tells
-        if starting and (is_young or (age < _SLOW_START_SECONDS and _marked(supervisor.supervisor))):
+        is_slow = age < _SLOW_START_SECONDS and bool(_marked(row.supervisor))
+        if row.state == "starting" and (is_young or is_slow):
             return
         held = liveness.take_lock(lock)  # two observers must not settle the same job at once
     else:
         held = liveness.take_abandoned_lock(lock)
     if held is None:
-        _continue_if_stopped(paths, queue, supervisor)
+        _continue_if_stopped(paths, queue, row)
         return
     try:
         step("observer:locked")
-        kill_marked(supervisor.supervisor)
+        kill_marked(row.supervisor)
         step("observer:ended-processes")
-        _settle_all(paths, queue, supervisor)
+        _settle_jobs(paths, queue, row)
     finally:
         held.release(remove=True)
 
 
 def _continue_if_stopped(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
-    """Let a supervisor go on that somebody stopped (SIGSTOP), its own job perhaps, where something waits for it.
+    """Continue a supervisor that was stopped (SIGSTOP), by its own job perhaps, if something waits for it.
 
-    Who stops one that is at work may mean it. But an end of the job that nobody notices, a wish to end it and a passed
-    deadline are not to wait for that.
+    A user may have stopped it on purpose. But the end of its job, a request to end it and a passed deadline must not
+    wait.
     """
-    if (
-        not supervisor.pid
-        or processes.state(supervisor.pid) != "T"
-        or not _is_marked(supervisor.pid, supervisor.supervisor)
-    ):
+    pid = supervisor.pid
+    if not pid or processes.state(pid) != "T" or not _is_marked(pid, supervisor.supervisor):
         return
-    rows = queue.look("supervisor = ? AND state IN ('claimed', 'running')", (supervisor.supervisor,))
-    children = runner_processes.children_of(supervisor.pid)
-    waits_for_it = not children or any(processes.state(child) == "Z" for child in children)
-    if waits_for_it or any(_is_awaited(paths, row) for row in rows):
+    children = processes.children_of(pid)
+    has_ended = not children or any(processes.state(child) == "Z" for child in children)
+    if has_ended or any(_must_end(paths, row) for row in _jobs_of(queue, supervisor.supervisor)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(supervisor.pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
 
 
-def _is_awaited(paths: Paths, row: JobRow) -> bool:
-    """Return whether a job must be ended now."""
+def _must_end(paths: Paths, row: JobRow) -> bool:
     if row.stop:
         return True
-    page = runtime_files.read_task(paths, row.job_id)
-    limit = page.deadline if page is not None else None
+    task = runtime_files.read_task(paths, row.job_id)
+    limit = task.deadline if task is not None else None
     return limit is not None and row.started is not None and time.time() > row.started + limit
 
 
-def _settle_all(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
-    said = verdicts.last_lines(paths.supervisor_log(supervisor.supervisor))
+def _jobs_of(queue: Queue, supervisor: str) -> list[JobRow]:
+    return queue.rows(f"supervisor = ? AND {ACTIVE}", (supervisor,))
+
+
+def _settle_jobs(paths: Paths, queue: Queue, supervisor: SupervisorRow) -> None:
+    name = supervisor.supervisor
+    log = verdicts.last_lines(paths.supervisor_log(name))
     if supervisor.state == "starting":
-        give_up_on_template(paths, queue, supervisor.template_id, said)
-    for row in queue.look("supervisor = ? AND state IN ('claimed', 'running')", (supervisor.supervisor,)):
+        give_up_on_template(paths, queue, supervisor.template_id, log)
+    for row in _jobs_of(queue, name):
         if row.stop:
             queue.end(row.job_id, "ended")
-        elif row.requeues < REQUEUES and paths.launch(row.job_id).exists() and not has_begun(paths, row):
+        elif row.requeues < REQUEUES and paths.launch(row.job_id).exists() and not _may_have_started(paths, row):
             clear_attempt(paths, row)
-            queue.requeue(row.job_id, supervisor.supervisor)
+            queue.requeue(row.job_id, name)
         else:
-            settle(paths, queue, row, said)
+            settle(paths, queue, row, log)
         drop_data(paths, row.job_id)
-    queue.forget_supervisor(supervisor.supervisor)
-    for path in (paths.wake(supervisor.supervisor), paths.held(supervisor.supervisor)):
-        path.unlink(missing_ok=True)
-    if not said:  # else its last words are kept for a day
-        paths.supervisor_log(supervisor.supervisor).unlink(missing_ok=True)
+    queue.forget_supervisor(name)
+    paths.wake(name).unlink(missing_ok=True)
+    paths.held_job(name).unlink(missing_ok=True)
+    if not log:  # else it is kept for a day
+        paths.supervisor_log(name).unlink(missing_ok=True)
 
 
-def give_up_on_template(paths: Paths, queue: Queue, template_id: str, said: str) -> None:
-    """Count a supervisor that never came up; jobs that have seen three of those end with a reason."""
-    for row in queue.count_a_failed_start(template_id):
+def give_up_on_template(paths: Paths, queue: Queue, template_id: str, log: str) -> None:
+    """Count a supervisor that did not start; jobs for which three did not start end with a reason."""
+    for row in queue.count_failed_start(template_id):
         if row.requeues > REQUEUES:
-            settle(paths, queue, row, said, why="the process that carries out jobs does not start")
+            settle(paths, queue, row, log, why="the supervisor process does not start")
 
 
-def has_begun(paths: Paths, row: JobRow) -> bool:
-    """Say whether the function of a job may have begun; after a restart of the machine, "running" means so."""
+def _may_have_started(paths: Paths, row: JobRow) -> bool:
+    """Return whether the function of a job may have started; "running" before a restart of the machine means so."""
     if row.state == "claimed":
         return False
     restarted = row.started is not None and row.started < _boot_time()
     return restarted or paths.files(row.job_id, row.attempt).began.exists()
 
 
-def settle(paths: Paths, queue: Queue, row: JobRow, said: str = "", *, why: str = "") -> None:
-    """Give a job that nobody keeps its verdict: the result if it was complete, otherwise why it was lost.
+def settle(paths: Paths, queue: Queue, row: JobRow, log: str = "", *, why: str = "") -> None:
+    """Write the verdict of a job that has no supervisor: its value if that was complete, otherwise why it was lost.
 
     Args:
-        paths: Where.
+        paths: The runtime folder.
         queue: Its queue.
         row: The job.
-        said: The last words of its supervisor, if it had any.
+        log: The last lines of its supervisor's log.
         why: What happened, if it is known.
     """
     try:
-        _settle(paths, queue, row, said, why)
-    except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: let the row tell it
-        if isinstance(error, attempts.TRANSIENT_ERRORS) and is_finished(
-            paths, row
-        ):  # the value is here: whoever looks next
+        _settle(paths, queue, row, log, why)
+    except (KineticError, OSError) as error:  # the store refuses, or page or key are gone: the row says so
+        if isinstance(error, attempts.TRANSIENT_ERRORS) and is_finished(paths, row):
+            # The value is here: an observer with valid credentials seals it later.
             queue.note(row.job_id, attempts.waiting_message(error))
             return
-        what = why or f"the process that kept this job was killed, and its verdict could not be written: {error}"
-        queue.end(row.job_id, _with_last_words(what, said))
+        what = why or f"the supervisor of this job was killed, and its verdict could not be written: {error}"
+        queue.end(row.job_id, _with_last_line(what, log))
 
 
 def is_finished(paths: Paths, row: JobRow) -> bool:
-    """Say whether a job has come to its end, and only its verdict is not in the store."""
+    """Return whether the function of a job has ended, and only its verdict is not in the store."""
     with contextlib.suppress(KineticError, OSError):
-        page = runtime_files.read_task(paths, row.job_id)
-        tasks = runtime_files.tasks_of(paths, page, row.attempt) if page is not None else ()
         ending = verdicts.Ending(status=None, phase="")
-        return any(verdicts.final_report(task, ending) is not None for task in tasks)
+        return any(verdicts.final_report(task, ending) is not None for task in _tasks_of_row(paths, row))
     return False
 
 
 def hand_over(paths: Paths, queue: Queue, rows: Sequence[JobRow]) -> None:
-    """Make supervisors that wait for credentials leave finished jobs to this client, whose own are valid."""
+    """Make supervisors that wait for credentials leave their finished jobs to this client, if its own are valid."""
     for row in rows:
         if row.state != "running" or not row.verdict.startswith(attempts.FINISHED) or row.stop:
             continue
         with contextlib.suppress(KineticError, OSError):
-            page = runtime_files.read_task(paths, row.job_id)
-            if page is None:
+            task = runtime_files.read_task(paths, row.job_id)
+            if task is None:
                 continue
-            open_store(page.store_url).size(keys.result(row.job_id))  # refused: no better than the supervisor's
-            pid = next(
-                (supervisor.pid for supervisor in queue.supervisors() if supervisor.supervisor == row.supervisor), 0
-            )
+            open_store(task.store_url).size(keys.result(row.job_id))  # raises if they are no better
+            pid = next((each.pid for each in queue.supervisors() if each.supervisor == row.supervisor), 0)
             if pid and liveness.is_locked(paths.lock(str(row.supervisor))):
                 os.kill(pid, signal.SIGTERM)
 
 
-def _settle(paths: Paths, queue: Queue, row: JobRow, said: str, why: str) -> None:
+def _settle(paths: Paths, queue: Queue, row: JobRow, log: str, why: str) -> None:
     page = runtime_files.read_task(paths, row.job_id)
     if page is None:
         queue.end(row.job_id, NO_PAGE)
@@ -198,12 +188,12 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, said: str, why: str) -> Non
     tasks = runtime_files.tasks_of(paths, page, row.attempt)
     status = "ended"
     if store.size(keys.result(row.job_id)) is None:
-        ending = verdicts.Ending(status=None, phase="execute" if has_begun(paths, row) else "order")
+        ending = verdicts.Ending(status=None, phase="execute" if _may_have_started(paths, row) else "order")
         task = tasks[verdicts.decisive_host(tasks, [ending] * len(tasks))]
         verdict = verdicts.judge(task, ending, started=row.started or row.submitted, ended=time.time())
         if verdict.cause == "lost":
-            what = why or str(verdict.error["message"])
-            verdict = replace(verdict, error={**verdict.error, "message": _with_last_words(what, said)})
+            what = _with_last_line(why or str(verdict.error["message"]), log)
+            verdict = replace(verdict, error={**verdict.error, "message": what})
         verdict = replace(verdict, witness="observer", key_id=page.key_id, logs=log_digests(tasks))
         step("observer:judged")
         key = runtime_files.read_key(paths, row.job_id)
@@ -216,10 +206,10 @@ def _settle(paths: Paths, queue: Queue, row: JobRow, said: str, why: str) -> Non
 
 
 def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], status: str) -> None:
-    """Make the log of a job durable and say that it has ended.
+    """Make the log of a job durable and end its row.
 
-    If its row is gone, somebody removed the job meanwhile: then nothing of it stays on this machine, and nothing in the
-    store once that somebody has deleted its record.
+    If its row is gone, the job was removed meanwhile: then nothing of it stays on this machine, and nothing in the
+    store once its record is deleted.
     """
     job_id = tasks[0].job_id
     if queue.jobs([job_id]):
@@ -229,11 +219,11 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
     clear_scratch(tasks)
     step("supervisor:cleared")
     is_known = queue.end(job_id, status)
-    drop_data(paths, job_id)  # now that nobody waits for it
+    drop_data(paths, job_id)  # after the end, for which clients wait
     key = None
     with contextlib.suppress(OSError, KineticError):
         key = runtime_files.read_key(paths, job_id)
-    runtime_files.remove_task(paths, job_id)  # before anything is asked of a store that may be out of reach
+    runtime_files.remove_task(paths, job_id)  # before the first request to a store that may be out of reach
     if not is_known:
         abandon(paths, store, job_id)
     elif key is not None and was_removed(store, job_id, contextlib.nullcontext(key)):
@@ -241,19 +231,19 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
         abandon(paths, store, job_id)
 
 
-def tidy(paths: Paths, job_id: str, page: Task | None = None) -> None:
-    """Remove what an ended job has no more use for: its pulse, its marks, an empty log, and empty folders.
+def tidy(paths: Paths, job_id: str, task: Task | None = None) -> None:
+    """Remove what an ended job does not need: its pipe, its marks, an empty log, and empty folders.
 
     Args:
-        paths: Where.
+        paths: The runtime folder.
         job_id: The job; its row says that it has ended.
-        page: Its launch page, which names its output folders.
+        task: Its task, which names its output folders.
     """
-    if page is not None and page.store_url.startswith("file://"):
-        outputs = f"{page.store_url.removeprefix('file://')}/{keys.OUTPUTS}"
-        group = (page.queued or {}).get("group") or job_id
-        for name in ("KINETIC_CHECKPOINT_DIR", "KINETIC_OUTPUT_DIR"):  # the first lies in the second
-            folder = page.environment.get(name, "")
+    if task is not None and task.store_url.startswith("file://"):
+        outputs = f"{task.store_url.removeprefix('file://')}/{keys.OUTPUTS}"
+        group = (task.queued or {}).get("group_id") or job_id
+        for name in ("KINETIC_CHECKPOINT_DIR", "KINETIC_OUTPUT_DIR"):  # the first is inside the second
+            folder = task.environment.get(name, "")
             if folder.startswith((f"{outputs}{job_id}", f"{outputs}{group}/")):  # its own, which no other job shares
                 with contextlib.suppress(OSError):  # the job left something in it, or never made it
                     os.rmdir(folder)
@@ -266,18 +256,21 @@ def tidy(paths: Paths, job_id: str, page: Task | None = None) -> None:
 
 
 def abandon(paths: Paths, store: Store, job_id: str) -> None:
-    """Leave nothing behind of a job that somebody else removed while we had it in hands."""
+    """Leave nothing behind of a job that was removed while this process carried it out."""
     if store.size(keys.record(job_id)) is None:
         store.delete(keys.job(job_id))
     remove_job(paths, job_id)
 
 
+def _tasks_of_row(paths: Paths, row: JobRow) -> tuple[Task, ...]:
+    task = runtime_files.read_task(paths, row.job_id)
+    return runtime_files.tasks_of(paths, task, row.attempt) if task is not None else ()
+
+
 def clear_attempt(paths: Paths, row: JobRow) -> None:
-    """Remove what an attempt that came to nothing wrote, before another one takes its place."""
+    """Remove what an unfinished attempt wrote, before another one takes its place."""
     with contextlib.suppress(KineticError, OSError):
-        page = runtime_files.read_task(paths, row.job_id)
-        if page is not None:
-            clear_scratch(runtime_files.tasks_of(paths, page, row.attempt))
+        clear_scratch(_tasks_of_row(paths, row))
 
 
 def clear_scratch(tasks: Sequence[Task]) -> None:
@@ -288,7 +281,7 @@ def clear_scratch(tasks: Sequence[Task]) -> None:
 
 
 def log_digests(tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
-    """Return the digests of what the hosts of an attempt printed; none of its processes is left."""
+    """Return the digests of the logs of an attempt's hosts; none of its processes is left."""
     found = []
     for task in tasks:
         with contextlib.suppress(OSError):
@@ -299,18 +292,17 @@ def log_digests(tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
 def ship_log(store: Store, task: Task) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
-        if task.log.stat().st_size == 0:
-            return
-        put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
+        if task.log.stat().st_size:
+            put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
 
 
 _ADVICE = ("why: ", "next: ", " ")  # how the lines below an error of ours begin, and those of a traceback
 
 
-def _with_last_words(what: str, said: str) -> str:
-    """Add what a supervisor's own log says last, if it left any: the error itself, not the advice below it."""
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_ADVICE)]
-    return f"{what}; its last words: {lines[-1]}" if lines else what
+def _with_last_line(what: str, log: str) -> str:
+    """Add the last error in a supervisor's log, without the advice below it."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_ADVICE)]
+    return f"{what}; its log ends with: {lines[-1]}" if lines else what
 
 
 def _boot_time() -> float:
@@ -321,27 +313,21 @@ def _boot_time() -> float:
 
 def kill_marked(supervisor: str) -> None:
     """Kill every process of a dead supervisor, found by the mark in its environment, never by a number alone."""
-    for _ in range(5):  # what forks while we look is found on the next round
+    for _ in range(5):  # what forks meanwhile is found in the next round
         found = [pid for pid in _marked(supervisor) if pid != os.getpid()]
         if not found:
             return
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)  # they need a moment to be gone
+        time.sleep(0.01)  # they need a moment to end
 
 
 def _marked(supervisor: str) -> list[int]:
-    wanted = f"{SUPERVISOR_VARIABLE}={supervisor}".encode()
     if not Path("/proc/self/environ").exists():
-        return _marked_by_ps(wanted)
-    found = []
-    for name in os.listdir("/proc"):  # names are all we need
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and _alive(name):
-                    found.append(int(name))
-    return found
+        return _marked_by_ps(f"{SUPERVISOR_VARIABLE}={supervisor}".encode())
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if _is_marked(pid, supervisor) and processes.state(pid) not in {"", "Z", "X"}]
 
 
 def _is_marked(pid: int, supervisor: str) -> bool:
@@ -352,12 +338,6 @@ def _is_marked(pid: int, supervisor: str) -> bool:
         return False
 
 
-def _alive(pid: str) -> bool:
-    """Say whether a process is more than a zombie."""
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return bool(state) and state[0] not in {"Z", "X"}
-
-
 def _marked_by_ps(wanted: bytes) -> list[int]:
     import subprocess  # macOS: ps shows the environment of one's own processes
 
@@ -366,7 +346,7 @@ def _marked_by_ps(wanted: bytes) -> list[int]:
 
 
 def drop_data(paths: Paths, job_id: str) -> None:
-    """Remove what a job read, its own copies and links only; no process of it is left."""
+    """Remove a job's own copies of what it read, and links to it; no process of it is left."""
     try:
         found = [path for path in paths.job(job_id).iterdir() if path.name.startswith("data-")]
     except FileNotFoundError:  # removed meanwhile, by another process
@@ -385,11 +365,12 @@ def remove_job(paths: Paths, job_id: str) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder and everything in it; what is gone already is no error."""
-    import shutil  # 3 ms, for archives that nobody here makes; by now the job has ended
+    import shutil  # 3 ms, for archives that are not used here; by now the job has ended
 
     shutil.rmtree(folder, ignore_errors=True)
 
+
+# ------------------------------------------------------------------------------------------- garbage collection
 
 History = Callable[[Store, str], Mapping[str, Any] | None]
 HOUR = 3600.0
@@ -400,27 +381,42 @@ MONTH = 30 * DAY
 def sweep(
     paths: Paths, queue: Queue, scratch: Path | None, history: History | None = None, *, now: float | None = None
 ) -> None:
-    """Sweep if nobody did so within the last hour.
+    """Remove expired files if that was not done within the last hour.
+
+    | what | when it is removed |
+    |---|---|
+    | the working folder of a job that failed, of a debug job | 24 h, 2 h after its end |
+    | the folder of a job without a row | a day after its last change |
+    | incomplete files of the store (``.tmp``); the log of a dead supervisor; the lock of a dead driver | after a day |
+    | a damaged queue that was renamed; runner code of another version; unused data and environments | after 30 days |
+    | what is left of a job whose removal was killed | at once |
+    | what a killed submission of a job or a batch left in the store | after a day |
+    | secrets of a batch | after 30 days, once the batch is gone |
 
     Args:
-        paths: The host-local state.
+        paths: The runtime folder.
         queue: The rows, which say what is still needed.
         scratch: The store's folder for files being written, if it has one.
-        history: Gives the page of a removed job, once it is verified; None removes nothing by what a page says.
+        history: Returns the page of a removed job, once it is verified; None removes nothing because of a page.
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    if not _is_due(paths.runtime / "swept", now):
+    if not runtime_files.is_due(paths.runtime / "swept", now, HOUR):
         return
-    store = open_store(f"file://{scratch.parent}") if scratch is not None else None
-    if store is not None:
-        _finish_removals(paths, queue, store, history or _nothing)
+    if scratch is not None:
+        store = open_store(f"file://{scratch.parent}")
+        if history is not None:
+            _finish_removals(paths, queue, store, history)
         _drop_half_submitted(paths, store, now)
         _drop_groups(paths, store, now)
-    rows = {row.job_id: row for row in queue.look()}
-    for folder in _listed(paths.jobs):
+    rows = {row.job_id: row for row in queue.rows()}
+    for folder in runtime_files.listed(paths.jobs):
         row = rows.get(folder.name)
-        if row is None and _age(folder, now) > DAY and not liveness.is_locked(paths.submitting(folder.name)):
+        if (
+            row is None
+            and runtime_files.age(folder, now) > DAY
+            and not liveness.is_locked(paths.submitting(folder.name))
+        ):
             remove_job(paths, folder.name)
         elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
             runtime_files.remove_task(paths, folder.name)  # its supervisor died before it could
@@ -428,7 +424,11 @@ def sweep(
             for work in folder.glob("work-*"):
                 remove_folder(work)
             tidy(paths, folder.name)
-    _sweep_supervisors(paths, queue, now)
+    known = {each.supervisor for each in queue.supervisors()}
+    _remove_old(
+        (file for file in runtime_files.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
+    )
+    _remove_old(paths.runtime.glob(f"{paths.queue.name}.{DAMAGED}-*"), MONTH, now)
     if scratch is not None:
         _sweep_scratch(scratch, rows, now)
     _sweep_runners(paths, queue, now)
@@ -438,19 +438,19 @@ def sweep(
         file_cache.sweep(paths.data_cache, now=now)
 
 
-def _sweep_supervisors(paths: Paths, queue: Queue, now: float) -> None:
-    """Remove what is left of supervisors and queues that are gone."""
-    supervisors = {supervisor.supervisor for supervisor in queue.supervisors()}
-    for file in _listed(paths.supervisors):
-        if file.name.partition(".")[0] not in supervisors and _age(file, now) > DAY:
-            file.unlink(missing_ok=True)
-    for file in paths.runtime.glob(f"{paths.queue.name}.{local_queue.DAMAGED}-*"):
-        if _age(file, now) > MONTH:
+def _kept_seconds(folder: Path) -> float:
+    """Return how long the working folder of an ended job is kept."""
+    return inspection.EXPIRES_SECONDS if next(folder.glob("*.debug"), None) is not None else DAY
+
+
+def _remove_old(files: Iterator[Path], seconds: float, now: float) -> None:
+    for file in files:
+        if runtime_files.age(file, now) > seconds:
             file.unlink(missing_ok=True)
 
 
 def _sweep_scratch(scratch: Path, rows: Mapping[str, JobRow], now: float) -> None:
-    """Remove what was half written into a store; not behind a link that somebody put in its place."""
+    """Remove incomplete files of a store, without following a link that was put in their place."""
     for key, about in folders.walk(scratch.parent, f"{scratch.name}/"):
         name = folders.name_of(key)
         row = rows.get(name.partition(".")[0])
@@ -459,20 +459,10 @@ def _sweep_scratch(scratch: Path, rows: Mapping[str, JobRow], now: float) -> Non
                 os.unlink(name, dir_fd=folder)
 
 
-def _kept_seconds(folder: Path) -> float:
-    """Return how long what an ended job leaves is kept; a session in the debugger ends with its job, so none is cut."""
-    return inspection.EXPIRES_SECONDS if next(folder.glob("*.debug"), None) is not None else DAY
-
-
-def _nothing(store: Store, job_id: str) -> None:
-    """Know of no removed job."""
-
-
 def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History) -> None:
-    """Complete what a remover that was killed had begun: its tombstone says what was to go."""
-    ended = {row.job_id for row in queue.look("state = 'ended'")}
-    names = ended | set(store.folders("")) - keys.RESERVED
-    for name in names:
+    """Complete removals that were killed: the history record says what was to be removed."""
+    ended = {row.job_id for row in queue.rows("state = 'ended'")}
+    for name in ended | set(store.folders("")) - keys.RESERVED:
         page = history(store, name) if store.size(keys.history(name)) is not None else None
         if page is None:
             continue
@@ -485,7 +475,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History)
 
 
 def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
-    """Delete what a killed submission left: without a record nobody can find it, and so old, nobody works on it."""
+    """Delete what a killed submission left: it has no record, and is too old to be in progress."""
     for name in set(store.folders("")) - keys.RESERVED:
         if store.size(keys.record(name)) is None and not liveness.is_locked(paths.submitting(name)):
             newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
@@ -494,55 +484,23 @@ def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
 
 
 def _drop_groups(paths: Paths, store: Store, now: float) -> None:
-    """Delete what is left of batches that nobody can find, and what was kept here for batches that are gone."""
+    """Delete what is left of batches without a manifest, and the files here of batches that are gone."""
     for name in list(store.folders(keys.GROUPS)):
         if store.size(keys.group_manifest(name)) is None:
             newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
             if now - newest > DAY:
                 store.delete(keys.group(name))
-    for file in _listed(paths.groups):
-        if file.suffix == ".lock":
-            useless = _age(file, now) > DAY and not liveness.is_locked(file)
-        else:
-            useless = _age(file, now) > MONTH and store.size(keys.group_manifest(file.stem)) is None
-        if useless:
-            file.unlink(missing_ok=True)
+    locks = [file for file in runtime_files.listed(paths.groups) if file.suffix == ".lock"]
+    _remove_old((file for file in locks if not liveness.is_locked(file)), DAY, now)
+    secrets = [file for file in runtime_files.listed(paths.groups) if file.suffix != ".lock"]
+    _remove_old((file for file in secrets if store.size(keys.group_manifest(file.stem)) is None), MONTH, now)
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
-    with queue.change() as db:
-        needed = db.execute(
-            "SELECT template FROM templates WHERE template_id IN (SELECT template_id FROM jobs WHERE state != 'ended')"
-            " OR template_id IN (SELECT template_id FROM supervisors)"
-        ).fetchall()
     from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
 
-    old = [folder for folder in _listed(paths.runners) if _age(folder, now) > MONTH]
+    needed = queue.templates_in_use()
+    old = [folder for folder in runtime_files.listed(paths.runners) if runtime_files.age(folder, now) > MONTH]
     for folder in [*old, *isolated_environment.stale(paths.environments, now)]:
-        if not any(folder.name in template for (template,) in needed):
+        if not any(folder.name in template for template in needed):
             remove_folder(folder)
-
-
-def _is_due(mark: Path, now: float) -> bool:
-    """Say whether the last sweep is an hour ago, and if so, mark that one begins now."""
-    with contextlib.suppress(OSError):
-        if 0 <= now - mark.stat().st_mtime < HOUR:
-            return False
-    try:
-        mark.touch(0o600)
-        os.utime(mark, (now, now))
-    except OSError:
-        return False
-    return True
-
-
-def _listed(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from list(folder.iterdir())
-
-
-def _age(path: Path, now: float) -> float:
-    try:
-        return now - path.lstat().st_mtime
-    except OSError:
-        return 0.0

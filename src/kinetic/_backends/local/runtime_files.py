@@ -1,13 +1,13 @@
-"""Where the host-local state lies: the queue, the locks, the pulses, the logs being written.
+"""The runtime folder of this machine: the names of its files, and the task of each job.
 
 {runtime}/queue.db queue.lock queue.note queue.db.damaged-{time}
 {runtime}/supervisors/{supervisor}.lock .wake .log .job
-{runtime}/jobs/{job_id}/launch.json key pulse submitting log-{attempt}-{host} work-{attempt}-{host}/
+{runtime}/jobs/{job_id}/launch.json key completion_pipe submitting log-{attempt}-{host} work-{attempt}-{host}/
 {runtime}/jobs/{job_id}/body-{attempt}-{host} word-{attempt}-{host}   its value and last word, until they are sealed
 {runtime}/jobs/{job_id}/data-{attempt}-{host}/   its own copies of what it reads
 {runtime}/groups/{group}.json {group}.{epoch}.lock
 {runtime}/runners/{digest}/                     this client's own code, unpacked
-{runtime}/data/                                 data that jobs have read; see _runner/data/cache.py
+{runtime}/data/                                 data that jobs have read; see _runner/data/file_cache.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kinetic._wire import documents, folders
@@ -23,62 +23,24 @@ from kinetic._wire.task import AttemptFiles, Task
 from kinetic.errors import BackendUnavailableError
 
 
-def suffix(attempt: int, host: int) -> str:
-    """Return what stands behind the names of an attempt's files: those of all attempts and hosts share a folder."""
-    return f"-{attempt}-{host}"
-
-
-@dataclass(frozen=True)
 class Paths:
-    """Every file name of the local backend, in one place."""
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+        self.queue = runtime / "queue.db"  # the database of pending and running jobs
+        self.supervisors = runtime / "supervisors"  # locks, wake-up pipes and logs of supervisors
+        self.jobs = runtime / "jobs"  # one folder for each job
+        self.groups = runtime / "groups"  # of batches: locks of their drivers, and values that no store may hold
+        self.runners = runtime / "runners"  # folders with the code that supervisors run
+        self.environments = runtime / "environments"  # isolated environments, built by uv
+        self.data_cache = runtime / "data"  # data that jobs have read, for jobs that read it again
 
-    runtime: Path
-
-    @property
-    def queue(self) -> Path:
-        """The database of what waits and runs."""
-        return self.runtime / "queue.db"
-
-    @property
-    def runners(self) -> Path:
-        """Folders with the code that supervisors run."""
-        return self.runtime / "runners"
-
-    @property
-    def environments(self) -> Path:
-        """Isolated environments, built by uv."""
-        return self.runtime / "environments"
-
-    @property
-    def data_cache(self) -> Path:
-        """Data that jobs have read, for those that read it again."""
-        return self.runtime / "data"
-
-    @property
-    def supervisors(self) -> Path:
-        """Locks, wake-up pipes and logs of supervisors."""
-        return self.runtime / "supervisors"
-
-    @property
-    def groups(self) -> Path:
-        """What belongs to batches: locks of their drivers, and values that no store may hold."""
-        return self.runtime / "groups"
-
-    def kept(self, group: str) -> Path:
-        """Values of environment variables that the children of a batch need."""
+    def group_secrets(self, group: str) -> Path:
         return self.groups / f"{group}.json"
 
-    @property
-    def jobs(self) -> Path:
-        """One folder for each job."""
-        return self.runtime / "jobs"
-
     def job(self, job_id: str) -> Path:
-        """The folder of one job."""
         return self.jobs / job_id
 
     def launch(self, job_id: str) -> Path:
-        """What the supervisor is told: environment, digest of the order."""
         return self.jobs / job_id / "launch.json"
 
     def key(self, job_id: str) -> Path:
@@ -86,31 +48,27 @@ class Paths:
         return self.jobs / job_id / "key"
 
     def completion_pipe(self, job_id: str) -> Path:
-        """The pipe whose writer is the supervisor: a byte means running, its end means look now."""
+        """The pipe whose writer is the supervisor: a byte means running, its end means that the job may have ended."""
         return self.jobs / job_id / "completion_pipe"
 
     def submitting(self, job_id: str) -> Path:
-        """Locked while a client is still submitting the job."""
+        """Locked while a client is submitting the job."""
         return self.jobs / job_id / "submitting"
 
     def files(self, job_id: str, attempt: int, host: int = 0) -> AttemptFiles:
-        """The files of one host of an attempt."""
-        return AttemptFiles(str(self.job(job_id)), suffix(attempt, host))
+        return AttemptFiles(str(self.job(job_id)), f"-{attempt}-{host}")
 
     def lock(self, supervisor: str) -> Path:
-        """Held by a supervisor for as long as it lives."""
         return self.supervisors / f"{supervisor}.lock"
 
     def wake(self, supervisor: str) -> Path:
-        """A byte written here wakes an idle supervisor."""
         return self.supervisors / f"{supervisor}.wake"
 
-    def held(self, supervisor: str) -> Path:
-        """Which job a supervisor has in hand; see ``queue_repair``."""
+    def held_job(self, supervisor: str) -> Path:
+        """Which job a supervisor has, should the queue have to be rebuilt."""
         return self.supervisors / f"{supervisor}.job"
 
     def supervisor_log(self, supervisor: str) -> Path:
-        """What a supervisor says about itself; empty unless something went wrong."""
         return self.supervisors / f"{supervisor}.log"
 
     def make(self) -> None:
@@ -124,16 +82,17 @@ class Paths:
                 folders.make(folder)
         except OSError as error:
             raise BackendUnavailableError(
-                "the folders for running jobs cannot be made",
+                "the folders for running jobs cannot be created",
                 why=f"{error.filename or self.runtime}: {error.strerror or error}",
                 next="point KINETIC_RUNTIME_DIR at a folder on a local disk that you may write",
             ) from error
 
 
 def write_task(paths: Paths, task: Task, key: bytes) -> None:
-    """Write task and key into the job's folder, each whole or not at all, and force them and their names to the disk.
+    """Write task and key into the job's folder, each whole or not at all, and sync them and their names to the disk.
 
-    The folder's own name is forced by whoever writes the row.
+    They hold what must never enter a store, the values of the job's environment, so they are for their owner only and
+    are removed with the verdict. The caller that writes the row syncs the folder's own name.
     """
     write_private(paths.key(task.job_id), key)
     write_private(paths.launch(task.job_id), task.to_bytes())
@@ -154,7 +113,7 @@ def read_task(paths: Paths, job_id: str) -> Task | None:
 
 
 def remove_task(paths: Paths, job_id: str) -> None:
-    """Remove page and key of a job that has its verdict: captured values are kept no longer than they are needed."""
+    """Remove task and key of a job that has its verdict."""
     for path in (paths.launch(job_id), paths.key(job_id)):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -181,27 +140,24 @@ def tasks_of(
     more: Mapping[str, str] | None = None,
     coordinator: str = "",
 ) -> tuple[Task, ...]:
-    """Return the tasks of the hosts of one attempt, the leader's first.
-
-    The same names whoever asks, so that an observer finds a dead supervisor's files.
+    """Return the tasks of the hosts of one attempt, the leader's first; an observer gets the same file names.
 
     Args:
-        paths: Where.
+        paths: The runtime folder.
         task: As it was launched.
         attempt: Which attempt.
-        runner: The folder with the runner's code; "" for whoever starts nothing.
+        runner: The folder with the runner's code, for a supervisor.
         more: Variables of this attempt.
-        coordinator: Where its hosts meet.
+        coordinator: The address at which its hosts meet.
     """
-    base = str(paths.job(task.job_id))
     return tuple(
         replace(
             task,
             environment={**task.environment, **(more or {}), "KINETIC_HOST_INDEX": str(host)},
             attempt=attempt,
             host=host,
-            base=base,
-            suffix=suffix(attempt, host),
+            base=str(paths.job(task.job_id)),
+            suffix=f"-{attempt}-{host}",
             cache=str(paths.data_cache),
             runner=runner,
             coordinator=coordinator,
@@ -211,17 +167,43 @@ def tasks_of(
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file for its owner only, whole or not at all."""
+    """Write a file for its owner only, whole or not at all, and sync it: the row that names it outlives a power cut."""
     beside = f"{path}.{os.getpid():x}"
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            folders.write_all(descriptor, data)
-            os.fsync(descriptor)  # the row that names it will outlive a power cut, so it must, too
-        finally:
-            os.close(descriptor)
+        with open(beside, "wb", opener=folders.opener) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, path)  # on the way of every submission
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)  # on the way of every submission
+            os.unlink(beside)
         raise
+
+
+def is_due(mark: Path, now: float, seconds: float) -> bool:
+    """Return whether the last collection is long enough ago, and if so, note that one begins now."""
+    with contextlib.suppress(OSError):
+        if 0 <= now - mark.lstat().st_mtime < seconds:
+            return False
+    try:
+        mark.touch(0o600)
+        os.utime(mark, (now, now))
+    except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
+        return False
+    return True
+
+
+def listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def age(path: Path, now: float) -> float:
+    """Return the seconds since a file was changed; 0 if it is gone."""
+    try:
+        return now - path.lstat().st_mtime
+    except OSError:
+        return 0.0

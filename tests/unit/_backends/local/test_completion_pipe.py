@@ -33,7 +33,7 @@ def test_nothing_is_told_before_anything_happens(pipe):
     waiting = liveness.CompletionReader(pipe)
 
     assert seconds_of(waiting, 0.05) >= 0.045
-    assert waiting.listening
+    assert not waiting.has_ended
     waiting.close()
 
 
@@ -43,7 +43,7 @@ def test_the_beginning_is_told_once(pipe):
     heart.running()
 
     assert seconds_of(waiting) < 1
-    assert waiting.listening
+    assert not waiting.has_ended
     assert seconds_of(waiting, 0.05) >= 0.045  # it runs: nothing new
     heart.stop()
     waiting.close()
@@ -69,7 +69,7 @@ def test_the_end_is_told_at_once(pipe):
     ending.start()
 
     assert seconds_of(waiting) < 1
-    assert not waiting.listening
+    assert waiting.has_ended
     waiting.close()
 
 
@@ -87,7 +87,7 @@ def test_the_death_of_the_supervisor_is_told_at_once(pipe):
     waiting.wait(LONG)
 
     assert seconds_of(waiting) < 1
-    assert not waiting.listening
+    assert waiting.has_ended
     os.waitpid(pid, 0)
     waiting.close()
 
@@ -130,7 +130,7 @@ def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
     )
 
     assert seconds_of(waiting) < 1
-    assert waiting.listening
+    assert not waiting.has_ended
 
 
 def test_a_poke_wakes_whoever_reads(pipe):

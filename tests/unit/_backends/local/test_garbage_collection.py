@@ -9,11 +9,13 @@ import time
 import pytest
 
 from kinetic._backends.local import recovery
+from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.data import file_cache
 
 DAY = 24 * 3600.0
+ONE = Limits(1, ())
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def _aged(path, seconds):
 
 def _job(paths, queue, name, *, ended):
     (paths.job(name) / "work-0-0").mkdir(parents=True)
-    queue.add([(name, "", 0)], "template_id", "{}")
+    queue.add([(name, "", 0)], "earth", "{}", ONE)
     if ended is not None:
         queue.end(name, "failed")
         with queue.change() as db:
@@ -116,7 +118,7 @@ def test_the_code_of_an_older_version_goes_after_a_month_unless_a_waiting_job_ne
         _aged_folder = paths.runners / name
         _aged_folder.mkdir()
         _aged(_aged_folder, 31 * DAY)
-    queue.add([("waiting", "", 0)], "template_id", f'{{"arguments": ["{paths.runners}/needed/supervisor.py"]}}')
+    queue.add([("waiting", "", 0)], "earth", f'{{"arguments": ["{paths.runners}/needed/supervisor.py"]}}', ONE)
 
     recovery.sweep(paths, queue, scratch)
 

@@ -12,12 +12,13 @@ import pytest
 
 from kinetic._backends.local import liveness, recovery
 from kinetic._backends.local.backend import LocalBackend
+from kinetic._backends.local.limits import Limits
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 from kinetic.job_status import JobStatus
 
 DAY, MONTH = 24 * 3600.0, 30 * 24 * 3600.0
-TEMPLATE = ("template_id", '{"arguments":["/bin/false"],"environment":{}}')
+TEMPLATE = ("earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(2, ()))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def statuses(backend, group="grp-00000001"):
 
 
 def claim(backend, supervisor="k"):
-    return backend.queue.claim(supervisor, "template_id", backend.limits).job_id
+    return backend.queue.claim(supervisor, "earth").job_id
 
 
 def test_living_jobs_of_one_batch_are_seen_and_no_others(backend):
@@ -187,7 +188,7 @@ def test_what_is_kept_is_for_its_owner_only_and_holds_no_more_of_the_environment
 
     backend.keep("grp-00000001", {"captured": {"TOKEN": "t"}, "environ": backend.environ, "interpreter": "/py"}, list)
 
-    path = backend.paths.kept("grp-00000001")
+    path = backend.paths.group_secrets("grp-00000001")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = backend.kept("grp-00000001")
     assert (found["captured"], found["interpreter"]) == ({"TOKEN": "t"}, "/py")

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from kinetic._backends.local import liveness, recovery, runtime_files
-from kinetic._backends.local.queue import Limits, Queue
+from kinetic._backends.local.limits import Limits
+from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner.data import mounted_data
 from kinetic._runner.supervisor import attempts
@@ -46,13 +47,13 @@ class Grave:
         page = Task(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
         runtime_files.write_task(self.paths, page, documents.job_key(KEY, job, self.store.url))
         self.store.put(keys.record(job), b"{}")
-        self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}')
+        self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}', Limits(9, ()))
 
     def die(self, state: str = "running", *, began: bool = True, supervisor: str = "dead") -> None:
         """Leave everything as a supervisor does that was killed while its job was in this state."""
         with self.queue.change() as db:
             db.execute("INSERT INTO supervisors VALUES (?, 'earth', 'busy', 1, ?)", (supervisor, time.time()))
-        self.queue.claim(supervisor, "earth", Limits(9, ()))
+        self.queue.claim(supervisor, "earth")
         self.paths.lock(supervisor).touch()
         self.paths.wake(supervisor).touch()
         self.paths.supervisor_log(supervisor).touch()
@@ -537,9 +538,9 @@ def test_the_last_words_of_a_supervisor_are_its_error_and_not_our_advice_below_i
         "next:  free some space\n"
     )
 
-    told = recovery._with_last_words("the job was lost", said)
+    told = recovery._with_last_line("the job was lost", said)
 
-    assert told == "the job was lost; its last words: kinetic.errors.StoreError: the store is full [store-full]"
+    assert told == "the job was lost; its log ends with: kinetic.errors.StoreError: the store is full [store-full]"
 
 
 def test_only_a_page_of_the_history_that_is_sealed_ends_a_job(grave):
