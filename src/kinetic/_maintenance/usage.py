@@ -1,9 +1,8 @@
-"""What lies on this disk for kinetic, and why: every file of the home and of the runtime folder has its row.
+"""The disk space that kinetic uses, and why: every file of the home and of the runtime folder has its row.
 
-The files of a job are written once, whole, and put into place by a rename. So a folder of jobs, batches or history that
-has its time of before has its files of before, and what it held is taken from an index; a report on thousands of kept
-jobs looks at their folders and not at their files. All other folders are read each time. The index is never needed: a
-missing, old or damaged one is made again.
+The files of a job are written once, whole, and put into place by a rename. So a folder of jobs, batches or history
+whose time has not changed holds the same files, and they are taken from an index; a report on thousands of kept jobs
+reads their folders and not their files. All other folders are always read. A damaged or old index is made again.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from kinetic._stores.protocol import Store
 from kinetic._wire import folders, keys
 
 ValueSince = Callable[[str], float | None]
-OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is told about
+OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is reported
 _SCRATCH = ".tmp"
 _READ_EACH_TIME = frozenset({_SCRATCH, "data", "outputs"})  # of a store: written to, or used again
 _SCHEMA = 1
-_WORTH_WRITING = 100  # folders of which nothing was known; to read fewer costs less than to load an index
+_WORTH_WRITING = 100  # folders that the index lacks; to read fewer costs less than to load an index
 # A folder that changed this shortly before it was read may change again without another time. Linux stamps every 1 to
 # 10 ms; a time in whole seconds shows a file system that stamps every second, or every other one.
 _RECENT_NS, _RECENT_COARSE_NS = 20_000_000, 2_000_000_000
@@ -37,44 +36,25 @@ _NAMES = {rule.name for rule in garbage_collection.RULES}
 
 @dataclass
 class Holding:
-    """What one kind of files holds.
-
-    Attributes:
-        name: Of the kind.
-        why: What they are, and until when they stay.
-        count: How many: results, jobs with a log, blobs, folders, …
-        size_bytes: What they hold.
-        oldest: When the oldest was written (Unix time), or None where there is none.
-    """
-
     name: str
-    why: str
+    why: str  # what they are, and until when they are kept
     size_bytes: int = 0
-    oldest: float | None = None
-    units: set[str] = field(default_factory=set)
+    oldest: float | None = None  # when the oldest was written (Unix time)
+    units: set[str] = field(default_factory=set)  # results, jobs with a log, blobs, folders, …
 
     @property
     def count(self) -> int:
-        """Return how many there are."""
         return len(self.units)
 
 
 class Waiting(NamedTuple):
-    """A result that nobody has collected."""
-
     job_id: str
     size_bytes: int
     ended: float
 
 
 class Usage(NamedTuple):
-    """What lies on this disk.
-
-    Attributes:
-        places: The folders that were looked through.
-        holdings: One for each kind, in the order of ``rules.RULES``.
-        waiting: Results that nobody has collected, oldest first.
-    """
+    """A report on these folders: a holding for each rule, in their order, and uncollected results, oldest first."""
 
     places: tuple[Path, ...]
     holdings: tuple[Holding, ...]
@@ -82,11 +62,9 @@ class Usage(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return what all of it holds."""
         return sum(holding.size_bytes for holding in self.holdings)
 
     def overdue(self, now: float) -> list[Waiting]:
-        """Return the results that have waited for more than 30 days."""
         return [result for result in self.waiting if now - result.ended > OLD_SECONDS]
 
 
@@ -99,33 +77,20 @@ class _File(NamedTuple):
 
 @dataclass
 class _Folder:
-    """What a folder holds itself, without the folders in it.
+    """The files of one folder, without those of the folders in it."""
 
-    Attributes:
-        below: The names of the folders in it.
-        holdings: Name of the row, the units, size and the oldest time, for each row that its files belong to.
-        inodes: Of its files.
-        waiting: The results in it that nobody has collected.
-        is_lasting: Whether it says the same as long as the folder is unchanged.
-    """
-
-    below: list[str] = field(default_factory=list)
-    holdings: list[tuple[str, list[str], int, float]] = field(default_factory=list)
-    inodes: list[int] = field(default_factory=list)
-    waiting: list[tuple[str, int, float]] = field(default_factory=list)
-    is_lasting: bool = True
+    below: list[str] = field(default_factory=list)  # the names of the folders in it
+    holdings: list[tuple[str, list[str], int, float]] = field(default_factory=list)  # row, units, size, oldest time
+    inodes: list[int] = field(default_factory=list)  # of its files
+    waiting: list[tuple[str, int, float]] = field(default_factory=list)  # uncollected results
+    is_lasting: bool = True  # the same as long as the folder is unchanged
 
     def to_json(self) -> list[object]:
-        """Return it as plain JSON values."""
         return [self.below, self.holdings, self.inodes, self.waiting]
 
     @classmethod
     def from_json(cls, page: list[Any]) -> _Folder:
-        """Rebuild it.
-
-        Raises:
-            TypeError, ValueError: It is damaged.
-        """
+        """Rebuild it; a damaged page raises TypeError or ValueError."""
         below, holdings, inodes, waiting = page
         rows = [(name, list(map(str, units)), int(size), float(oldest)) for name, units, size, oldest in holdings]
         if not {name for name, *_ in rows} <= _NAMES:
@@ -135,19 +100,19 @@ class _Folder:
 
 
 def measure(home: Path, runtime: Path, store: Store, value_since: ValueSince) -> Usage:
-    """Look through every folder; a file that has several names counts once.
+    """Measure every folder; a file that has several names counts once.
 
     Args:
         home: The kinetic home.
-        runtime: The folder of this host, inside the home or elsewhere.
-        store: Where the jobs lie, inside the home or elsewhere.
-        value_since: Tells of a job in the store since when its value waits: 0.0 if nobody knows, None if it failed.
+        runtime: The runtime folder of this machine, inside the home or elsewhere.
+        store: Where the jobs are, inside the home or elsewhere.
+        value_since: Returns since when the value of a job in the store waits: 0.0 if unknown, None if it failed.
     """
     return _Survey(home, runtime, store, value_since).usage()
 
 
 class _Survey:
-    """One look through all folders."""
+    """One walk through all folders."""
 
     def __init__(self, home: Path, runtime: Path, store: Store, value_since: ValueSince) -> None:
         self._value_since, self._root = value_since, None if store.local is None else store.local.root
@@ -161,11 +126,10 @@ class _Survey:
         self._index = _Index(home, store.url) if self._root is not None else None
 
     def usage(self) -> Usage:
-        """Look, and return what there is."""
         for place in self._places:
             folders_ = [os.fspath(place)]
             for folder in folders_:  # grows meanwhile
-                with contextlib.suppress(OSError):  # it went away, or is not ours to read
+                with contextlib.suppress(OSError):  # it is gone, or we may not read it
                     held = self._held(folder)
                     folders_ += [f"{folder}/{name}" for name in held.below]
                     self._count(held)
@@ -175,7 +139,7 @@ class _Survey:
         return Usage(self._places, tuple(self._holdings.values()), waiting)
 
     def _held(self, folder: str) -> _Folder:
-        """Return what a folder holds, from the index where that is certain."""
+        """Return the files of a folder, from the index where that is certain."""
         start, name = next((pair for pair in self._roots if f"{folder}/".startswith(f"{pair[0]}/")), (folder, "home"))
         above = tuple(part for part in folder[len(start) :].split("/") if part)
         if self._index is None or name != "store" or (above and above[0] in _READ_EACH_TIME):
@@ -203,7 +167,6 @@ class _Survey:
         self._waiting += [Waiting(*result) for result in held.waiting]
 
     def _read(self, folder: str, place: str, above: tuple[str, ...]) -> _Folder:
-        """Look at every file of a folder."""
         held = _Folder()
         rows: dict[str, tuple[set[str], int, float]] = {}
         with os.scandir(folder) as entries:
@@ -225,7 +188,7 @@ class _Survey:
         return held
 
     def _is_counted(self, about: os.stat_result, held: _Folder) -> bool:
-        """Say whether a file was counted under another of its names; which names it has may change at any time."""
+        """Return whether a file was counted under another of its names, which may change at any time."""
         held.is_lasting = False
         file = about.st_dev, about.st_ino
         if file in self._linked or file in self._counted:
@@ -246,7 +209,7 @@ class _Survey:
 
 
 class _Index:
-    """What the folders of a store held when they were read, in one file of the home for each store."""
+    """The files of a store's folders as they were read, in one file of the home for each store."""
 
     def __init__(self, home: Path, store_url: str) -> None:
         name = hashlib.sha256(store_url.encode()).hexdigest()[:16]
@@ -256,7 +219,7 @@ class _Index:
         self._new = 0
 
     def folder(self, folder: str, about: os.stat_result) -> _Folder | None:
-        """Return what a folder holds, or None where it must be read."""
+        """Return the files of a folder, or None where it must be read."""
         found = self._known.get(folder)
         with contextlib.suppress(TypeError, ValueError):  # of another version, or damaged
             if isinstance(found, list) and found[:3] == _stamp(about):
@@ -265,7 +228,6 @@ class _Index:
         return None
 
     def keep(self, folder: str, about: os.stat_result, held: _Folder) -> None:
-        """Note what a folder holds, for the next look."""
         if (found := self._known.get(folder)) and found[:3] == _stamp(about):
             self._kept[folder] = found
             return
@@ -273,12 +235,12 @@ class _Index:
         self._new += 1
 
     def write(self) -> None:
-        """Write it down where that saves the next look more than it costs this one; what is gone is forgotten."""
+        """Write the index if that saves the next report more than it costs this one; without folders that are gone."""
         gone = len(self._known) + self._new - len(self._kept)
         if self._new + gone < max(_WORTH_WRITING, len(self._kept) // 50):
             return
         page = {"schema": _SCHEMA, "store": self._url, "folders": self._kept}
-        with contextlib.suppress(OSError):  # a full or read-only disk: then the next look reads the folders
+        with contextlib.suppress(OSError):  # a full or read-only disk: then the next report reads the folders
             folders.write_whole(self._path, json.dumps(page, separators=(",", ":")).encode())
 
     def _load(self) -> dict[str, list[Any]]:
@@ -294,7 +256,7 @@ def _stamp(about: os.stat_result) -> list[int]:
 
 
 def _apart(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the folders without those that lie in another one."""
+    """Return the folders without those that are in another one."""
     found: list[Path] = []
     for folder in sorted({Path(os.path.abspath(folder)) for folder in folders}, key=lambda folder: len(folder.parts)):
         if not any(folder.is_relative_to(other) for other in found):
@@ -317,7 +279,7 @@ def _kind(file: _File) -> tuple[str, str]:
         return "environments", "/".join(parts[: parts.index(garbage_collection.ENVIRONMENTS) + 2])
     if top in {"cache", "index"}:
         return "caches", "/".join(parts)
-    if top == "notices":  # what was said once today: empty files
+    if top == "notices":  # what was shown once today: empty files
         return "caches", top
     if top == "keys" or (len(parts) == 1 and top.endswith((".json", ".toml", ".lock"))):
         return "keys and settings", "/".join(parts)
