@@ -119,7 +119,7 @@ def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
-        with pytest.raises(DebugError, match=f"the local port {port} is taken") as refused:
+        with pytest.raises(DebugError, match=f"the local port {port} is in use") as refused:
             port_forward.start(job, host=0, local_port=port)
 
     free = int(str(refused.value.next).partition("--port ")[2].partition(" ")[0])
@@ -131,7 +131,7 @@ def test_a_taken_port_is_refused_with_a_free_one_before_anything_is_started(job)
 
 def test_a_port_that_none_can_be_is_refused(job) -> None:
     for port in (0, -1, 65_536):
-        with pytest.raises(OptionError, match=f"{port} is no port"):
+        with pytest.raises(OptionError, match=f"{port} is not a valid port"):
             port_forward.start(job, host=0, local_port=port)
 
 
@@ -205,7 +205,7 @@ def test_a_debug_server_that_is_about_to_come_is_waited_for(job, start) -> None:
 def test_what_keeps_it_from_coming_up_is_told(job, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(job, "backend", "nowhere")
 
-    with pytest.raises(kinetic.errors.BackendError, match="did not come up") as failed:
+    with pytest.raises(kinetic.errors.BackendError, match="did not start") as failed:
         port_forward.start(job, host=0, local_port=(port := port_forward.free_port()))
 
     assert "nowhere" in str(failed.value.why)

@@ -1,4 +1,4 @@
-"""Attaching a debugger to a job: wait for its server, open a way to it, say what an editor needs; and close the way."""
+"""Look into a running job: attach a debugger, run a command or a shell beside it, read the stacks of its threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kinetic import _output as output
 from kinetic._inspect import port_forward
 from kinetic._jobs import locate, status, wait
-from kinetic._jobs.status import observe
 from kinetic._wire import digests, inspection, keys
 from kinetic._wire.order import Order
 from kinetic.errors import (
@@ -32,14 +31,13 @@ from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.protocol import Backend, DebugAddress, Stacks
-    from kinetic._jobs.status import Snapshot
     from kinetic._wire.records import JobRecord
 
 
-_LOOK_SECONDS = 0.2  # between two looks whether the server is there; on this machine a look is a file
-_LOOK_FAR_SECONDS = 1.0  # a look is a few questions to the cluster and the store
-_END_SECONDS = 5.0  # for what is being opened when the job ends
-_WORKSPACE = "${workspaceFolder}"  # what an editor puts in: the folder that is open in it
+_POLL_SECONDS = 0.2  # between two checks whether the server is there; on this machine a check reads a file
+_POLL_CLUSTER_SECONDS = 1.0  # a check is a few requests to the cluster and the store
+_END_SECONDS = 5.0  # for a connection that is being opened when the job ends
+_WORKSPACE = "${workspaceFolder}"  # an editor replaces it by the folder that is open in it
 
 
 def wait_for_server(
@@ -51,83 +49,76 @@ def wait_for_server(
         job: The job.
         host: Of which host, from 0.
         timeout: Seconds; None waits as long as the job has not ended, for its machine too.
-        given_up: When it is set, nobody waits any more.
+        given_up: When it is set, waiting ends.
 
     Raises:
-        DebugError: The job has no debug server, or has ended, or nobody waits any more.
+        DebugError: The job has no debug server, or has ended, or waiting was given up.
         JobTimeoutError: The time is over.
     """
     _check_is_debugged(job)
-    _check_place(job, host)
+    if not locate.can_be_seen(job):
+        raise DebugError(
+            f"{job.job_id} is on {status.place_of(job)}, and only that machine reaches its debug server",
+            next=f"there: kinetic jobs debug {job.job_id}",
+        )
+    _check_host(job, host, DebugError, next_=f"kinetic jobs debug {job.job_id} --host 0")
     given_up = given_up or threading.Event()
     backend, reader = locate.backend_of(job), wait.StatusReader(job)
     clock = backend.clock
     limit = None if timeout is None else clock.monotonic() + timeout
     try:
         while not given_up.is_set():
-            seen, looked = reader.read(limit), clock.monotonic()
+            seen, observed = reader.read(limit), clock.monotonic()
             if seen.status.is_final:
                 raise _ended(job, seen.status)
             is_running = seen.status is JobStatus.RUNNING
-            if is_running and (found := _now(job, host)) is not None:
-                return found
+            if is_running:
+                # A store or a cluster that does not answer is asked again; the reader knows how long that lasts.
+                with contextlib.suppress(StoreUnreachableError, BackendUnavailableError):
+                    if (found := port_forward.debug_addresses(job, [host]).get(host)) is not None:
+                        return found
             if limit is not None and clock.monotonic() >= limit:
                 what = f"the debug server of {job.job_id} was not there within {timeout:g} s"
-                raise JobTimeoutError(what, why="the job goes on", next=f"kinetic jobs explain {job.job_id}")
-            _pause(backend, job, given_up, looked=None if is_running else looked, limit=limit)
+                raise JobTimeoutError(what, why="the job keeps running", next=f"kinetic jobs explain {job.job_id}")
+            _pause(backend, job, given_up, observed=None if is_running else observed, limit=limit)
     finally:
         if not backend.is_here:
             backend.stop_watching(job.job_id)
-    raise DebugError(f"nobody waits for the debug server of {job.job_id} any more")
+    raise DebugError(f"waiting for the debug server of {job.job_id} was given up")
 
 
 def _pause(
-    backend: Backend, job: JobRecord, given_up: threading.Event, *, looked: float | None, limit: float | None
+    backend: Backend, job: JobRecord, given_up: threading.Event, *, observed: float | None, limit: float | None
 ) -> None:
-    """Wait for what a job does next: until there is news of it, or, if it runs, for a moment: nobody tells of a server.
+    """Wait until a job that was observed at some time has changed; for a moment if it runs (None).
 
-    On this machine a look costs no more than the question whether there is news, so it is simply repeated.
-
-    Args:
-        backend: Its place.
-        job: The job.
-        given_up: When it is set, nobody waits any more.
-        looked: When it was looked at; None for one that runs.
-        limit: When waiting is over; None for never.
+    A debug server is not reported. And on this machine an observation costs no more than to ask for a change.
     """
-    pause = _LOOK_SECONDS if backend.is_here else _LOOK_FAR_SECONDS
-    if looked is None or backend.is_here:
+    pause = _POLL_SECONDS if backend.is_here else _POLL_CLUSTER_SECONDS
+    if observed is None or backend.is_here:
         given_up.wait(pause if limit is None else min(pause, limit - backend.clock.monotonic()))
     else:
-        while not given_up.is_set() and not wait.has_news(backend, job, pause=pause, looked=looked, limit=limit):
+        while not given_up.is_set() and not wait.has_news(backend, job, pause=pause, looked=observed, limit=limit):
             pass
-
-
-def _now(job: JobRecord, host: int) -> DebugAddress | None:
-    """Say where the server is; a store or a cluster that does not answer now is asked again."""
-    try:
-        return port_forward.debug_address(job, host=host)
-    except (StoreUnreachableError, BackendUnavailableError):
-        return None  # whoever looks at the job next learns how long that lasts
 
 
 def attach(
     job: JobRecord, *, local_port: int = inspection.PORT, working_dir: str | None = None, host: int = 0
 ) -> subprocess.Popen[bytes]:
-    """Wait for the server, open the way to it and print what an editor needs; see ``JobHandle.debug_attach``."""
+    """Wait for the server, forward a port to it and print what an editor needs; see ``JobHandle.debug_attach``."""
     _check_is_debugged(job)
-    status = observe(job).status
-    if status.is_final:
-        raise _ended(job, status)
-    port_forward.check_port(local_port)  # before the job is waited for, which may take long
-    if status is JobStatus.PENDING:
-        output.report(f"{job.job_id} is pending; its debug server is waited for")
+    now = status.observe(job).status
+    if now.is_final:
+        raise _ended(job, now)
+    port_forward.check_port(local_port)  # before a wait that may be long
+    if now is JobStatus.PENDING:
+        output.report(f"{job.job_id} is pending; waiting for its debug server")
     found = wait_for_server(job, host=host)
     return _open(job, found, local_port=local_port, working_dir=working_dir, host=host)
 
 
 class DebugTunnel:
-    """A way to a job's debug server, opened beside the caller as soon as it is there, and closed at the end."""
+    """A port forward to a job's debug server, opened in a thread when the server is there, and closed at the end."""
 
     def __init__(self, job: JobRecord) -> None:
         self._job = job
@@ -139,10 +130,10 @@ class DebugTunnel:
     def _open(self) -> None:
         try:
             found = wait_for_server(self._job, given_up=self._given_up)
-            self._process = _open(self._job, found, local_port=_a_port(), working_dir=None, host=0)
+            self._process = _open(self._job, found, local_port=_usable_port(), working_dir=None, host=0)
         except KineticError as error:
             if not self._given_up.is_set() and error.code != "debug-over":
-                output.warn(f"no debugger can be attached from here: {error}")
+                output.warn(f"cannot attach a debugger from here: {error}")
         finally:
             if self._given_up.is_set() and self._process is not None:
                 port_forward.stop(self._process)
@@ -160,14 +151,17 @@ class DebugTunnel:
 def launch_json(
     roots: tuple[tuple[str, str], ...], *, local_port: int = inspection.PORT, working_dir: str | None = None
 ) -> str:
-    """Return what an editor's launch.json needs to attach.
+    """Return the launch.json with which an editor attaches.
 
     Args:
-        roots: Pairs of folders: as the client that submitted knew one, and where it lies in the job.
+        roots: Pairs of folders: as the client that submitted knew one, and where it is in the job.
         local_port: Where the editor connects to.
-        working_dir: The project's folder on this machine; None means where it lay when the job was submitted.
+        working_dir: The project's folder on this machine; None means where it was when the job was submitted.
     """
-    mappings = [{"localRoot": working_dir or _here(local), "remoteRoot": remote} for local, remote in roots]
+    mappings = [  # the job may have been submitted on another machine
+        {"localRoot": working_dir or (local if os.path.isdir(local) else _WORKSPACE), "remoteRoot": remote}
+        for local, remote in roots
+    ]
     configuration = {
         "name": "Kinetic Debug",
         "type": "debugpy",
@@ -184,7 +178,7 @@ def print_instructions(
 ) -> None:
     """Print the launch.json on standard output, and what to do with it on standard error."""
     of_host = f", host {host}" if host else ""
-    waits = "waits for a debugger" if address.state == inspection.WAITING else "takes a debugger"
+    waits = "waits for a debugger" if address.state == inspection.WAITING else "accepts a debugger"
     output.report(f"{job.job_id}{of_host} {waits} at localhost:{local_port}; in VS Code, run this configuration:")
     output.clear()
     sys.stdout.write(launch_json(address.roots, local_port=local_port, working_dir=working_dir) + "\n")
@@ -199,18 +193,13 @@ def _open(
     return process
 
 
-def _a_port() -> int:
-    """Return debugpy's own port, or one that is free: a job that was submitted already must not fail for it."""
+def _usable_port() -> int:
+    """Return debugpy's own port, or a free one: the job is submitted already, and must not fail for a port."""
     try:
         port_forward.check_port(inspection.PORT)
     except DebugError:
         return port_forward.free_port()
     return inspection.PORT
-
-
-def _here(folder: str) -> str:
-    """Return a folder as it is known here; the job may have been submitted on another machine."""
-    return folder if os.path.isdir(folder) else _WORKSPACE
 
 
 def _check_is_debugged(job: JobRecord) -> None:
@@ -219,30 +208,15 @@ def _check_is_debugged(job: JobRecord) -> None:
     raise DebugError(
         f"{job.job_id} has no debug server",
         why="it was submitted without debug=True",
-        next=f"submit it again with debug=True; or see where it is: kinetic jobs stacks {job.job_id}",
+        next=f"submit it again with debug=True; or see what it is doing: kinetic jobs stacks {job.job_id}",
         code="not-a-debug-job",
     )
 
 
-def _check_place(job: JobRecord, host: int) -> None:
-    if not locate.can_be_seen(job):
-        raise DebugError(
-            f"{job.job_id} is on {status.place_of(job)}, and only that machine reaches its debug server",
-            next=f"there: kinetic jobs debug {job.job_id}",
-        )
-    hosts = locate.hosts_of(job)
-    if not 0 <= host < hosts:
-        raise DebugError(
-            f"{job.job_id} has no host {host}",
-            why="it runs on one host, 0" if hosts == 1 else f"{job.accelerator} has {hosts} hosts, 0 to {hosts - 1}",
-            next=f"kinetic jobs debug {job.job_id} --host 0",
-        )
-
-
-def _ended(job: JobRecord, status: JobStatus) -> DebugError:
+def _ended(job: JobRecord, now: JobStatus) -> DebugError:
     return DebugError(
         f"{job.job_id} has ended, so no debugger can be attached",
-        why=f"it is {status.value}",
+        why=f"it is {now.value}",
         next=f"kinetic jobs logs {job.job_id}",
         code="debug-over",
     )
@@ -264,11 +238,11 @@ def run_in(job: JobRecord, command: Sequence[str], *, host: int, tty: bool) -> i
         OptionError: The job has no such host.
         BackendError: It does not run, or cannot be reached from here.
     """
-    check_host(job, host)
-    check_running(job)
+    _check_host(job, host)
+    _check_running(job)
     try:
         return locate.backend_of(job).run_in(job.job_id, command, host=host, tty=tty)
-    except RunnerError as error:  # of a look, not of the job: that goes on
+    except RunnerError as error:  # of the command, not of the job, which keeps running
         next_ = error.next or f"kinetic jobs status {job.job_id}"
         raise BackendError(error.what, why=error.why, next=next_, code=error.code) from error
 
@@ -285,66 +259,52 @@ def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:
         BackendError: It does not run, or cannot be reached from here.
     """
     if host is not None:
-        check_host(job, host)
-    check_running(job)
+        _check_host(job, host)
+    _check_running(job)
     hosts = range(locate.hosts_of(job)) if host is None else [host]
     found = locate.backend_of(job).stacks(job.job_id, hosts=list(hosts))
-    root = _root_of(job) if any(each.text for each in found) else ""
-    if not root:
-        return found
-    return [each._replace(text=_RELATIVE.sub(lambda file: f"{file[0]}{root}/", each.text)) for each in found]
+    if any(each.text for each in found):
+        with contextlib.suppress(KineticError):
+            store = locate.store_of(job)
+            order = store.get(keys.group_order(job.group_id) if job.group_id else keys.order(job.job_id))
+            plan = Order.from_bytes(order, sha256=digests.of_bytes(order)).plan  # only shown, so it is not verified
+            if root := str(plan.get("root") or "").rstrip("/"):
+                return [
+                    each._replace(text=_RELATIVE.sub(lambda file: f"{file[0]}{root}/", each.text)) for each in found
+                ]
+    return found
 
 
-def _root_of(job: JobRecord) -> str:
-    """Return the folder of the project where a job was submitted; "" where nothing shipped, or it is not known."""
-    with contextlib.suppress(KineticError):
-        store = locate.store_of(job)
-        order = store.get(keys.group_order(job.group_id) if job.group_id else keys.order(job.job_id))
-        plan = Order.from_bytes(order, sha256=digests.of_bytes(order)).plan  # only shown, so nobody's word is needed
-        return str(plan.get("root") or "").rstrip("/")
-    return ""
-
-
-def check_host(job: JobRecord, host: int) -> None:
-    """Refuse a host that a job does not have.
-
-    Raises:
-        OptionError: It has not.
-    """
+def _check_host(
+    job: JobRecord,
+    host: int,
+    kind: type[KineticError] = OptionError,
+    next_: str = "omit --host, or name one of them",
+) -> None:
     count = locate.hosts_of(job)
     if not 0 <= host < count:
-        raise OptionError(
+        raise kind(
             f"{job.job_id} has no host {host}",
             why="it runs on one host, 0" if count == 1 else f"{job.accelerator} has {count} hosts, 0 to {count - 1}",
-            next="leave --host out, or name one of them",
+            next=next_,
         )
 
 
-def check_running(job: JobRecord) -> None:
-    """Refuse a job that does not run now, or runs where this machine cannot look.
-
-    Raises:
-        BackendError: It does not.
-    """
+def _check_running(job: JobRecord) -> None:
     job_id = job.job_id
     if job.host and job.host != locate.machine():
         raise BackendError(
-            f"{job_id} is on another machine, and only that one can look into it",
+            f"{job_id} is on another machine, and can be inspected only there",
             why=f"it was submitted on {job.host}",
             next=f"there: kinetic jobs stacks {job_id}",
             code="not-here",
         )
-    seen = observe(job)
+    seen = status.observe(job)
     if seen.status is not JobStatus.RUNNING:
+        look = {JobStatus.PENDING: f"explain {job_id}", JobStatus.NOT_FOUND: "list --all"}
         raise BackendError(
             f"{job_id} does not run: it is {seen.status.value}",
             why=(seen.observation.reason if seen.observation is not None else "") or None,
-            next=_next(seen, job_id),
+            next=f"kinetic jobs {look.get(seen.status, f'logs {job_id}')}",
             code="not-running",
         )
-
-
-def _next(seen: Snapshot, job_id: str) -> str:
-    if seen.status is JobStatus.PENDING:
-        return f"kinetic jobs explain {job_id}"
-    return "kinetic jobs list --all" if seen.status is JobStatus.NOT_FOUND else f"kinetic jobs logs {job_id}"

@@ -1,7 +1,6 @@
-"""A local port that leads to the debug server of a job: a process of its own, which outlives whoever started it.
+"""A local port that is forwarded to the debug server of a job, by a process that outlives the one that started it.
 
-The port is taken here, before anything is started, and handed to that process: from the first moment on somebody
-listens. What it does is in ``forwarder.py``.
+The port is taken before that process is started, and inherited by it: connections are accepted from the first moment.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
 READY = b"ready\n"
 _PACKAGES = str(Path(__file__).parents[2])
-_START = """
+_SCRIPT = """
 import json, sys
 page = json.load(sys.stdin)
 sys.path[:] = page["path"]
-from kinetic._inspect import port_forward as forwarder
-forwarder.main(page)
+from kinetic._inspect import port_forward
+port_forward.main(page)
 """
 _BACKLOG = 16
 _START_SECONDS = 60.0  # a machine under load may take long to start an interpreter
@@ -57,28 +56,30 @@ def start(job: JobRecord, *, host: int, local_port: int) -> subprocess.Popen[byt
         local_port: Where to listen.
 
     Raises:
-        DebugError: Somebody listens there already; nothing was started.
-        BackendError: The process did not come up.
-        CredentialsError: The job's key, which its server asks for, is not on this machine.
+        DebugError: The port is in use; nothing was started.
+        BackendError: The process did not start.
+        CredentialsError: The job's key, which its server requires, is not on this machine.
     """
     locate.key_to_attach(job)
     listener = _listen(local_port)
     with listener:
-        log = _log(job.job_id, host, local_port)
-        said, saying = os.pipe()
+        folder = locate.runtime() / "forwarders"
+        folders.make(folder)
+        log = folder / f"{job.job_id}-{host}-{local_port}.log"
+        ready, ready_writer = os.pipe()
         try:
-            process = _spawn(job, host, listener.fileno(), saying, log)
+            process = _start(job, host, listener.fileno(), ready_writer, log)
         finally:
-            os.close(saying)
+            os.close(ready_writer)
         try:
-            _wait_until_ready(process, said, log)
+            _wait_until_ready(process, ready, log)
         finally:
-            os.close(said)
+            os.close(ready)
     return process
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a forwarder, and with it the connections through it; one that has ended already is none of our business."""
+    """End a forwarder that still runs, and with it the connections through it."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -93,13 +94,12 @@ def check_port(port: int) -> None:
     """Refuse a port of this machine that cannot be listened on.
 
     Raises:
-        DebugError: Somebody listens there already; the message names a free one.
+        DebugError: It is in use; the message names a free one.
     """
     _listen(port).close()
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -107,7 +107,9 @@ def free_port() -> int:
 
 def _listen(port: int) -> socket.socket:
     if not 0 < port <= _HIGHEST_PORT:
-        raise OptionError(f"{port} is no port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}")
+        raise OptionError(
+            f"{port} is not a valid port", why=f"ports are 1 to {_HIGHEST_PORT}", next=f"use {free_port()}"
+        )
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
     try:
@@ -115,43 +117,32 @@ def _listen(port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise _not_free(port, error) from error
+        free = free_port()
+        what, why = f"the local port {port} cannot be used", error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            what, why = f"the local port {port} is in use", "another process of this machine listens on 127.0.0.1 there"
+        next_ = f"use a free one: {free}, as in --port {free} or debug_attach(local_port={free})"
+        raise DebugError(what, why=why, next=next_, code="port-taken") from error
     return listener
 
 
-def _not_free(port: int, error: OSError) -> DebugError:
-    free = free_port()
-    next_ = f"use a free one: {free}, as in --port {free} or debug_attach(local_port={free})"
-    if error.errno == errno.EADDRINUSE:
-        what, why = f"the local port {port} is taken", "another process of this machine listens on 127.0.0.1 there"
-    else:
-        what, why = f"the local port {port} cannot be used", error.strerror or str(error)
-    return DebugError(what, why=why, next=next_, code="port-taken")
-
-
-def _log(job_id: str, host: int, port: int) -> Path:
-    folder = locate.runtime() / "forwarders"
-    folders.make(folder)
-    return folder / f"{job_id}-{host}-{port}.log"
-
-
-def _spawn(job: JobRecord, host: int, listener: int, saying: int, log: Path) -> subprocess.Popen[bytes]:
+def _start(job: JobRecord, host: int, listener: int, ready: int, log: Path) -> subprocess.Popen[bytes]:
     page = {
         "path": list(dict.fromkeys([_PACKAGES, *(str(Path(entry or ".").resolve()) for entry in sys.path)])),
         "job": records.plain(job),
         "host": host,
         "listener": listener,
-        "ready": saying,
+        "ready": ready,
         "log": str(log),
     }
     with log.open("wb") as output:
         log.chmod(0o600)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START],
+            [sys.executable, "-P", "-c", _SCRIPT],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            pass_fds=(listener, saying),
+            pass_fds=(listener, ready),
             start_new_session=True,  # Ctrl-C in the caller's terminal is not meant for it
         )
     assert process.stdin is not None  # noqa: S101 - for mypy
@@ -161,43 +152,32 @@ def _spawn(job: JobRecord, host: int, listener: int, saying: int, log: Path) -> 
     return process
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], said: int, log: Path) -> None:
-    limit = time.monotonic() + _START_SECONDS
-    words = b""
-    while not words.endswith(b"\n") and select.select([said], [], [], max(0.0, limit - time.monotonic()))[0]:
-        data = os.read(said, 64)
-        if not data:
-            break
-        words += data
-    if words != READY:
+def _wait_until_ready(process: subprocess.Popen[bytes], ready: int, log: Path) -> None:
+    has_answer = bool(select.select([ready], [], [], _START_SECONDS)[0])
+    if not has_answer or os.read(ready, len(READY)) != READY:  # written at once; b"" if the process has ended
         stop(process)
         raise BackendError(
-            "the process that forwards the debugger's connection did not come up",
+            "the process that forwards the debugger's connection did not start",
             why=log.read_text(errors="replace").strip()[-1000:] or f"it ended with exit code {process.returncode}",
             next="kinetic config",
             code="no-forwarder",
         )
 
 
-_AT_ONCE = 8  # pages that are read side by side
+_CONCURRENT_READS = 8
 
 
 def debug_addresses(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-    """Say where a job's debug servers are and how they stand; a host that has none now is left out.
-
-    Args:
-        job: The job.
-        hosts: Of which hosts, from 0.
-    """
+    """Return where a job's debug servers are, and their states, by host; a host without one is left out."""
     found = locate.backend_of(job).debug_addresses(job.job_id, hosts=hosts)
     if all(each.state for each in found.values()):
         return found
-    store = locate.store_of(job)  # a cluster knows the pods, and the pods told the store
+    store = locate.store_of(job)  # a cluster knows the pods, and the pods wrote it into the store
     attempt = logs.latest_noted_attempt(store, job.job_id)
     job_key = locate.key_to_read(job)
     key = None if job_key is None else inspection.page_key(inspection.token(job_key))
 
-    def told(host: int) -> DebugAddress | None:
+    def read(host: int) -> DebugAddress | None:
         try:
             page = documents.open_page(inspection.DEBUG, store, keys.debug(job.job_id, attempt, host), key)
         except (KeyMissingError, IntegrityError):
@@ -206,35 +186,19 @@ def debug_addresses(job: JobRecord, hosts: Sequence[int]) -> dict[int, DebugAddr
             return None
         return found[host]._replace(port=page.port, roots=page.roots, state=page.state, until=page.until)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        addresses = zip(found, pool.map(told, found), strict=True)
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        addresses = zip(found, pool.map(read, found), strict=True)
         return {host: address for host, address in addresses if address is not None}
-
-
-def debug_address(job: JobRecord, *, host: int) -> DebugAddress | None:
-    """Say where the debug server of one host of a job is and how it stands, or None while there is none.
-
-    Args:
-        job: The job.
-        host: Of which host, from 0.
-    """
-    return debug_addresses(job, [host]).get(host)
 
 
 _BLOCK = 1 << 16
 _PATIENCE_SECONDS = 20.0  # for a pod that is being replaced, or an API server that is away; an editor waits as long
-_AGAIN_SECONDS = 0.5
-_LOOK_AGAIN_SECONDS = 10.0
+_RETRY_SECONDS = 0.5
+_RETRY_STATUS_SECONDS = 10.0
 
 
 class Forwarder:
-    """One job, one host, one local port.
-
-    Args:
-        job: The job.
-        host: Which host.
-        listener: Listens already.
-    """
+    """One job, one host, and the listener of one local port."""
 
     def __init__(self, job: JobRecord, host: int, listener: socket.socket) -> None:
         self._job, self._host, self._listener = job, host, listener
@@ -242,7 +206,6 @@ class Forwarder:
         self._token = inspection.token(locate.key_to_attach(job)).encode() + b"\n"
 
     def run(self) -> NoReturn:
-        """Take connections, for ever."""
         while True:
             connection, _ = self._listener.accept()
             threading.Thread(target=self._forward, args=(connection,), daemon=True).start()
@@ -251,27 +214,22 @@ class Forwarder:
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not inspection.is_own_peer(connection):
-                _say("a connection was refused: it is not known to come from this user")
+                _log("a connection was refused: it may come from another user")
                 return
             try:
                 with contextlib.ExitStack() as stack:
                     link = self._reach(stack)
                     link.send(self._token)
-                    _hand_on(connection, link)
+                    _copy_both_ways(connection, link)
             except (KineticError, OSError) as error:
-                _say(f"a connection was closed: {error}")
+                _log(f"a connection was closed: {error}")
 
     def _reach(self, stack: contextlib.ExitStack) -> Link:
-        """Open a connection to where the debug server is now; one that is about to be there is waited for.
-
-        Raises:
-            KineticError: It is not there.
-            OSError: Nobody listens there.
-        """
+        """Open a connection to the debug server; retry for a while if it is not there, and raise why."""
         limit = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                address = debug_address(self._job, host=self._host)
+                address = debug_addresses(self._job, [self._host]).get(self._host)
                 if address is not None:
                     return stack.enter_context(self._backend.dial(address))
                 failure: Exception = KineticError("the job has no debug server at the moment")
@@ -279,11 +237,11 @@ class Forwarder:
                 failure = error
             if time.monotonic() > limit:
                 raise failure
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
 
-def _hand_on(connection: socket.socket, link: Link) -> None:
-    """Hand bytes on in both directions until one side closes; then close both."""
+def _copy_both_ways(connection: socket.socket, link: Link) -> None:
+    """Copy bytes in both directions until one side closes; then close both."""
     sending = threading.Thread(target=_send, args=(connection, link), daemon=True)
     sending.start()
     try:
@@ -291,25 +249,24 @@ def _hand_on(connection: socket.socket, link: Link) -> None:
             connection.sendall(data)
     finally:
         with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)  # and with it the other thread's waiting
+            connection.shutdown(socket.SHUT_RDWR)  # this also ends the other thread's waiting
         sending.join()
 
 
 def _send(connection: socket.socket, link: Link) -> None:
-    with contextlib.suppress(KineticError, OSError):  # whoever receives learns of it, too
+    with contextlib.suppress(KineticError, OSError):  # the receiving thread gets it, too
         while data := connection.recv(_BLOCK):
             link.send(data)
     link.finish()
 
 
 def _end_with(job: JobRecord, log: str) -> None:
-    """End this process when the job has ended for good."""
     while True:
         try:
             wait.wait(job)
-        except (KineticError, OSError, ValueError) as error:  # the cluster is away, or a store: the job may go on
-            _say(f"it is not known how the job stands: {error}")
-            time.sleep(_LOOK_AGAIN_SECONDS)
+        except (KineticError, OSError, ValueError) as error:  # a cluster or a store is away: the job may be running
+            _log(f"the status of the job is unknown: {error}")
+            time.sleep(_RETRY_STATUS_SECONDS)
         else:
             _leave(log)
 
@@ -320,13 +277,12 @@ def _leave(log: str) -> NoReturn:
     os._exit(0)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
 
 
 def main(page: dict[str, Any]) -> NoReturn:
-    """Be a forwarder; everything it needs to know is in the page."""
     log = str(page["log"])
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     signal.signal(signal.SIGTERM, lambda *_: _leave(log))

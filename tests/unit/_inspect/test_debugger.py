@@ -152,7 +152,7 @@ def test_a_call_whose_job_is_there_already_takes_another_port_when_the_usual_one
         taken = other.getsockname()[1]
         monkeypatch.setattr(inspection, "PORT", taken)
 
-        port = debugger._a_port()
+        port = debugger._usable_port()
 
     assert port != taken
     port_forward.check_port(port)
@@ -191,12 +191,12 @@ def waited(monkeypatch):
                 raise first
             return {0: first} if first else {}
 
-        monkeypatch.setattr(debugger, "observe", place.look)
         monkeypatch.setattr(wait, "observe", place.look)
         monkeypatch.setattr(locate, "backend_of", lambda _: place)
         monkeypatch.setattr(port_forward, "debug_addresses", addresses)
-        monkeypatch.setattr(debugger, "_check_place", lambda *_: None)
-        for module, name in ((debugger, "_LOOK_FAR_SECONDS"), (wait, "_AGAIN_SECONDS")):
+        monkeypatch.setattr(locate, "can_be_seen", lambda _: True)
+        monkeypatch.setattr(locate, "hosts_of", lambda _: 1)
+        for module, name in ((debugger, "_POLL_CLUSTER_SECONDS"), (wait, "_AGAIN_SECONDS")):
             monkeypatch.setattr(module, name, 0.001)
         return debugger.wait_for_server(SimpleNamespace(job_id="job", debug=True), timeout=timeout)
 
