@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kinetic._backends import registry
-from kinetic._backends.fake import FakeBackend
-from kinetic._backends.protocol import FakeClock
+from kinetic._backends.fake import FakeBackend, FakeClock
 from kinetic._stores.memory import MemoryStore
 
 __all__ = ["FakeBackend", "FakeClock", "MemoryStore", "fake_backend", "temporary_home"]

@@ -1,9 +1,9 @@
-"""A backend for tests: it carries out jobs in this process, without any other, on a clock that only the test moves.
+"""A backend for tests: it carries out jobs in this process, on a clock that only the test moves.
 
-    launch ──pending_seconds──▶ begins ──running_seconds──▶ the function is called, and its end is written
+    launch ──pending_seconds──▶ starts ──running_seconds──▶ the function is called, and its end is written
 
-Everything that has become due happens when somebody looks or waits, in the order of its time. So a test decides when a
-job begins and ends, by the clock or by ``start``, ``finish``, ``fail`` and ``lose``, and nothing sleeps.
+Everything that is due happens when a caller observes or waits, in the order of its time. So a test decides when a
+job starts and ends, by the clock or by ``start``, ``finish``, ``fail`` and ``lose``, and nothing sleeps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kinetic._backends.protocol import Clock, DebugAddress, Diagnosis, FakeClock, Launch, Observation, Stacks
+from kinetic._backends.protocol import BytesLog, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts
 from kinetic._runner.worker import function_call, workspace
@@ -33,7 +33,32 @@ from kinetic.job_status import JobStatus
 
 MACHINE = "fake"
 _WITHOUT_BODY = frozenset({"deadline", "runner"})
-_BUSY_SECONDS = 0.001  # of real time, where nothing can happen: another thread may be about to change that
+_BUSY_SECONDS = 0.001  # of real time, when nothing is due: another thread may be about to change that
+
+
+class FakeClock:
+    """A clock that moves only when a test moves it: to sleep on it takes no time.
+
+    Args:
+        now: Unix time at which it starts.
+    """
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self._begun, self._passed = now, 0.0
+        self._lock = threading.Lock()
+
+    def time(self) -> float:
+        """Return Unix time in seconds, by this clock."""
+        return self._begun + self._passed
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed on this clock."""
+        return self._passed
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward, and return at once."""
+        with self._lock:
+            self._passed += max(seconds, 0.0)
 
 
 @dataclass
@@ -61,6 +86,10 @@ class _Job:
         """When something happens to it next."""
         return {JobStatus.PENDING: self.begins, JobStatus.RUNNING: self.ends}.get(self.status, math.inf)
 
+    def change(self, status: JobStatus, reason: str = "") -> None:
+        self.status, self.reason = status, reason
+        self.changes += 1
+
     def observation(self) -> Observation:
         return Observation(
             name=self.job_id,
@@ -76,12 +105,12 @@ class _Job:
 
 
 class _Roles:
-    """The four roles of a backend, over jobs in this process."""
+    """The four roles of a backend, over jobs in this process; they are described in the protocol."""
 
     is_here = False
     namespace = "default"
     poll_seconds = 30.0
-    log_poll_seconds = 30.0  # a log only grows where something happens, which is told
+    log_poll_seconds = 30.0  # a log only grows when something happens, and that is reported
     name: str
     environ: Mapping[str, str]
     clock: Clock
@@ -90,11 +119,11 @@ class _Roles:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
-        self._kept: dict[str, str] = {}
-        self._seen: dict[tuple[int, str], int] = {}  # by thread and job: the changes that it was told of
+        self._secrets: dict[str, str] = {}
+        self._seen: dict[tuple[int, str], int] = {}  # by thread and job: the changes that were reported to it
         self._lock = threading.RLock()  # a function that is called may submit jobs of its own
 
-    # ------------------------------------------------------------------------------------------------ launching
+    # ------------------------------------------------------------------------------------------------ Launcher
 
     def begin(self, job_id: str) -> None:
         """Do nothing: until it is launched there is nothing of a job here."""
@@ -102,22 +131,16 @@ class _Roles:
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
         """Do nothing; see ``begin``."""
 
-    def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:  # noqa: ARG002
-        """Take any hardware: there is none."""
-        return ()
+    def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+        return ()  # any hardware: none is used
 
     def check_store(self, url: str) -> None:
-        """Take any store that this process can open."""
+        """Accept any store that this process can open."""
 
     def prepare(self) -> None:
         """Do nothing: nothing takes time."""
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        """Take jobs; see the protocol.
-
-        Raises:
-            LaunchError: One of them waits for a debugger.
-        """
         if any(launch.order.debug is not None for launch in launches):
             raise LaunchError("debug=True needs a process to attach to, and a fake backend has none")
         with self._lock:
@@ -127,50 +150,41 @@ class _Roles:
                 self._jobs.setdefault(launch.order.job_id, made)
         return [launch.order.job_id for launch in launches]
 
-    def name_of(self, job_id: str, hosts: int) -> str:  # noqa: ARG002 - a cluster's names depend on it
-        """Return the name of a job; see the protocol."""
+    def name_of(self, job_id: str, hosts: int) -> str:
         return f"kinetic-{job_id}"
 
-    def stop(self, names: Sequence[str], *, wait: float) -> bool:  # noqa: ARG002 - it takes no time
-        """End jobs; those that have not ended are gone with it."""
+    def stop(self, names: Sequence[str], *, wait: float) -> bool:
         with self._lock:
-            for name in names:
-                if name in self._jobs and not self._jobs[name].status.is_final:
-                    del self._jobs[name]
+            self.remove([name for name in names if name in self._jobs and not self._jobs[name].status.is_final])
         return True
 
     def remove(self, names: Sequence[str]) -> None:
-        """Forget jobs; see the protocol."""
         with self._lock:
             for name in names:
                 self._jobs.pop(name, None)
 
     def sweep(self, scratch: Path | None, history: object = None) -> None:
-        """Do nothing: all of it is gone with this process."""
+        """Do nothing: everything is gone with this process."""
 
-    # ------------------------------------------------------------------------------------------------ observing
+    # ------------------------------------------------------------------------------------------------ Observer
 
     def observe(self, names: Sequence[str]) -> dict[str, Observation]:
-        """Look at some jobs; see the protocol."""
-        with self._lock:
-            self._let_happen()
-            return {name: self._jobs[name].observation() for name in names if name in self._jobs}
+        found = {each.name: each for each in self.find()}
+        return {name: found[name] for name in names if name in found}
 
     def observe_group(self, group: str) -> dict[str, Observation]:
-        """Look at the living jobs of a batch; see the protocol."""
         with self._lock:
             self._let_happen()
-            theirs = [job for job in self._jobs.values() if job.launch.group == group]
-            return {job.job_id: job.observation() for job in theirs if not job.status.is_final}
+            jobs = [job for job in self._jobs.values() if job.launch.group == group and not job.status.is_final]
+            return {job.job_id: job.observation() for job in jobs}
 
     def find(self) -> Iterator[Observation]:
-        """Look at every job; see the protocol."""
         with self._lock:
             self._let_happen()
             return iter([job.observation() for job in self._jobs.values()])
 
     def watch(self, name: str, *, seconds: float) -> bool:
-        """Move the clock to the next thing that happens, at most some seconds; see the protocol."""
+        """Move the clock to the next thing that happens, at most some seconds."""
         at = (threading.get_ident(), name)
         before = self._seen.get(at, 0)
         self._move(seconds, lambda: self._changes_of(name) != before)
@@ -178,16 +192,14 @@ class _Roles:
         return self._seen[at] != before
 
     def watch_group(self, group: str, *, seconds: float) -> None:
-        """Move the clock until a job of a batch has ended, at most some seconds; see the protocol."""
+        """Move the clock until a job of a batch has ended, at most some seconds."""
         before = self._ended_in(group)
         self._move(seconds, lambda: self._ended_in(group) != before)
 
     def stop_watching(self, name: str) -> None:
-        """Forget what this thread has seen of a job; see the protocol."""
         self._seen.pop((threading.get_ident(), name), None)
 
     def explain(self, name: str) -> Diagnosis | None:
-        """Say how a job stands; see the protocol."""
         with self._lock:
             job = self._jobs.get(name)
             if job is None:
@@ -199,55 +211,39 @@ class _Roles:
             what = f"{name} waits {when}" if waits else f"{name} is {job.status.value}"
             return Diagnosis(what, waits=waits, status=job.status)
 
-    # ------------------------------------------------------------------------------------------------ inspecting
+    # ------------------------------------------------------------------------------------------------ Inspector
 
-    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> FakeLog | None:  # noqa: ARG002
-        """Return what a job has printed; see the protocol."""
+    def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> BytesLog | None:
         with self._lock:
             job = self._jobs.get(name)
-            return None if job is None or host or attempt not in job.log else FakeLog(job.log[attempt])
+            return None if job is None or host or attempt not in job.log else BytesLog(job.log[attempt])
 
     def last_log(self, name: str, *, host: int, attempt: int) -> None:
         """Return nothing: what a job printed is in the store, or in ``live_log``."""
 
-    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:  # noqa: ARG002
-        """Return nothing: there is no debug server."""
+    def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
         return {}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Any]:
-        """Refuse: nothing listens.
+        raise BackendError(f"cannot connect to port {address.port}: a fake backend has no ports")
 
-        Raises:
-            BackendError: Always.
-        """
-        raise BackendError(f"nothing listens at {address.port}: a fake backend has no ports")
-
-    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> NoReturn:  # noqa: ARG002
-        """Refuse: a job has no process of its own.
-
-        Raises:
-            RunnerError: Always.
-        """
+    def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> NoReturn:
         raise RunnerError(f"{name} has no process of its own: a fake backend runs it in this one")
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        """Say that there are none; see the protocol."""
         return [Stacks(host, "", f"{name} has no process of its own") for host in hosts]
 
-    # ------------------------------------------------------------------------------------------------ secrets
+    # ------------------------------------------------------------------------------------------------ Secrets
 
-    def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:  # noqa: ARG002
-        """Keep what no store may hold; see the protocol."""
-        self._kept[group] = json.dumps(dict(secrets))
+    def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
+        self._secrets[group] = json.dumps(dict(secrets))
 
     def kept(self, group: str) -> dict[str, Any] | None:
-        """Return what was kept for a batch; see the protocol."""
-        found = self._kept.get(group)
+        found = self._secrets.get(group)
         return None if found is None else dict(json.loads(found))
 
     def forget_kept(self, group: str) -> None:
-        """Remove what was kept for a batch; see the protocol."""
-        self._kept.pop(group, None)
+        self._secrets.pop(group, None)
 
     # ------------------------------------------------------------------------------------------------ what happens
 
@@ -275,17 +271,16 @@ class _Roles:
             time.sleep(_BUSY_SECONDS)
 
     def _let_happen(self) -> None:
-        """Do what has become due, in the order of its time."""
+        """Do what is due, in the order of its time."""
         while True:
             now = self.clock.monotonic()
-            due = [job for job in self._jobs.values() if job.due <= now]
-            if not due:
+            job = min(self._jobs.values(), key=lambda each: each.due, default=None)
+            if job is None or job.due > now:
                 return
-            job = min(due, key=lambda each: each.due)
             if job.status is JobStatus.PENDING:
                 self._begin(job)
             else:
-                self._end(job, *self._called(job))
+                self._end(job, *self._call(job))
 
     def _begin(self, job: _Job) -> None:
         """Claim an attempt, as a runner does first of all."""
@@ -297,29 +292,29 @@ class _Roles:
         job.ends = begun + min(self.running_seconds, launch.order.deadline or math.inf)
         note = AttemptNote(job.job_id, job.attempt, MACHINE, job.started)
         open_store(launch.store_url).put(note.key, note.to_bytes(launch.key))
-        self._change(job, JobStatus.RUNNING)
+        job.change(JobStatus.RUNNING)
 
-    def _called(self, job: _Job) -> tuple[function_call.Value | function_call.Failure, bytes]:
+    def _call(self, job: _Job) -> tuple[function_call.Value | function_call.Failure, bytes]:
         """Call a job's function; return how it ended and what it printed."""
         printed = io.StringIO()
         order = job.launch.order
         if order.deadline is not None and self.running_seconds > order.deadline:
             late = TimeoutError(f"the job was ended at its deadline of {order.deadline:g} s")
-            return function_call.Failure(late, function_call.describe(late), cause="deadline"), b""
+            return _failure(late, "deadline"), b""
         if order.data:
             missing = RunnerError(f"{job.job_id} reads data, which a fake backend does not deliver", phase="data")
-            return function_call.Failure(missing, function_call.describe(missing), cause="runner"), b""
+            return _failure(missing, "runner"), b""
+        ended: function_call.Value | function_call.Failure
         with contextlib.redirect_stdout(printed):
             try:
                 payload = workspace.fetch_payload(open_store(job.launch.store_url), order)
                 function, args, kwargs = workspace.open_payload(*payload)
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
-                return function_call.Failure(
-                    error, function_call.describe(error), cause="runner"
-                ), printed.getvalue().encode()
-            ended = function_call.call_function(function, args, kwargs)
-            if isinstance(ended, function_call.Failure):
-                print(ended.error["traceback"])  # noqa: T201 - into the log of the job
+                ended = _failure(error, "runner")
+            else:
+                ended = function_call.call_function(function, args, kwargs)
+                if isinstance(ended, function_call.Failure):
+                    print(ended.error["traceback"])  # noqa: T201 - into the log of the job
         return ended, printed.getvalue().encode()
 
     def _end(self, job: _Job, ended: function_call.Value | function_call.Failure, printed: bytes = b"") -> None:
@@ -332,32 +327,32 @@ class _Roles:
         if attempts.retry_reason(store, verdict, order.retries, key):
             attempts.note_failure(store, verdict, key, clock=self.clock.time)
             job.attempt, job.begins = job.attempt + 1, self.clock.monotonic() + self.pending_seconds
-            self._change(job, JobStatus.PENDING)
+            job.change(JobStatus.PENDING)
             return
         created = store.put(keys.result(job.job_id), body + verdict.footer(key), if_absent=True)
         if created and order.mark:
             store.put(documents.sealed_name(order.mark, verdict.status, key), b"")
-        self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
+        job.ended = self.clock.time()
+        job.change(JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
 
     def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
         """Return the verdict about an attempt, and the pickled value or exception."""
-        failed = isinstance(ended, function_call.Failure)
-        cause, error = (ended.cause, ended.error) if isinstance(ended, function_call.Failure) else ("value", {})
-        result = ended.exception if isinstance(ended, function_call.Failure) else ended.value
-        body = b""
+        cause, error, result, body = "value", {}, None, b""
+        if isinstance(ended, function_call.Failure):
+            cause, error, result = ended.cause, ended.error, ended.exception
+        else:
+            result = ended.value
         if cause not in _WITHOUT_BODY:
             try:
                 buffer = io.BytesIO()
                 function_call.dump_value(result, buffer)
                 body = buffer.getvalue()
             except Exception as problem:  # noqa: BLE001 - pickling runs user code
-                said = function_call.describe(problem)
-                cause = cause if failed else "serialization"
-                error = (
-                    {**error, "not_delivered": said["message"]}
-                    if failed
-                    else {**said, "repr": function_call.repr_of(result)}
-                )
+                problem_page = function_call.describe(problem)
+                if error:
+                    error = {**error, "not_delivered": problem_page["message"]}
+                else:
+                    cause, error = "serialization", {**problem_page, "repr": function_call.repr_of(result)}
         verdict = Outcome(
             job_id=job.job_id,
             status=outcomes.FAILED if error else outcomes.SUCCEEDED,
@@ -375,18 +370,16 @@ class _Roles:
         )
         return verdict, body
 
-    def _change(self, job: _Job, status: JobStatus, reason: str = "") -> None:
-        job.status, job.reason = status, reason
-        job.changes += 1
-        if status.is_final:
-            job.ended = self.clock.time()
-
     def _changes_of(self, name: str) -> int:
         job = self._jobs.get(name)
         return job.changes if job is not None else -1
 
     def _ended_in(self, group: str) -> int:
         return sum(job.status.is_final for job in self._jobs.values() if job.launch.group == group)
+
+
+def _failure(error: Exception, cause: str) -> function_call.Failure:
+    return function_call.Failure(error, function_call.describe(error), cause=cause)
 
 
 class FakeBackend(_Roles):
@@ -428,50 +421,34 @@ class FakeBackend(_Roles):
 
     def start(self, job_id: str) -> None:
         """Let a pending job begin now."""
-        with self._lock:
-            self._begin(self._find(job_id))
+        with self._started(job_id):
+            pass
 
     def run(self, job_id: str) -> None:
         """Call a job's function now, and write down how it ended."""
-        with self._lock:
-            job = self._find(job_id)
-            self._begin(job)
-            self._end(job, *self._called(job))
+        with self._started(job_id) as job:
+            self._end(job, *self._call(job))
 
     def finish(self, job_id: str, value: object = None) -> None:
         """Let a job succeed with a value, without calling its function."""
-        with self._lock:
-            job = self._find(job_id)
-            self._begin(job)
+        with self._started(job_id) as job:
             self._end(job, function_call.Value(value))
 
     def fail(self, job_id: str, error: Exception) -> None:
         """Let a job fail with an exception, without calling its function."""
-        with self._lock:
-            job = self._find(job_id)
-            self._begin(job)
+        with self._started(job_id) as job:
             self._end(job, function_call.Failure(error, function_call.describe(error)))
 
     def lose(self, job_id: str, reason: str = "its machine was taken away") -> None:
-        """Let a job disappear without a word: no result of it will ever be written."""
+        """Let a job disappear without an outcome."""
+        with self._started(job_id) as job:
+            job.ended = self.clock.time()
+            job.change(JobStatus.FAILED, reason)
+
+    @contextlib.contextmanager
+    def _started(self, job_id: str) -> Iterator[_Job]:
+        """Let a job begin, if it is pending, and change it while no other thread can."""
         with self._lock:
             job = self._find(job_id)
             self._begin(job)
-            self._change(job, JobStatus.FAILED, reason)
-
-
-class FakeLog:
-    """What a job has printed."""
-
-    is_complete = True
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        """Return how many bytes there are."""
-        return len(self._data)
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position; fewer when there are fewer."""
-        return self._data[start : start + length]
+            yield job

@@ -1,7 +1,7 @@
 """What every backend can do, in four roles. A backend never opens a store; what may be asked of many is asked once.
 
     Launcher    starts jobs, stops them, and removes what is left of them
-    Observer    says how jobs stand, and waits for changes
+    Observer    reports the state of jobs, and waits for changes
     Inspector   looks into a running job: its log, a shell beside it, its stacks, its ports
     Secrets     keeps what the children of a batch need and no store may hold
 
@@ -11,7 +11,6 @@ tests/contracts/test_backend.py.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,162 +27,117 @@ if TYPE_CHECKING:
     from kinetic._wire.order import Child, Order
 
 
+class Clock(Protocol):
+    """Returns the time, and waits: the module ``time``, or a clock that only a test moves."""
+
+    def time(self) -> float: ...
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+SYSTEM: Clock = time
+
+
 @dataclass(frozen=True)
 class Launch:
-    """Everything a backend needs to start one job.
+    """Everything a backend needs to start one job."""
 
-    Attributes:
-        order: What the runner will do.
-        order_sha256: Digest of the Order's bytes as they lie in the store.
-        store_url: Where the Order lies.
-        placement: The hardware.
-        key: The job's own key, for the process that seals the Outcome; never for user code.
-        key_id: Name of the namespace's key it was derived from.
-        captured: Values of the captured environment variables.
-        group: The batch this job belongs to, or "".
-        interpreter: The Python that it runs in; "" for the client's own.
-        environ: The environment of the client that made the batch; None for this client's own.
-        child: What this launch adds to an order that its batch shares; ``order`` has it in it already.
-        requirements: What it asks of its backend besides hardware: plain JSON that only this backend reads; None on
-            this machine.
-        owner: Who submits it, for whoever looks at a cluster.
-    """
-
-    order: Order
-    order_sha256: str
-    store_url: str
-    placement: Placement
-    key: bytes = field(repr=False)
-    key_id: str
+    order: Order  # what the runner will do
+    order_sha256: str  # digest of the Order's bytes in the store
+    store_url: str  # where the Order is
+    placement: Placement  # the hardware
+    key: bytes = field(repr=False)  # the job's own key, for the process that seals the Outcome; never for user code
+    key_id: str  # name of the namespace's key it was derived from
+    # values of the captured environment variables
     captured: Mapping[str, str] = field(repr=False, default_factory=dict)
-    group: str = ""
-    interpreter: str = ""
+    group: str = ""  # the batch this job belongs to, or ""
+    interpreter: str = ""  # the Python that it runs in; "" for the client's own
+    # what this launch adds to an order that its batch shares; ``order`` has it in it already
     child: Child | None = None
+    # the environment of the client that made the batch; None for this client's own
     environ: Mapping[str, str] | None = field(repr=False, default=None)
+    # what it asks of its backend besides hardware: plain JSON that only this backend reads; None on this machine
     requirements: Mapping[str, Any] | None = None
-    owner: str = ""
+    owner: str = ""  # the user who submits it, as shown on a cluster
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a backend sees of one job now. The store is the truth; the backend forgets.
+    """What a backend sees of one job now. The store is the truth; the backend forgets."""
 
-    Attributes:
-        name: The job's id.
-        status: PENDING, RUNNING, SUCCEEDED or FAILED as the backend sees it.
-        attempt: The attempt that runs or ran last; None where only the store knows.
-        version: Changes whenever something about the job changes; "" where nothing can be concluded from it.
-        reason: A plain sentence: what a pending job waits for, how a failed one ended.
-        where: The machine.
-        submitted: Unix time.
-        started: Unix time, or None.
-        ended: Unix time, or None.
-    """
-
-    name: str
-    status: JobStatus
-    attempt: int | None = 0
-    reason: str = ""
-    where: str = ""
-    submitted: float | None = None
+    name: str  # the job's id
+    status: JobStatus  # PENDING, RUNNING, SUCCEEDED or FAILED as the backend sees it
+    attempt: int | None = 0  # the attempt that runs or ran last; None where only the store knows
+    reason: str = ""  # a plain sentence: what a pending job waits for, how a failed one ended
+    where: str = ""  # the machine
+    submitted: float | None = None  # Unix time, as are ``started`` and ``ended``
     started: float | None = None
     ended: float | None = None
-    version: str = ""
+    version: str = ""  # changes whenever something about the job changes; "" where nothing can be concluded from it
 
 
 class DebugAddress(NamedTuple):
-    """Where the debug server of one host of a job listens, on the loopback interface of its machine.
+    """Where the debug server of one host of a job listens, on the loopback interface of its machine."""
 
-    Attributes:
-        port: The port.
-        machine: Where it listens, as the backend names it; "" on this machine.
-        roots: Pairs of folders: as the client knows one, and where it lies in the job. A cluster does not know them.
-        state: "waiting" for a debugger, "attached", or "over": it waits for nobody any more, and takes whoever comes.
-            A cluster does not know it and says "": ``_jobs/addressing`` reads it and the rest in the store.
-        until: Unix time at which it stops waiting.
-    """
-
-    port: int
-    machine: str = ""
+    port: int  # the port
+    machine: str = ""  # where it listens, as the backend names it; "" on this machine
+    # pairs of folders: as the client knows one, and where it is in the job. A cluster does not know them
     roots: tuple[tuple[str, str], ...] = ()
+    # "waiting" for a debugger, "attached", or "over": it no longer waits, and still accepts a debugger. A cluster
+    # returns "": ``_inspect/port_forward`` reads it and the rest in the store
     state: str = ""
-    until: float = 0.0
+    until: float = 0.0  # Unix time at which it stops waiting
 
 
 class Stacks(NamedTuple):
-    """What the threads of one host of a job are doing.
+    """What the threads of one host of a job are doing."""
 
-    Attributes:
-        host: Which host, from 0.
-        text: Their stacks, as Python's faulthandler writes them; "" where there was no answer.
-        why: Why there was none, or "".
-    """
-
-    host: int
-    text: str
-    why: str = ""
+    host: int  # which host, from 0
+    text: str  # their stacks, as Python's faulthandler writes them; "" where there was no answer
+    why: str = ""  # why there was none, or ""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job is as it is, and what to do next.
+    """The reason for a job's state, and what to do next."""
 
-    Attributes:
-        what: A sentence, without a full stop.
-        why: The place's own words.
-        next: What to do.
-        stuck: Whether waiting alone will not help.
-        waits: Whether it waits for something; False where there is only to say that it runs, or has ended.
-        code: A short word for the reason, as in an error's brackets; "" where there is none.
-        status: How the job stood at the very moment that this tells of; None where whoever asks knows it.
-    """
-
-    what: str
-    why: str = ""
-    next: str = ""
-    stuck: bool = False
-    waits: bool = True
-    code: str = ""
-    status: JobStatus | None = None
+    what: str  # a sentence, without a full stop
+    why: str = ""  # the place's own words
+    next: str = ""  # what to do
+    stuck: bool = False  # whether waiting alone will not help
+    waits: bool = True  # whether it waits for something; False where it just runs, or has ended
+    code: str = ""  # a short word for the reason, as in an error's brackets; "" where there is none
+    status: JobStatus | None = None  # the job's status at that very moment; None where the caller knows it
 
 
 class Launcher(Protocol):
     """Starts jobs, stops them, and removes what is left of them."""
 
     def begin(self, job_id: str) -> None:
-        """Mark a job as being submitted, before anybody can find its record."""
+        """Mark a job as being submitted, before its record can be found."""
 
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
-        """Take the mark of ``begin`` away: the job is launched, or will never be.
+        """Remove the mark of ``begin``: the job, or the batch, is launched, or never will be.
 
-        Args:
-            job_id: The job, or the batch.
-            leave_nothing: Whether nothing of that name is launched, so that no folder of its own is needed.
+        With ``leave_nothing``, nothing of that name is launched, so that no folder of its own is needed.
         """
 
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Refuse what cannot run here, before anything is packed.
+        """Refuse what cannot run here, before anything is packed; return sentences about what is emulated or ignored.
 
         Args:
             placement: The hardware.
-            requirements: What is known already of what its jobs will ask of this backend; see ``Launch``.
-
-        Returns:
-            Sentences about what is emulated or ignored here, for the user.
+            requirements: What is already known of what its jobs will ask of this backend; see ``Launch``.
 
         Raises:
-            CapacityError: The hardware cannot be had here.
+            CapacityError: The hardware is not available here.
         """
 
     def check_store(self, url: str) -> None:
-        """Refuse a store that jobs of this place cannot reach.
-
-        Raises:
-            OptionError: They cannot.
-        """
+        """Refuse a store that jobs of this place cannot reach, with an OptionError."""
 
     def prepare(self) -> None:
-        """Begin whatever takes time and does not depend on the job, side by side with packing."""
+        """Start whatever takes time and does not depend on the job, while the client packs."""
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
         """Start jobs; a job that was started before is success."""
@@ -195,25 +149,25 @@ class Launcher(Protocol):
         """End the processes of jobs; True when all are known to be gone within ``wait`` seconds."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """Forget jobs that have ended: rows or resources, and what lies around them on that machine."""
+        """Remove the rows or resources of jobs that have ended, and their files on that machine."""
 
     def sweep(
         self, scratch: Path | None, history: Callable[[Store, str], Mapping[str, Any] | None] | None = None
     ) -> None:
-        """Remove what nobody needs any more on this machine, at most once an hour.
+        """Remove expired files of this machine, at most once an hour.
 
         Args:
             scratch: The store's folder for files being written, if it has one.
-            history: Gives the page of a removed job, once it is verified; without it none is obeyed.
+            history: Returns the page of a removed job, once it is verified; without it no page is obeyed.
         """
 
 
 class Observer(Protocol):
-    """Says how jobs stand, and waits for changes.
+    """Reports the state of jobs, and waits for changes.
 
     Attributes:
-        clock: What those who wait go by.
-        poll_seconds: How often whoever waits looks anew although nothing was told: a guard against lost news.
+        clock: The clock by which its callers wait.
+        poll_seconds: How often a waiting caller observes a job although no change was reported.
     """
 
     @property
@@ -222,35 +176,32 @@ class Observer(Protocol):
     def poll_seconds(self) -> float: ...
 
     def observe(self, names: Sequence[str]) -> dict[str, Observation]:
-        """Look at some jobs at once; what is not there is absent from the answer."""
+        """Observe some jobs at once; a job that is not there is missing in the answer."""
 
     def observe_group(self, group: str) -> dict[str, Observation]:
-        """Look at every living job of a batch with one question, whatever their number.
-
-        Those that have ended are left out, and so are reasons.
-        """
+        """Observe every job of a batch that has not ended with one request, whatever their number; without reasons."""
 
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Wait until some job of a batch may have ended, at most some seconds."""
 
     def watch(self, name: str, *, seconds: float) -> bool:
-        """Wait until something about a job may have changed, at most some seconds; say whether to look at it now."""
+        """Wait until a job may have changed, at most some seconds; return whether to observe it now."""
 
     def explain(self, name: str) -> Diagnosis | None:
-        """Say why a job is pending or how it died."""
+        """Return why a job is pending or how it died."""
 
     def stop_watching(self, name: str) -> None:
-        """Let go of what watching a job needs: nobody here waits for it any more."""
+        """Free what watching a job needs."""
 
     def find(self) -> Iterator[Observation]:
-        """Look at every job that this place knows."""
+        """Observe every job that this place knows."""
 
 
 class Inspector(Protocol):
-    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports.
+    """Looks into a job: its log, a shell beside it, the stacks of its threads, its ports. Hosts count from 0.
 
     Attributes:
-        log_poll_seconds: How often whoever follows a log asks for more of it.
+        log_poll_seconds: How often a follower of a log asks for more of it.
     """
 
     @property
@@ -259,65 +210,53 @@ class Inspector(Protocol):
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log that the place still holds, or None when only the store may have it.
 
-        Args:
-            name: The job.
-            host: Of which host, from 0.
-            attempt: Which attempt.
-            follow: Whether it is read as it grows, rather than once.
+        ``follow`` means that it is read as it grows, rather than once.
         """
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
-        """Return the log of a process that was ended before it could bring all of it into the store.
-
-        None where there is no such process, or where nothing is left of it.
-        """
+        """Return what is left of the log of a process that was ended before all of it was in the store, or None."""
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-        """Say where the debug servers of a running job's newest attempt are; a host that has none is left out.
-
-        Args:
-            name: The job.
-            hosts: Of which hosts, from 0.
-        """
+        """Return the debug servers of a running job's newest attempt, by host; a host without one is left out."""
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Link]:
         """Open a connection to a debug server.
 
         Raises:
-            BackendError: Nobody listens there, or we may not.
+            BackendError: Nothing listens there, or we have no permission.
             OSError: The same, on this machine.
         """
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
         """Run a command where a job runs, with this process's input and output, and return its exit code.
 
-        It has the job's variables and stands in its working directory.
+        It has the job's variables and working directory.
 
         Args:
             name: The job; it runs.
             command: Program and arguments; none for a shell.
-            host: On which host, from 0.
-            tty: Whether input and output are a terminal, and shall be one there.
+            host: On which host.
+            tty: Whether input and output are a terminal, and must be one there.
 
         Raises:
-            RunnerError: There is nothing to go to.
-            AccessDeniedError: We may not.
+            RunnerError: The job has no process there.
+            AccessDeniedError: We have no permission.
             BackendError: The connection broke.
         """
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        """Ask hosts of a running job for the Python stacks of all their threads; nothing is stopped.
+        """Ask hosts of a running job for the Python stacks of all their threads, without stopping them.
 
         Raises:
-            AccessDeniedError: We may not.
+            AccessDeniedError: We have no permission.
         """
 
 
 class Secrets(Protocol):
-    """Keeps what the children of a batch need and no store may hold."""
+    """Keeps what the children of a batch need and no store may hold: values of environment variables, and keys."""
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
-        """Keep what the children of a batch need and no store may hold: values of environment variables, and keys.
+        """Keep the secrets of a batch.
 
         Args:
             group: The batch.
@@ -353,9 +292,7 @@ class Backend(Launcher, Observer, Inspector, Secrets, Protocol):
 
 
 class LiveLog(Protocol):
-    """The log of a running job, by byte position.
-
-    What it raises when it cannot go on is an OSError; then the store has what is missing, at the same positions.
+    """The log of a running job, by byte position; when it raises an OSError, the store has the rest, as positioned.
 
     Attributes:
         is_complete: Whether all of the log is in it once the job has its verdict; otherwise the store has the rest.
@@ -371,6 +308,21 @@ class LiveLog(Protocol):
         """Return bytes from a position; fewer when there are fewer."""
 
 
+class BytesLog:
+    """A log that is in memory."""
+
+    is_complete = True
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, start: int, length: int) -> bytes:
+        return self._data[start : start + length]
+
+
 class Link(Protocol):
     """A connection to a port of a job, to be written and read by two threads."""
 
@@ -378,68 +330,11 @@ class Link(Protocol):
         """Send bytes, however many; what cannot be sent any more is an OSError or a BackendError."""
 
     def receive(self) -> bytes:
-        """Return the next bytes that come, b"" when the other end has closed or the connection broke.
+        """Return the next bytes, b"" when the other end has closed or the connection broke.
 
         Raises:
-            BackendError: Nobody listens there.
+            BackendError: Nothing listens there.
         """
 
     def finish(self) -> None:
-        """Say that nothing more is sent; then the other end closes, too."""
-
-
-class Clock(Protocol):
-    """Tells the time, and waits."""
-
-    def time(self) -> float:
-        """Return Unix time in seconds."""
-
-    def monotonic(self) -> float:
-        """Return seconds that never go backwards, from some moment in the past."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
-class SystemClock:
-    """The clock of this machine."""
-
-    def time(self) -> float:
-        """Return Unix time in seconds."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment in the past."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-
-class FakeClock:
-    """A clock that moves only when it is told to: to sleep on it takes no time.
-
-    Args:
-        now: Unix time at which it starts.
-    """
-
-    def __init__(self, now: float = 1_800_000_000.0) -> None:
-        self._begun, self._passed = now, 0.0
-        self._lock = threading.Lock()
-
-    def time(self) -> float:
-        """Return Unix time in seconds, by this clock."""
-        return self._begun + self._passed
-
-    def monotonic(self) -> float:
-        """Return the seconds that have passed on this clock."""
-        return self._passed
-
-    def sleep(self, seconds: float) -> None:
-        """Move the clock forward, and return at once."""
-        with self._lock:
-            self._passed += max(seconds, 0.0)
-
-
-SYSTEM = SystemClock()
+        """Close this direction; then the other end closes, too."""

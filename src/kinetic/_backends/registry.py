@@ -1,4 +1,4 @@
-"""The backends that exist: one line for each, and all that the rest of kinetic may know of one before it is opened.
+"""The backends: one line for each, with all that the rest of kinetic may know of one before it is opened.
 
 A new backend is a room of its own below ``kinetic._backends`` whose module has ``open_backend``, and one line in
 ``_BUILT_IN``. This file imports no other room, so that settings and options can read it. No other file under ``src``
@@ -17,67 +17,40 @@ from kinetic.errors import BackendUnavailableError, OptionError
 
 
 class Address(NamedTuple):
-    """Which cluster, and where in it; nothing of it means anything on this machine.
+    """A cluster and a namespace of it; not used on this machine."""
 
-    Attributes:
-        project: Of Google Cloud, or "".
-        zone: A zone or a region.
-        cluster: Its name.
-        namespace: Of Kubernetes.
-        context: A kubeconfig context, or "" for GKE's own endpoint.
-    """
-
-    project: str = ""
-    zone: str = ""
+    project: str = ""  # of Google Cloud
+    zone: str = ""  # a zone or a region
     cluster: str = ""
     namespace: str = ""
-    context: str = ""
+    context: str = ""  # of a kubeconfig; "" for GKE's own endpoint
 
 
 class Opening(NamedTuple):
-    """What a backend is opened with.
-
-    Attributes:
-        entry: Its line in the registry.
-        address: Which cluster.
-        runtime: Folder for state of this machine.
-        environ: The environment that it reads its own settings from.
-        strict: Whether the user asked for it by name; then hardware that is absent is an error.
-    """
-
     entry: Entry
     address: Address
-    runtime: Path
-    environ: Mapping[str, str]
-    strict: bool = False
+    runtime: Path  # the folder for files of this machine
+    environ: Mapping[str, str]  # it reads its own settings from it
+    strict: bool = False  # the user asked for it by name; then missing hardware is an error
 
 
 class Entry(NamedTuple):
-    """What is known of a backend before it is opened.
+    """What is known of a backend before it is opened."""
 
-    Attributes:
-        name: What a user writes into ``backend=``.
-        source: The module whose ``open_backend(opening)`` opens it, or such a function.
-        is_here: Whether jobs run on this machine: then they see its files, and only this machine sees its processes.
-        containers: Whether jobs run in containers: these have an image, and settings of a cluster.
-        spans_hosts: Whether a job takes several small hosts where one large host would do.
-        many_hosts: The backend that takes jobs of several hosts instead, unless the user named this one; "" for none.
-        store: The default store, with {home}, {project} and {cluster} filled in.
-        defaults: Values of "project", "zone", "cluster" and "namespace" where nobody gives one; a name that is missing
-            must be given.
-        variables: The environment variables that it depends on: another value means another backend.
-        library: The library that it needs, and the extra of kinetic-jobs that brings it; None where it needs none.
-    """
-
-    name: str
-    source: str | Callable[[Opening], Any]
+    name: str  # what a user writes into ``backend=``
+    source: str | Callable[[Opening], Any]  # the module whose ``open_backend(opening)`` opens it, or such a function
+    # whether jobs run on this machine: then they see its files, and only this machine sees its processes
     is_here: bool = False
-    containers: bool = False
-    spans_hosts: bool = False
+    containers: bool = False  # whether jobs run in containers: these have an image, and settings of a cluster
+    spans_hosts: bool = False  # whether a job takes several small hosts where one large host would do
+    # the backend that takes jobs of several hosts instead, unless the user named this one; "" for none
     many_hosts: str = ""
-    store: str = "gs://{project}-kn-{cluster}-jobs"
-    defaults: Mapping[str, str] = {}  # shared, and a Mapping: nobody may write to it
-    variables: tuple[str, ...] = ()
+    store: str = "gs://{project}-kn-{cluster}-jobs"  # the default store, with {home}, {project} and {cluster} filled in
+    # values of "project", "zone", "cluster" and "namespace" where the user gives none; a name that is not in it must
+    # be given
+    defaults: Mapping[str, str] = {}
+    variables: tuple[str, ...] = ()  # the environment variables that it depends on: another value means another backend
+    # the library that it needs, and the extra of kinetic-jobs that brings it; None where it needs none
     library: tuple[str, str] | None = None
 
 
@@ -107,7 +80,6 @@ _lock = threading.Lock()
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all backends."""
     return tuple(_entries)
 
 
@@ -150,26 +122,25 @@ def spans_hosts(name: object) -> bool:
 def open_backend(
     name: str, address: Address, *, runtime: Path, environ: Mapping[str, str], strict: bool = False
 ) -> Any:
-    """Open a backend; one that is open already is used again.
-
-    Args:
-        name: Its name.
-        address: Which cluster.
-        runtime: Folder for state of this machine.
-        environ: The environment that it reads its own settings from.
-        strict: Whether the user asked for it by name.
+    """Open a backend; one that is open already is used again. See ``Opening`` for the arguments.
 
     Raises:
         OptionError: No backend has this name.
         BackendUnavailableError: A library that it needs is not installed.
     """
     entry = find(name)
-    _check_library(entry)
+    if entry.library is not None:
+        _check_library(entry.name, *entry.library)
     own = (str(runtime), str(strict)) if entry.is_here else tuple(address)
     key = (name, *own, *(environ.get(variable, "") for variable in entry.variables))
     with _lock:
         if key not in _opened:
-            _opened[key] = _opener(entry)(Opening(entry, address, runtime, environ, strict))
+            opener = entry.source
+            if isinstance(opener, str):
+                import importlib
+
+                opener = importlib.import_module(opener).open_backend
+            _opened[key] = opener(Opening(entry, address, runtime, environ, strict))
         return _opened[key]
 
 
@@ -181,7 +152,7 @@ def registered(entry: Entry) -> Iterator[Entry]:
         OptionError: A backend has this name.
     """
     if entry.name in _entries:
-        raise OptionError(f"there is a backend {entry.name!r} already", next="give yours another name")
+        raise OptionError(f"the name {entry.name!r} is used by another backend", next="choose another name")
     _entries[entry.name] = entry
     try:
         yield entry
@@ -192,24 +163,12 @@ def registered(entry: Entry) -> Iterator[Entry]:
                 del _opened[key]
 
 
-def _opener(entry: Entry) -> Callable[[Opening], Any]:
-    if not isinstance(entry.source, str):
-        return entry.source
-    import importlib
-
-    opener: Callable[[Opening], Any] = importlib.import_module(entry.source).open_backend
-    return opener
-
-
-def _check_library(entry: Entry) -> None:
-    if entry.library is None:
-        return
+def _check_library(name: str, library: str, extra: str) -> None:
     import importlib.util
 
-    library, extra = entry.library
     if importlib.util.find_spec(library) is None:
         raise BackendUnavailableError(
-            f"the {entry.name} backend needs a library that is not installed here",
+            f"the {name} backend needs a library that is not installed here",
             why=f"it uses {library}, which comes with the extra {extra}",
             next=f'pip install "kinetic-jobs[{extra}]"     or backend="{HERE.name}" to run on this machine',
             code="extra-missing",

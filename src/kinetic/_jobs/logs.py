@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
-from kinetic._backends.protocol import LiveLog
+from kinetic._backends.protocol import BytesLog, LiveLog
 from kinetic._jobs import history, locate, results
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, fields, keys, outcomes
@@ -143,21 +143,8 @@ class CheckedLog:
             self._report(why)
 
 
-class HistoryLog:
+class HistoryLog(BytesLog):
     """The end of a log of a collected job, as the history has it."""
-
-    is_complete = True
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        """Return how many bytes there are."""
-        return len(self._data)
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position."""
-        return self._data[start : start + length]
 
 
 def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> LiveLog | None:

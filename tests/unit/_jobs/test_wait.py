@@ -9,7 +9,7 @@ from servers import user_module
 
 import kinetic
 from kinetic import testing
-from kinetic._backends.protocol import FakeClock
+from kinetic._backends.fake import FakeClock
 from kinetic._jobs import status, wait
 from kinetic.errors import JobError, JobTimeoutError, StoreUnreachableError
 from kinetic.job_status import JobStatus
