@@ -301,10 +301,14 @@ def _check_running(job: JobRecord) -> None:
         )
     seen = status.observe(job)
     if seen.status is not JobStatus.RUNNING:
-        look = {JobStatus.PENDING: f"explain {job_id}", JobStatus.NOT_FOUND: "list --all"}
+        next_ = f"kinetic jobs logs {job_id}"
+        if seen.status is JobStatus.PENDING:
+            next_ = f"kinetic jobs explain {job_id}"
+        elif seen.status is JobStatus.NOT_FOUND:
+            next_ = "kinetic jobs list --all"
         raise BackendError(
             f"{job_id} does not run: it is {seen.status.value}",
             why=(seen.observation.reason if seen.observation is not None else "") or None,
-            next=f"kinetic jobs {look.get(seen.status, f'logs {job_id}')}",
+            next=next_,
             code="not-running",
         )
