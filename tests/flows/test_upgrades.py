@@ -59,12 +59,24 @@ SMALL = [
     ("_jobs/submit.py", '"machine": os.uname().nodename,\n', '"machine": os.uname().nodename, "mood": "good",\n'),
     (
         "_wire/order.py",
-        "    deadline: float | None = None\n",
-        "    deadline: float | None = None\n    mood: str = 'good'\n",
+        "    deadline: float | None = None  # seconds the function may run\n",
+        '    deadline: float | None = None  # seconds the function may run\n    mood: str = "good"\n',
     ),
-    ("_wire/outcomes.py", '    key_id: str = ""\n', '    key_id: str = ""\n    mood: str = "good"\n'),
-    ("_wire/outcomes.py", '    python: str = ""\n', '    python: str = ""\n    mood: str = "good"\n'),
-    ("_wire/task.py", '    mark: str = ""\n', '    mark: str = ""\n    mood: str = "good"\n'),
+    (
+        "_wire/outcomes.py",
+        '    key_id: str = ""  # which key seals it\n',
+        '    key_id: str = ""  # which key seals it\n    mood: str = "good"\n',
+    ),
+    (
+        "_wire/outcomes.py",
+        '    python: str = ""  # version of the interpreter\n',
+        '    python: str = ""  # version of the interpreter\n    mood: str = "good"\n',
+    ),
+    (
+        "_wire/task.py",
+        "    mark: str = \"\"  # stem of the mark's key, for a batch's child\n",
+        '    mark: str = ""  # stem of the mark\'s key, for a batch\'s child\n    mood: str = "good"\n',
+    ),
     (
         "_wire/records.py",
         "    output_dir: str | None = None\n",

@@ -61,11 +61,7 @@ class SettingValue(NamedTuple):
 
 
 def read_settings(profile: Profile | None, environ: Mapping[str, str]) -> ClusterSettings:
-    """Return the settings for jobs on a cluster.
-
-    Raises:
-        OptionError: A value is invalid; the variable or the profile that it came from is named.
-    """
+    """Return the settings for jobs on a cluster."""
     found = {field: look_up(field, profile, environ).value for field in FIELDS}
     fields: dict[str, Any] = {field: value for field, value in found.items() if value is not None}
     if "ttl_hours" in fields:
@@ -74,11 +70,7 @@ def read_settings(profile: Profile | None, environ: Mapping[str, str]) -> Cluste
 
 
 def look_up(field: str, profile: Profile | None, environ: Mapping[str, str]) -> SettingValue:
-    """Return one of ``FIELDS`` and where it is set.
-
-    Raises:
-        OptionError: As for ``read_settings``.
-    """
+    """Return one of ``FIELDS`` and where it is set."""
     variable = f"KINETIC_{field.upper()}"
     if text := read_variable(variable, environ):
         action = f"export {variable}={example_of(field)}     or unset it"
@@ -112,9 +104,6 @@ def checked_value(field: str, text: str, written: str, action: str) -> object:
         text: As it was written.
         written: The text with its source, as in "KINETIC_TTL_HOURS='soon'".
         action: What to do if it is invalid.
-
-    Raises:
-        OptionError: It is invalid.
     """
     kind = _KINDS[field]
     try:

@@ -45,21 +45,13 @@ _SET_HOME = "set KINETIC_HOME to a folder that you can write to"
 
 
 def kinetic_home(environ: Mapping[str, str]) -> Path:
-    """Return the folder of everything that lasts; it need not exist yet.
-
-    Raises:
-        SettingsError: No home folder is known for this user, or others can write to the home.
-    """
+    """Return the folder of everything that lasts; it need not exist yet."""
     home = path_of(read_variable("KINETIC_HOME", environ) or "~/.kinetic", environ)
     return _trusted(home, "kinetic home", "KINETIC_HOME")
 
 
 def ensure_home(environ: Mapping[str, str]) -> Path:
-    """Create the home if it is missing, readable by its owner only, and return it.
-
-    Raises:
-        SettingsError: It cannot be created, or something else has its name.
-    """
+    """Create the home if it is missing, readable by its owner only, and return it."""
     home = kinetic_home(environ)
     try:
         folders.make(home)
@@ -75,9 +67,6 @@ def machine_id(environ: Mapping[str, str], *, machine_file: Path = _MACHINE_FILE
     Args:
         environ: The environment; KINETIC_MACHINE_ID in it wins.
         machine_file: The system's own id. Cloned machines and containers share it, so the host name counts too.
-
-    Raises:
-        SettingsError: KINETIC_MACHINE_ID cannot be the name of a folder.
     """
     chosen = read_variable("KINETIC_MACHINE_ID", environ)
     if chosen is None:
@@ -102,10 +91,6 @@ def runtime_folder(environ: Mapping[str, str], *, mounts: Path = _MOUNTS, elsewh
         environ: The environment; KINETIC_RUNTIME_DIR in it wins.
         mounts: The kernel's table of mounts.
         elsewhere: A local folder that every user can write to, for homes that are shared over a network.
-
-    Raises:
-        SettingsError: It belongs to another user or others can write to it, or the one for shared homes cannot be
-            created.
     """
     chosen = read_variable("KINETIC_RUNTIME_DIR", environ)
     home = kinetic_home(environ) if chosen is None else None
@@ -155,11 +140,7 @@ def file_system(path: str, table: str) -> str:
 
 
 def path_of(written: str, environ: Mapping[str, str]) -> Path:
-    """Return the absolute path that a user wrote, with ~ as the home of the user in this environment.
-
-    Raises:
-        SettingsError: It begins with ~ and no home folder is known.
-    """
+    """Return the absolute path that a user wrote, with ~ as the home of the user in this environment."""
     if written != "~" and not written.startswith("~/"):
         return Path(os.path.abspath(os.path.expanduser(written)))  # "~somebody" as well
     if environ.get("HOME"):

@@ -18,11 +18,7 @@ _CURRENT = "this-home"
 
 
 def own_key(home: Path) -> tuple[str, bytes]:
-    """Return the id and bytes of this home's key, made on first use; of several makers at once, one wins.
-
-    Raises:
-        SettingsError: The key cannot be made or read, or the one that this home names is gone.
-    """
+    """Return the id and bytes of this home's key, made on first use; of several makers at once, one wins."""
     folder = home / "keys"
     pointer = folder / _CURRENT
     try:
@@ -70,11 +66,7 @@ def list_ids(home: Path) -> list[str]:
 
 
 def add_key(home: Path, text: str) -> str:
-    """Add a key that another machine exported, and return its id.
-
-    Raises:
-        SettingsError: The text is not a key.
-    """
+    """Add a key that another machine exported, and return its id."""
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:

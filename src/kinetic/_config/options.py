@@ -152,11 +152,7 @@ _OF_TESTS = f"{_PREFIX}TEST_"
 
 
 def read_variable(name: str, environ: Mapping[str, str]) -> str | None:
-    """Return the value of a variable; set but empty counts as unset.
-
-    Raises:
-        LookupError: The name is not in ``VARIABLES``, so no manual would mention it: a mistake of ours.
-    """
+    """Return the value of a variable; set but empty counts as unset."""
     if name not in VARIABLES:
         raise LookupError(f"{name} is read but not described in kinetic/_config/options.py")
     return environ.get(name) or None
@@ -234,11 +230,7 @@ class ProjectOptions(NamedTuple):
 
 
 def read_project_options(root: Path) -> ProjectOptions:
-    """Read the options in the pyproject.toml of a project; without file or table there are none.
-
-    Raises:
-        SettingsError: The file cannot be read, or sets what a project cannot set.
-    """
+    """Read the options in the pyproject.toml of a project; without file or table there are none."""
     file = root / "pyproject.toml"
     try:
         content = file.read_bytes()

@@ -101,30 +101,18 @@ class Choice(NamedTuple):
 
 
 def profiles_file(environ: Mapping[str, str]) -> Path:
-    """Return where the profiles are saved; the file need not exist.
-
-    Raises:
-        SettingsError: No home folder is known for this user.
-    """
+    """Return where the profiles are saved; the file need not exist."""
     chosen = read_variable("KINETIC_PROFILES_FILE", environ)
     return path_of(chosen, environ) if chosen is not None else kinetic_home(environ) / "profiles.json"
 
 
 def load(environ: Mapping[str, str]) -> Profiles:
-    """Read the profiles; without a file there are none.
-
-    Raises:
-        SettingsError: The file cannot be read, or is not a valid profiles file.
-    """
+    """Read the profiles; without a file there are none."""
     return _load_page(environ)[1]
 
 
 def choose(environ: Mapping[str, str], name: str | None = None) -> Choice:
-    """Return the active profile: the one that is named, else KINETIC_PROFILE, else the current one.
-
-    Raises:
-        SettingsError: No profile has the name, or the file is invalid.
-    """
+    """Return the active profile: the one that is named, else KINETIC_PROFILE, else the current one."""
     profiles = load(environ)
     wanted, source = (name, "argument") if name else (read_variable("KINETIC_PROFILE", environ), "KINETIC_PROFILE")
     if not wanted:
@@ -146,11 +134,7 @@ def choose(environ: Mapping[str, str], name: str | None = None) -> Choice:
 
 
 def check_name(name: str) -> str:
-    """Return a name for a profile if it is valid.
-
-    Raises:
-        OptionError: It is not: a letter or digit, then letters, digits, "-" and "_"; at most 64 characters.
-    """
+    """Return a name for a profile if it is valid."""
     plain = name.replace("-", "").replace("_", "")
     if name.isascii() and name[:1].isalnum() and plain.isalnum() and len(name) <= _MAX_NAME:
         return name
@@ -194,10 +178,6 @@ def save(environ: Mapping[str, str], profile: Profile, *, replace: bool = False)
 
     Returns:
         Whether it became the current one.
-
-    Raises:
-        OptionError: It cannot have this name, or the name is taken.
-        SettingsError: The file cannot be read or written.
     """
     check_name(profile.name)
     _refuse_built_in(profile.name)
@@ -221,11 +201,7 @@ def save(environ: Mapping[str, str], profile: Profile, *, replace: bool = False)
 
 
 def use(environ: Mapping[str, str], name: str) -> Profile:
-    """Make a profile the current one, and return it.
-
-    Raises:
-        SettingsError: None has this name, or the file cannot be read or written.
-    """
+    """Make a profile the current one, and return it."""
     with _change(environ) as (page, before):
         profile = _existing(before, name, "kinetic profile use {nearest}")
         page["current"] = name
@@ -233,11 +209,7 @@ def use(environ: Mapping[str, str], name: str) -> Profile:
 
 
 def unset(environ: Mapping[str, str]) -> str:
-    """Leave no profile the current one; return the name of the one that was, "" for none.
-
-    Raises:
-        SettingsError: The file cannot be read or written.
-    """
+    """Leave no profile the current one; return the name of the one that was, "" for none."""
     if not load(environ).current:
         return ""  # nothing to write; there need not even be a file
     with _change(environ) as (page, before):
@@ -246,12 +218,7 @@ def unset(environ: Mapping[str, str]) -> str:
 
 
 def remove(environ: Mapping[str, str], name: str) -> bool:
-    """Remove a profile, and return whether it was the current one; then none is.
-
-    Raises:
-        OptionError: It is built in.
-        SettingsError: None has this name, or the file cannot be read or written.
-    """
+    """Remove a profile, and return whether it was the current one; then none is."""
     _refuse_built_in(name)
     with _change(environ) as (page, before):
         _existing(before, name, "kinetic profile list")

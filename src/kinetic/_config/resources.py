@@ -53,12 +53,7 @@ _CORES = re.compile(r"(\d+(?:\.\d+)?)(m?)")
 
 
 def checked(written: object) -> dict[str, object]:
-    """Return resources as they were written, if they are valid.
-
-    Raises:
-        OptionError: An unknown name, or an invalid amount.
-        OptionTypeError: It is not a table.
-    """
+    """Return resources as they were written, if they are valid."""
     if isinstance(written, str):
         return parse(written)
     if not isinstance(written, Mapping):
@@ -72,11 +67,7 @@ def checked(written: object) -> dict[str, object]:
 
 
 def read(written: Mapping[str, object]) -> ResourceRequests:
-    """Read amounts.
-
-    Raises:
-        OptionError: An unknown name, or an invalid amount.
-    """
+    """Read amounts."""
     for name in written:
         if name not in NAMES:
             from difflib import get_close_matches  # 2 ms; only on the way to an error
@@ -92,11 +83,7 @@ def read(written: Mapping[str, object]) -> ResourceRequests:
 
 
 def parse(text: str) -> dict[str, object]:
-    """Read what was typed into a terminal: ``cpu=4,memory=16Gi``.
-
-    Raises:
-        OptionError: As for ``checked``, or a part is not NAME=AMOUNT.
-    """
+    """Read what was typed into a terminal: ``cpu=4,memory=16Gi``."""
     written: dict[str, object] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, separator, amount = part.partition("=")

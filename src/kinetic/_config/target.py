@@ -85,11 +85,6 @@ def resolve(
         multi_host: The accelerator spans hosts; then a project or a profile means pathways and not gke.
         environ: The environment.
         profile: The name of a profile, for this call instead of KINETIC_PROFILE and the current one.
-
-    Raises:
-        OptionError: An unknown backend, a name with "/" or white space in it, or a cluster without a project.
-        OptionTypeError: An argument is not a string.
-        SettingsError: The profiles cannot be read, or none has the name that is asked for.
     """
     choice = profiles.choose(environ, _text("profile", profile))
     lookup = _Lookup(environ, choice.profile)

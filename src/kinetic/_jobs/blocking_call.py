@@ -14,7 +14,7 @@ from kinetic import _config as settings
 from kinetic import _output as output
 from kinetic._jobs import submit_context
 from kinetic._output import tracebacks
-from kinetic._wire import standard_library
+from kinetic._wire import naming_shadowing_files
 from kinetic.errors import DebugError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def submit_call(
     Raises:
         CallableError: The arguments do not fit the function's signature; nothing was submitted.
     """
-    with standard_library.naming_what_hides():
+    with naming_shadowing_files():
         context = submit_context.prepare(options)
         from kinetic._jobs import data_refs, submit  # 40 ms on first use, beside the supervisor's own start
         from kinetic._project.pickler import Call, check_arguments

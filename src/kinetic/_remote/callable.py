@@ -32,7 +32,7 @@ from typing import (
 from kinetic._config.options import UNSET, documented
 from kinetic._jobs.options import Options
 from kinetic._output import tracebacks
-from kinetic._wire import references, standard_library
+from kinetic._wire import naming_shadowing_files, references
 from kinetic.errors import CallableError, OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class RemoteCallable(Generic[P, R]):
                 sys.stderr.write(f"kinetic: {self._name}() was called inside a job and runs in this process\n")
             return self._call_here(args, kwargs)
         refuse_blocking_call(self._name)
-        with standard_library.naming_what_hides():
+        with naming_shadowing_files():
             from kinetic._jobs import blocking_call  # the client's rooms load with the first job
 
         return blocking_call.call_and_wait(self._plain, (*self._leading, *args), kwargs, self._name, self._options)  # type: ignore[no-any-return]
@@ -187,7 +187,7 @@ class RemoteCallable(Generic[P, R]):
         self._refuse_inside_a_job()
         if (recorded := record_call(self, args, kwargs)) is not None:
             return recorded  # type: ignore[no-any-return] # in place of a handle until its batch is submitted
-        with standard_library.naming_what_hides():
+        with naming_shadowing_files():
             from kinetic._jobs import blocking_call
 
         return blocking_call.submit_call(self._plain, (*self._leading, *args), kwargs, self._name, self._options)
@@ -231,7 +231,7 @@ class RemoteCallable(Generic[P, R]):
             CallableError: Inside a job: a job cannot submit others.
         """
         self._refuse_inside_a_job()
-        with standard_library.naming_what_hides():
+        with naming_shadowing_files():
             from kinetic._batches import submission  # the client's rooms load with the first job
 
         given = {word: value for word, value in (("project", project), ("cluster", cluster)) if value is not None}

@@ -30,9 +30,6 @@ def open_store(url: str) -> Store:
     Args:
         url: ``gs://bucket/prefix``, ``s3://bucket/prefix``, ``file:///absolute/folder``, an absolute folder, or
             ``memory://name`` (this process only).
-
-    Raises:
-        OptionError: No store of this kind.
     """
     if url.startswith("memory://"):
         from kinetic._stores.memory import MemoryStore  # only tests use it

@@ -207,12 +207,7 @@ class RangeReader(Protocol):
     url: str
 
     def piece(self, key: str, start: int, length: int, *, version: str | None = None) -> Piece:
-        """Return bytes of an object.
-
-        Raises:
-            KeyMissingError: There is no such object.
-            ObjectChanged: It is another version than the one asked for.
-        """
+        """Return bytes of an object."""
 
 
 def read_range(store: RangeReader, key: str, start: int, length: int | None) -> bytes:

@@ -109,11 +109,7 @@ class ObstoreClient:
         raise AssertionError("the last attempt returns or raises")
 
     def run(self, call: Callable[[], T]) -> T:
-        """Call into obstore; on the main thread so that Ctrl-C does not have to wait for the network.
-
-        Raises:
-            StoreError: This process was forked from one that had used obstore: the call would never return.
-        """
+        """Call into obstore; on the main thread so that Ctrl-C does not have to wait for the network."""
         global _first_process  # noqa: PLW0603 - a fact of this process
         if is_forked():
             raise StoreError(
@@ -132,11 +128,7 @@ class ObstoreClient:
 
 
 def make_client(address: Address, retry: Retry) -> GCSStore | S3Store:
-    """Make the client; no request is sent yet.
-
-    Raises:
-        CredentialsError: The environment names credentials that cannot be read.
-    """
+    """Make the client; no request is sent yet."""
     options: dict[str, Any] = {
         "client_options": {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=10), "user_agent": "kinetic"},
         "retry_config": {

@@ -35,10 +35,15 @@ class Store(Protocol):
         """This store with what only a folder of this machine can do, or None for any other store."""
 
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
-        """Write an object from bytes, a file (streamed), or chunks of bytes.
+        """Write an object.
+
+        Args:
+            key: Its name.
+            source: Bytes, a file (streamed), or chunks of bytes.
+            if_absent: Create only: an existing object is left as it is.
 
         Returns:
-            True when this call wrote the object, False when ``if_absent`` found one, which is left as it is.
+            True when this call wrote the object, False when ``if_absent`` found one.
         """
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:

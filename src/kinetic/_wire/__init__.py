@@ -1,5 +1,91 @@
-"""Words that client and runner share; standard library only."""
+"""What client and runner share; standard library only, and Python's own even where a user's file has its name.
 
-from kinetic._wire import standard_library
+A script's folder comes first on ``sys.path``, so ``array.py`` beside it answers ``import array`` for every library of
+the process: once `socket` was imported here, a user's script ran a second time. The finder below answers only where
+kinetic itself, or a library on its behalf, asks for a standard module that such a file hides; the user's own imports
+mean what they always meant.
+"""
 
-standard_library.prefer()  # every room imports this one, in clients, supervisors, workers and pods
+# Nothing here may itself be found in a user's file: these three are loaded before the first line of any script.
+import os
+import sys
+from _frozen_importlib_external import PathFinder
+
+TYPE_CHECKING = False  # as in kinetic/__init__.py
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+_LIBRARY = os.path.dirname(os.__file__)
+_INSTALLED = ("site-packages", "dist-packages")
+_named: set[str] = set()
+
+
+class Finder:
+    """A finder of ``sys.meta_path``; it stands right before the one that walks ``sys.path``."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, _target: object = None) -> "ModuleSpec | None":
+        """Return Python's own module where a file hides it from one of our imports, else None: not our business."""
+        if path is not None or name not in sys.stdlib_module_names or _LIBRARY not in sys.path:
+            return None
+        start = sys.path.index(_LIBRARY)
+        hiding = PathFinder.find_spec(name, sys.path[:start])
+        if hiding is None or hiding.origin is None or not _is_ours():  # no origin: a folder without __init__.py
+            return None
+        found = PathFinder.find_spec(name, sys.path[start:])
+        if found is None:  # one of another system's, as nt: whoever tries it expects this
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        _say(name, hiding.origin)
+        return found
+
+
+def _prefer() -> None:
+    """Put the finder in place, once in a process."""
+    if Finder not in sys.meta_path and PathFinder in sys.meta_path:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder)
+
+
+class naming_shadowing_files:  # noqa: N801 - reads as a statement
+    """Add a note to an error that is raised inside: which files are loaded in place of standard modules, if any."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        for name, module in sorted(sys.modules.items()) if isinstance(error, ImportError | AttributeError) else ():
+            file = getattr(module, "__file__", None) or ""
+            if error is not None and name in sys.stdlib_module_names and file and not _is_installed(file):
+                error.add_note(f"kinetic: {file} is loaded in place of Python's own module {name!r}: rename the file")
+
+
+def _is_ours() -> bool:
+    """Return whether kinetic asks: the nearest caller that is neither Python's own nor an installed library."""
+    frame = sys._getframe(2)  # noqa: SLF001 - inspect is heavy, and asks the same
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module == "kinetic" or module.startswith("kinetic."):
+            return True
+        file = frame.f_code.co_filename
+        if not file.startswith("<frozen ") and not _is_installed(file):
+            return False
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_LIBRARY + os.sep) or any(part in file for part in _INSTALLED)
+
+
+def _say(name: str, file: str) -> None:
+    """Name a file that hides a standard module, once; the script itself is imported by nobody."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    if file in _named or (main and os.path.realpath(main) == os.path.realpath(file)):
+        return
+    _named.add(file)
+    sys.stderr.write(
+        f"kinetic: {file} has the name of Python's own module {name!r}, which kinetic uses; "
+        f"'import {name}' gives Python's from now on. Rename the file if your code needs it.\n"
+    )
+
+
+_prefer()  # every room imports this one, in clients, supervisors, workers and pods

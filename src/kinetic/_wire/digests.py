@@ -40,9 +40,6 @@ def check(found: str, promised: str, what: str, by: str, *, next: str | None = N
         what: What happened to them, as in "the order is not the one that was launched; it was not used".
         by: What promised it, as in "the launch".
         next: What to do.
-
-    Raises:
-        IntegrityError: The digests differ.
     """
     if found != promised:
         raise IntegrityError(what, why=f"its SHA-256 is {found[:16]}…, expected {promised[:16]}… from {by}", next=next)

@@ -82,12 +82,7 @@ def open_page(kind: PageKind[T], store: Readable, at: str, key: bytes | None) ->
 
 
 def read_unverified(kind: PageKind[Any], store: Readable, at: str) -> dict[str, Any]:
-    """Read a page without believing it: for what its seal must be looked up by.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is too long, damaged, or of another version.
-    """
+    """Read a page without believing it: for what its seal must be looked up by."""
     what = kind.at(at)
     return read(fetch(store, at, kind.most_bytes, what), what, most_bytes=kind.most_bytes)
 
@@ -105,11 +100,7 @@ def verify(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) 
 
 
 def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) -> bytes:
-    """Write a page as ``open_page`` reads it; what could not be read again is not written.
-
-    Raises:
-        OptionError: A field of it is too long, or of a kind that it cannot have.
-    """
+    """Write a page as ``open_page`` reads it; what could not be read again is not written."""
     page = {"schema": SCHEMA, **page}
     try:
         kind.build(page, kind.what)
@@ -119,11 +110,7 @@ def seal_page(kind: PageKind[Any], page: dict[str, Any], at: str, key: bytes) ->
 
 
 def fetch(store: Readable, at: str, most_bytes: int, what: str) -> bytes:
-    """Read an object that must not be longer than this, and never more than one byte beyond.
-
-    Raises:
-        IntegrityError: It is longer.
-    """
+    """Read an object that must not be longer than this, and never more than one byte beyond."""
     data = store.get(at, length=most_bytes + 1)
     if len(data) > most_bytes:
         raise _too_long(what, most_bytes)
@@ -136,12 +123,7 @@ def write(page: dict[str, Any]) -> bytes:
 
 
 def read(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """Read a page.
-
-    Raises:
-        IntegrityError: It is too long or too deep, not JSON, not an object, or of a version that this kinetic cannot
-            read.
-    """
+    """Read a page."""
     page = parse(data, what, most_bytes=most_bytes)
     if not isinstance(page, dict):
         raise fields.damaged(what, "the page is not an object")
@@ -164,9 +146,6 @@ def parse(data: bytes | str, what: str, *, most_bytes: int = MOST_BYTES, any_nam
         what: It is, for humans.
         most_bytes: How long it may be.
         any_name: Whether names of files that are not UTF-8 may be in it.
-
-    Raises:
-        IntegrityError: It is not, or it holds half of a character.
     """
     try:
         raw = data.encode() if isinstance(data, str) else data
@@ -216,11 +195,7 @@ def job_key(key: bytes, job_id: str, store_url: str) -> bytes:
 
 
 def check_key_length(size: int, where: str) -> None:
-    """Refuse a key that is not whole: what is sealed with half of one could never be opened.
-
-    Raises:
-        IntegrityError: It has another length.
-    """
+    """Refuse a key that is not whole: what is sealed with half of one could never be opened."""
     if size != KEY_BYTES:
         raise IntegrityError(
             "the key of this job is damaged",
@@ -235,9 +210,6 @@ def temporary_key(path: str | os.PathLike[str], start: int = 0) -> Iterator[byte
     """Lend a key from its file for a moment, in memory that is overwritten afterwards.
 
     For a process that is about to fork a worker: nothing of the key may be left in what the worker inherits.
-
-    Raises:
-        IntegrityError: The file is shorter.
     """
     key = bytearray(KEY_BYTES)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -2,12 +2,13 @@
 
 For tests only. ``KINETIC_TEST_KILL=NAME+SECONDS@MARK`` ends the first process that reaches the step NAME with SIGKILL:
 at once, or SECONDS later if that is given. The file MARK is created first, so that of all processes one dies, once.
-Without the variable, as always outside of the suite, a step is an empty function: 50 ns.
+Without the variable, as always outside of the suite, a step is a call of a built-in that does nothing: 30 ns.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 VARIABLE = "KINETIC_TEST_KILL"
 
@@ -89,10 +90,6 @@ BATCH = (
 ALL = SINGLE + BATCH
 
 
-def _unarmed(name: str) -> None:
-    """Do nothing."""
-
-
 def _armed(name: str) -> None:
     """Die here, if this is the step and no process died here before."""
     assert name in ALL, f"{name} is missing in the table of steps"  # noqa: S101 - in tests only
@@ -119,4 +116,4 @@ def _die(seconds: float = 0.0) -> None:
 
 _AT, _, _MARK = os.environ.get(VARIABLE, "").partition("@")
 _WHERE, _, _LATER = _AT.partition("+")
-step = _armed if _WHERE else _unarmed
+step: Callable[[str], object] = _armed if _WHERE else bool

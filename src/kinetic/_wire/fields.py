@@ -172,11 +172,7 @@ def damaged(what: str, why: object) -> IntegrityError:
 
 
 def build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, Any], what: str) -> T:
-    """Make a dataclass from a page; unknown names are ignored, and those with a default may be missing.
-
-    Raises:
-        IntegrityError: A field is missing, or has a value that it cannot have.
-    """
+    """Make a dataclass from a page; unknown names are ignored, and those with a default may be missing."""
     try:
         return _build(cls, readers, page)
     except FieldError as error:
@@ -191,11 +187,7 @@ def builder(cls: type[T], readers: Mapping[str, Reader[Any]]) -> Callable[[dict[
 def checked(
     readers: Mapping[str, Reader[Any]], page: Mapping[str, Any], what: str, required: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields of a page that are known, each with a value that it can have.
-
-    Raises:
-        IntegrityError: One cannot, or one that is required is missing.
-    """
+    """Return the fields of a page that are known, each with a value that it can have."""
     try:
         return known_fields(readers, required)(page)
     except FieldError as error:
@@ -203,11 +195,7 @@ def checked(
 
 
 def read_one(reader: Reader[T], value: object, what: str) -> T:
-    """Read a single value.
-
-    Raises:
-        IntegrityError: It cannot have this value.
-    """
+    """Read a single value."""
     try:
         return reader(value)
     except FieldError as error:

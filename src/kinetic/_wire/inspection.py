@@ -68,11 +68,7 @@ class DebugPage:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DebugPage:
-        """Read the page from such a folder; from a store, ``documents.open_page`` does.
-
-        Raises:
-            IntegrityError: It is none, or of another version.
-        """
+        """Read the page from such a folder; from a store, ``documents.open_page`` does."""
         return DEBUG.build(documents.read(data, DEBUG.what, most_bytes=DEBUG.most_bytes), DEBUG.what)
 
 

@@ -1,34 +1,7 @@
 """Keys and ids: where everything is in a store, and what jobs and batches are called.
 
-| key | written by | what |
-|---|---|---|
-| {job_id}/handle.json | client | the record |
-| {job_id}/order.json | client | the order |
-| {job_id}/function.pkl, arguments.pkl | client | what is too large to travel inside the order |
-| {job_id}/attempts/{n} | runner | the note of one attempt; creating it claims the attempt |
-| {job_id}/hosts/{attempt}/{host}.{word}.{seal} | runner | in a slice of pods: that a host began, or how it ended |
-| {job_id}/hosts/{attempt}/0/address | runner | where the first host of a slice listens for notifications |
-| {job_id}/debug/{attempt}/{host} | runner | of a pod of a debug job: whether its debug server waits |
-| {job_id}/debug/{attempt}/slice.begun.{seal} | runner | empty: a debugger came to one host of a slice |
-| {job_id}/result.pkl | runner, supervisor, canceller | the outcome |
-| {job_id}/logs/{attempt}/{host}/{start} | runner, supervisor | part of the log, by the offset of its first byte |
-| history/{job_id}.json | client | the history record of a job that was collected or removed |
-| history/~logs/{job_id}.{attempt}.{host}.gz | client, before the record | the end of the log of a collected job |
-| history/~clock | client | empty: written to learn the store's time, then deleted |
-| outputs/{job_id}/… | the user's code | never deleted by kinetic |
-| _groups/{group}/manifest.json | submitter | what a batch is: names, settings, what its children share |
-| _groups/{group}/order.json | submitter | the order that its children share |
-| _groups/{group}/inputs.json, inputs/{n} | submitter | where each input is; pickled inputs, many to an object |
-| _groups/{group}/children/{shard}/{index}.{attempt}.{machine}.{seal} | driver | empty: this was submitted there |
-| _groups/{group}/marks/{shard}/{index}.{attempt}.{word}.{seal} | as the outcome | empty: how it ended, or "removed" |
-| _groups/{group}/leases/{epoch} | driver | who drives the batch; the highest epoch does |
-| _groups/{group}/clock | submitter, first | empty: takes the id; written again to learn the store's time |
-| _groups/{group}/control/{n} | anybody | the control log: nothing more is launched; or some inputs are tried again |
-| data/blobs/{sha256} | client | bytes of projects and data: a pack of small files, or a chunk of a large one |
-| data/manifests/{hash}/{sha256} | client, last | the manifest of shipped data, the marker of its blobs |
-| data/trees/{hash}/{path} | client | shipped data as plain files, for FUSE mounts |
-| data/trees-complete/{hash} | client, last | the marker of such a tree |
-| data/requirements/{sha256} | client | what a job on a cluster installs when it begins, where that is long |
+Each key or prefix below is a function that fills in its template; its comment says who writes what there. A key that
+ends in ``{word}.{seal}`` says something by being there: its object is empty, and its seal is part of its name.
 """
 
 from __future__ import annotations
@@ -37,7 +10,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from kinetic._wire import fields
@@ -66,48 +39,64 @@ class Listed(Protocol):
 E = TypeVar("E", bound=Listed)
 
 
-# ---------------------------------------------------------------------------------------------------------------- a job
+# A function of a job or batch; of one and a number, as an attempt; of one, an attempt and a host; ...
+_Of1 = Callable[[str], str]
+_Of2 = Callable[[str, int], str]
+_Of3 = Callable[[str, int, int], str]
+_Of4 = Callable[[str, int, int, int], str]
 
+# ----------------------------------------------------------------------------------------------------- a job: (job_id)
 
-def job(job_id: str) -> str:
-    return f"{job_id}/"
+job: _Of1 = "{}/".format
+record: _Of1 = "{}/handle.json".format  # client: the record
+order: _Of1 = "{}/order.json".format  # client: the order
+function: _Of1 = "{}/function.pkl".format  # client: what is too large to travel inside the order
+arguments: _Of1 = "{}/arguments.pkl".format  # the same
+result: _Of1 = "{}/result.pkl".format  # runner, supervisor or canceller: the outcome
+outputs: _Of1 = "outputs/{}/".format  # the user's code: never deleted by kinetic
+history: _Of1 = "history/{}.json".format  # client: the history record of a job that was collected or removed
 
+# (job_id, attempt), and (job_id, attempt, host)
+attempts: _Of1 = "{}/attempts/".format
+attempt: _Of2 = "{}/attempts/{}".format  # runner: the note of one attempt; creating it claims the attempt
+hosts: _Of2 = "{}/hosts/{}/".format
+# Runner, in a slice of pods: a stem, with {word}.{seal} behind it: "begun", "here", or the status of the host's end.
+host: _Of3 = "{}/hosts/{}/{}".format
+host_address: _Of2 = "{}/hosts/{}/0/address".format  # runner: where the first host of a slice listens for notifications
+debug: _Of3 = "{}/debug/{}/{}".format  # runner, of a pod of a debug job: whether its debug server waits
+# Runner: a stem, with begun.{seal} behind it: a debugger came to one host of a slice.
+debug_begun: _Of2 = "{}/debug/{}/slice".format
+logs: _Of3 = "{}/logs/{}/{}/".format
+# Runner or supervisor: part of a log, by the offset of its first byte; twelve digits keep key order the order of bytes.
+log_segment: _Of4 = "{}/logs/{}/{}/{:012d}".format
+# Client, before the history record: the end of the log of a collected job. history/~clock, empty: the store's time.
+history_log: _Of3 = (_BESIDE + "logs/{}.{}.{}.gz").format
 
-def record(job_id: str) -> str:
-    return f"{job_id}/handle.json"
+# -------------------------------------------------------------------------------------------- data: (sha256) or (hash)
 
+data_blob: _Of1 = "data/blobs/{}".format  # client: a pack of small files, or a chunk of a large one
+data_manifests: _Of1 = "data/manifests/{}/".format
+# Client, last: (hash, sha256), the manifest of shipped data, which promises its blobs.
+data_manifest: Callable[[str, str], str] = "data/manifests/{}/{}".format
+data_tree: _Of1 = "data/trees/{}/".format  # client: shipped data as plain files, for FUSE mounts
+data_tree_marker: _Of1 = "data/trees-complete/{}".format  # client, last: promises that such a tree is complete
+requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
 
-def order(job_id: str) -> str:
-    return f"{job_id}/order.json"
+# ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter
 
-
-def function(job_id: str) -> str:
-    return f"{job_id}/function.pkl"
-
-
-def arguments(job_id: str) -> str:
-    return f"{job_id}/arguments.pkl"
-
-
-def result(job_id: str) -> str:
-    return f"{job_id}/result.pkl"
-
-
-def attempts(job_id: str) -> str:
-    return f"{job_id}/attempts/"
-
-
-def attempt(job_id: str, number: int) -> str:
-    return f"{job_id}/attempts/{number}"
-
-
-def hosts(job_id: str, attempt_number: int) -> str:
-    return f"{job_id}/hosts/{attempt_number}/"
-
-
-def host(job_id: str, attempt_number: int, index: int) -> str:
-    """Return the stem of the words of one host: "begun", "here", or the status of its end; word and seal follow."""
-    return f"{job_id}/hosts/{attempt_number}/{index}"
+group: _Of1 = "_groups/{}/".format
+group_manifest: _Of1 = "_groups/{}/manifest.json".format  # what a batch is: names, settings, what its children share
+group_clock: _Of1 = "_groups/{}/clock".format  # first, empty: takes the id; its age tells the time by the store's clock
+group_order: _Of1 = "_groups/{}/order.json".format  # the order that its children share
+group_table: _Of1 = "_groups/{}/inputs.json".format  # where each input is
+group_inputs: _Of2 = "_groups/{}/inputs/{:05d}".format  # (group_id, number): pickled inputs, many to an object
+group_function: _Of1 = "_groups/{}/function.pkl".format
+children: _Of1 = "_groups/{}/children/".format
+leases: _Of1 = "_groups/{}/leases/".format
+lease: _Of2 = "_groups/{}/leases/{:06d}".format  # (group_id, epoch), driver: who drives it; the highest epoch does
+control_entries: _Of1 = "_groups/{}/control/".format
+# (group_id, number), anybody: nothing more is launched; or some inputs are tried again.
+control_entry: _Of2 = "_groups/{}/control/{:06d}".format
 
 
 def parse_host(key: str) -> tuple[int, str] | None:
@@ -117,111 +106,13 @@ def parse_host(key: str) -> tuple[int, str] | None:
     return (int(index), word) if dot and is_number(index) else None
 
 
-def host_address(job_id: str, attempt_number: int) -> str:
-    return f"{job_id}/hosts/{attempt_number}/0/address"
-
-
-def debug(job_id: str, attempt_number: int, host: int) -> str:
-    return f"{job_id}/debug/{attempt_number}/{host}"
-
-
-def debug_begun(job_id: str, attempt_number: int) -> str:
-    """Return the stem of the key that says that a debugger came to one host of a slice; word and seal follow."""
-    return f"{job_id}/debug/{attempt_number}/slice"
-
-
-def logs(job_id: str, attempt_number: int, host: int) -> str:
-    return f"{job_id}/logs/{attempt_number}/{host}/"
-
-
-def log_segment(job_id: str, attempt_number: int, host: int, start: int) -> str:
-    """Return the key of a segment; twelve digits keep key order the order of bytes up to a terabyte."""
-    return f"{job_id}/logs/{attempt_number}/{host}/{start:012d}"
-
-
-def history(job_id: str) -> str:
-    return f"history/{job_id}.json"
-
-
-def history_log(job_id: str, attempt_number: int, host: int) -> str:
-    return f"{_BESIDE}logs/{job_id}.{attempt_number}.{host}.gz"
-
-
 def job_of_history(key: str) -> str:
     """Return the job that a page of the history is about, or "" for what is beside the pages."""
     return "" if key.startswith(_BESIDE) else key.removeprefix(HISTORY).removesuffix(".json")
 
 
-def outputs(job_id: str) -> str:
-    return f"outputs/{job_id}/"
-
-
-# ----------------------------------------------------------------------------------------------------------------- data
-
-
-def data_blob(sha256: str) -> str:
-    return f"{DATA_BLOBS}{sha256}"
-
-
-def data_manifests(content_hash: str) -> str:
-    return f"{DATA_MANIFESTS}{content_hash}/"
-
-
-def data_manifest(content_hash: str, sha256: str) -> str:
-    return f"{DATA_MANIFESTS}{content_hash}/{sha256}"
-
-
-def data_tree(content_hash: str) -> str:
-    return f"data/trees/{content_hash}/"
-
-
-def data_tree_marker(content_hash: str) -> str:
-    """Return the key whose presence promises that such a tree is complete."""
-    return f"data/trees-complete/{content_hash}"
-
-
-def requirements(sha256: str) -> str:
-    return f"data/requirements/{sha256}"
-
-
-# -------------------------------------------------------------------------------------------------------------- a batch
-
-
-def group(group_id: str) -> str:
-    return f"_groups/{group_id}/"
-
-
-def group_manifest(group_id: str) -> str:
-    return f"_groups/{group_id}/manifest.json"
-
-
-def group_clock(group_id: str) -> str:
-    """Return the key whose creation takes a batch's id, and whose age tells the time by the store's own clock."""
-    return f"_groups/{group_id}/clock"
-
-
-def group_order(group_id: str) -> str:
-    return f"_groups/{group_id}/order.json"
-
-
-def group_table(group_id: str) -> str:
-    return f"_groups/{group_id}/inputs.json"
-
-
-def group_inputs(group_id: str, number: int) -> str:
-    return f"_groups/{group_id}/inputs/{number:05d}"
-
-
-def group_function(group_id: str) -> str:
-    return f"_groups/{group_id}/function.pkl"
-
-
-def children(group_id: str) -> str:
-    return f"_groups/{group_id}/children/"
-
-
 def child(group_id: str, index: int, attempt: int) -> str:
-    """Return the stem of the keys that say that this attempt of this input was submitted: machine and seal follow."""
+    """Return the stem of a key by the driver, {machine}.{seal} behind it: this attempt of this input was submitted."""
     return f"_groups/{group_id}/children/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
@@ -231,7 +122,7 @@ def marks(group_id: str, shard: int | None = None) -> str:
 
 
 def mark(group_id: str, index: int, attempt: int) -> str:
-    """Return the stem of the marks of one child's attempt: word and seal follow."""
+    """Return the stem of a mark, {word}.{seal} behind it: how this attempt of a child ended, or "removed"."""
     return f"_groups/{group_id}/marks/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
@@ -255,23 +146,6 @@ def numbered(listed: Iterable[E]) -> list[tuple[int, E]]:
     """Return the entries of a listing whose keys end in a number, with it, in the order of the numbers."""
     found = [(text, entry) for entry in listed if is_number(text := entry.key.rpartition("/")[2])]
     return sorted(((int(text), entry) for text, entry in found), key=lambda pair: pair[0])
-
-
-def leases(group_id: str) -> str:
-    return f"_groups/{group_id}/leases/"
-
-
-def lease(group_id: str, epoch: int) -> str:
-    """Return the key of a lease; six digits keep key order the order of epochs."""
-    return f"_groups/{group_id}/leases/{epoch:06d}"
-
-
-def control_entries(group_id: str) -> str:
-    return f"_groups/{group_id}/control/"
-
-
-def control_entry(group_id: str, number: int) -> str:
-    return f"_groups/{group_id}/control/{number:06d}"
 
 
 # ------------------------------------------------------------------------------------------------------------------ ids
@@ -347,11 +221,7 @@ def is_job_id(job_id: object) -> bool:
 
 
 def check_job_id(job_id: str) -> str:
-    """Return the id if it can be one.
-
-    Raises:
-        OptionError: It cannot; nothing was looked up.
-    """
+    """Return the id if it can be one."""
     if is_job_id(job_id):
         return job_id
     raise OptionError(
@@ -372,11 +242,7 @@ def is_group_id(group_id: object) -> bool:
 
 
 def check_group_id(group_id: str) -> str:
-    """Return the id if it can be one of a batch.
-
-    Raises:
-        OptionError: It cannot; nothing was looked up.
-    """
+    """Return the id if it can be one of a batch."""
     if is_group_id(group_id):
         return group_id
     raise OptionError(
@@ -393,9 +259,6 @@ def only_match(beginning: str, found: Sequence[str], what: str = "job ids") -> s
         beginning: What the user gave.
         found: The ids that begin with it.
         what: They are, for humans.
-
-    Raises:
-        OptionError: There are several.
     """
     if len(found) > 1:
         raise OptionError(

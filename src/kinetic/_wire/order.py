@@ -46,11 +46,7 @@ class DataRef:
 
     @classmethod
     def from_json(cls, page: dict[str, Any]) -> DataRef:
-        """Rebuild a reference; unknown fields are ignored.
-
-        Raises:
-            IntegrityError: One of them has a value that it cannot have.
-        """
+        """Rebuild a reference; unknown fields are ignored."""
         return fields.build(cls, _REFERENCE_READERS, page, "a reference to data")
 
 
@@ -87,11 +83,7 @@ class Artifact:
         return data
 
     def verify(self, found: str, what: str) -> None:
-        """Refuse bytes whose digest is another.
-
-        Raises:
-            IntegrityError: They are not the bytes that were submitted; they were not used.
-        """
+        """Refuse bytes whose digest is another."""
         problem = f"{what} is not what was submitted; it was not used"
         action = "submit again; if it happens twice, look at who can write to the store"
         digests.check(found, self.sha256, problem, "the order", next=action)
@@ -125,11 +117,7 @@ class Child:
 
     @classmethod
     def from_json(cls, page: dict[str, Any]) -> Child:
-        """Rebuild it.
-
-        Raises:
-            IntegrityError: It is none.
-        """
+        """Rebuild it."""
         return fields.build(cls, _CHILD, page, "what the launch says of a batch's child")
 
 
@@ -206,23 +194,14 @@ class Order:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, sha256: str) -> Order:
-        """Read the page that the launch promised.
-
-        Raises:
-            IntegrityError: It is another page, or damaged; nothing of it was used.
-        """
+        """Read the page that the launch promised."""
         what = "the order is not the one that was launched; it was not used"
         digests.check(digests.of_bytes(data), sha256, what, "the launch")
         return fields.build(cls, _READERS, documents.read(data, "the order"), "the order")
 
 
 def read(store: documents.Readable, key: str, sha256: str) -> Order:
-    """Read the order that a launch, a record or a manifest promised.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is another page, or damaged.
-    """
+    """Read the order that a launch, a record or a manifest promised."""
     return Order.from_bytes(documents.fetch(store, key, documents.MOST_BYTES, "the order"), sha256=sha256)
 
 

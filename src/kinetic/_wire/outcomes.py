@@ -72,9 +72,6 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
         read_range: Gives ``length`` bytes from ``start``.
         key: The job's key; None only when the user said to trust the store.
         purpose: What it was sealed for.
-
-    Raises:
-        IntegrityError: The object is damaged, foreign, or its seal is wrong.
     """
     guess = min(size, 4096)  # most pages fit: one read
     tail = read_range(size - guess, guess) if size >= FOOTER_BYTES else b""
@@ -100,11 +97,7 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
 
 
 def check_body(outcome: Outcome, found: str) -> None:
-    """Refuse a body whose digest is not the sealed one.
-
-    Raises:
-        IntegrityError: The bytes changed since they were sealed; they were not unpickled.
-    """
+    """Refuse a body whose digest is not the sealed one."""
     what = f"the result of {outcome.job_id} is not what the job wrote; it was not opened"
     digests.check(found, outcome.body_sha256, what, "the seal", next="look at who can write to the store")
 
@@ -173,12 +166,7 @@ class AttemptNote:
 
 
 def read_note(store: documents.Readable, job_id: str, attempt: int, key: bytes | None) -> AttemptNote:
-    """Read the note of an attempt.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is damaged, or its seal is wrong.
-    """
+    """Read the note of an attempt."""
     return documents.open_page(NOTE, store, keys.attempt(job_id, attempt), key)
 
 

@@ -27,11 +27,7 @@ _ONE_SLASH = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathl
 
 
 def address(written: str) -> str:
-    """Return an output directory as an absolute path, or as an address such as "gs://b/x" without a last slash.
-
-    Raises:
-        OptionError: It was an address and lost a slash on its way through ``pathlib.Path``.
-    """
+    """Return an output directory as an absolute path, or as an address such as "gs://b/x" without a last slash."""
     if lost := _ONE_SLASH.fullmatch(written):
         raise OptionError(
             f"output_dir={written!r} is neither a path nor an address",

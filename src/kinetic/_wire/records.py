@@ -177,11 +177,7 @@ class Table:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, sha256: str) -> Table:
-        """Read the page that the manifest promised.
-
-        Raises:
-            IntegrityError: It is another page.
-        """
+        """Read the page that the manifest promised."""
         changed = "the inputs of the batch are not what was submitted; nothing more of it was launched"
         action = "look at who can write to the store, and submit the batch again"
         digests.check(digests.of_bytes(data), sha256, changed, "the manifest", next=action)
@@ -210,12 +206,7 @@ class Table:
 
 
 def read_table(store: documents.Readable, group: Group) -> Table:
-    """Read the table of a batch's inputs.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is another page than the manifest promised.
-    """
+    """Read the table of a batch's inputs."""
     most = min(TABLE_BYTES, (4 << 20) + group.total_expected * _ROW_BYTES)
     return Table.from_bytes(
         documents.fetch(store, keys.group_table(group.group_id), most, "the table of inputs"), sha256=group.table_sha256

@@ -183,11 +183,7 @@ class Task(_HostFiles):
 
     @classmethod
     def from_page(cls, data: bytes | str, what: str = "the launch page of this pod") -> Task:
-        """Read the page.
-
-        Raises:
-            IntegrityError: It is none, or of another version.
-        """
+        """Read the page."""
         return fields.build(cls, READERS, documents.read(data, what), what)
 
     @property
