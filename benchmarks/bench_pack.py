@@ -56,7 +56,7 @@ def main() -> None:
 def _first(bench: Bench, ground: Ground, told: str) -> None:
     def unknown_project() -> float:
         shutil.rmtree(ground.home / "cache", ignore_errors=True)
-        shutil.rmtree(ground.store / "packs", ignore_errors=True)
+        shutil.rmtree(ground.store / "data" / "blobs", ignore_errors=True)
         os.sync()  # what earlier runs left to the disk is not this one's to wait for
         return _submit(ground)
 
