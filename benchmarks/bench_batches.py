@@ -93,16 +93,16 @@ def main() -> None:
 
 
 def _submitting(bench: Bench, ground: Ground, count: int) -> None:
-    packs: list[float] = []
+    blobs: list[float] = []
 
     def submit() -> float:
         ground.quiet()
-        ground.script("news.py", f"NUMBER = {len(packs)}\n")  # there is something to pack, and to send
+        ground.script("news.py", f"NUMBER = {len(blobs)}\n")  # there is something to pack, and to send
         before = set(ground.stored())
         with ground.session("batch.py", BATCH) as session:
             seconds = float(session.ask("submit", count))
             new = set(ground.stored()) - before
-            packs.append(sum("/packs/" in path for path in new))
+            blobs.append(sum("/data/blobs/" in path for path in new))
             session.ask("cancel")
         return seconds * 1e3 / count
 
@@ -111,7 +111,7 @@ def _submitting(bench: Bench, ground: Ground, count: int) -> None:
     measured = alternate(bench.runs, warm=False, batch=submit, pool=lambda: _pool(ground))
     name = f"submitting one of {count}, max_concurrent=None; vs one of a pool"
     bench.limit(name, measured["batch"], 5, "ms", measured["pool"])
-    bench.limit("… packs of the project that were sent for all of them", [max(packs)], 1, "")
+    bench.limit("… blobs of the project that were sent for all of them", [max(blobs)], 1, "")
 
 
 def _driving(bench: Bench, ground: Ground, count: int) -> None:
