@@ -107,6 +107,7 @@ check: $(ENV_READY)
 	@test -z '$(wildcard tests/typing)' || $(ENV)/bin/pyright --pythonpath $(ENV)/bin/python tests/typing
 	@$(ENV)/bin/lint-imports --no-logo
 	@$(ENV)/bin/codespell
+	@$(ENV)/bin/python docs/check_english.py
 	@$(ENV)/bin/validate-pyproject pyproject.toml
 
 # Needs Go; the tests of Kubernetes skip, and say so, where this has not been run. GOFLAGS=-p=1 leaves a core to others.

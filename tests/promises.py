@@ -62,7 +62,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         f"{FLOWS}/test_batches.py::test_an_input_is_tried_again_and_the_attempt_that_counts_is_delivered_once",
         f"{FLOWS}/test_batches.py::test_cancelling_drops_what_is_queued_and_ends_what_runs_and_tries_nothing_again",
     ),
-    "A batch whose client died goes on where it stopped": (
+    "A batch whose client died continues where it stopped": (
         f"{FLOWS}/test_batches_resumed.py::test_another_process_takes_over_what_was_not_submitted_and_runs_nothing_twice",
     ),
     "Data is sent once and is a path in the job": (

@@ -69,22 +69,22 @@ class Data:
 
     @property
     def is_gcs(self) -> bool:
-        """Whether the data lies in a bucket of Google Cloud Storage."""
+        """Return whether the data is in a bucket of Google Cloud Storage."""
         return self._path.startswith("gs://")
 
     @property
     def is_s3(self) -> bool:
-        """Whether the data lies in a bucket that speaks S3."""
+        """Return whether the data is in a bucket with the S3 API."""
         return self._path.startswith("s3://")
 
     @property
     def is_cloud(self) -> bool:
-        """Whether the data lies in a bucket."""
+        """Return whether the data is in a bucket."""
         return self._path.startswith(_CLOUDS)
 
     @property
     def is_local(self) -> bool:
-        """Whether the data lies on this machine."""
+        """Return whether the data is on this machine."""
         return not (self.is_cloud or self.is_hf)
 
     @property
@@ -105,7 +105,7 @@ class Data:
         So type checkers accept a Data wherever ``os.PathLike[str]`` is accepted.
 
         Raises:
-            OptionError: The data lies in a bucket or at Hugging Face, and is not a path before a job has it.
+            OptionError: The data is in a bucket or at Hugging Face, and is not a path before a job has it.
         """
         if not self.is_local:
             raise OptionError(
@@ -123,12 +123,12 @@ class Data:
         object: later edits do not change it, and data that no longer matches it is not sent.
 
         Raises:
-            OptionError: The data lies in a bucket or at Hugging Face.
+            OptionError: The data is in a bucket or at Hugging Face.
             DataError: Something in it cannot be read.
         """
         if not self.is_local:
             raise OptionError(
-                f"{self._raw!r} has no content hash", why="only local data is hashed; what lies elsewhere may change"
+                f"{self._raw!r} has no content hash", why="only local data is hashed; data elsewhere may change"
             )
         with self._lock:
             if not self._hash:

@@ -141,7 +141,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
         mark_as_removed(job, store)
     if artifacts:
         delete_history_logs(store, job.job_id)
-    step("client:tombstone-written")
+    step("client:history-written")
     _delete(job, seen, resource=resource, artifacts=artifacts, wait=wait)
 
 
@@ -188,7 +188,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
     try:
         page = collected_page(job, seen)
         mark_as_removed(job, locate.store_of(job))
-        step("client:tombstone-written")
+        step("client:history-written")
         _delete(job, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
         _log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
@@ -300,7 +300,7 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
     step("canceller:stopped")
     page = _history_page(job, Snapshot(JobStatus.NOT_FOUND, verdict))
     history.write_page(store, page, locate.key_to_seal(job))
-    step("canceller:tombstone-written")
+    step("canceller:history-written")
     backend.remove([job.job_id])
     _report_another_host(job)
 

@@ -44,7 +44,7 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("results", "values that nobody has collected", "until result() or kinetic jobs cleanup"),
+    Rule("results", "values that were not collected", "until result() or kinetic jobs cleanup"),
     Rule("failures", "how jobs failed or were cancelled", "until kinetic jobs cleanup"),
     Rule(
         "jobs",
@@ -52,7 +52,7 @@ RULES = (
         "as long as their job; large arguments: 7 days after its end",
         7 * DAY,
     ),
-    Rule("logs", "what jobs printed that nobody collected", "as long as their job"),
+    Rule("logs", "logs of jobs that were not collected", "as long as their job"),
     Rule("data", "projects and data of jobs", "60 days after their last use, and while a job needs them", 60 * DAY),
     Rule(
         "fetched data",

@@ -81,7 +81,7 @@ class Store(Protocol):
     def delete(self, prefix: str) -> int:
         """Delete one key, or everything under a prefix that ends in "/"; return how many objects this call deleted.
 
-        ``job-1/`` does not delete ``job-12/``. It is no error if nothing is left to delete.
+        ``job-1/`` does not delete ``job-12/``. Nothing to delete is not an error.
         """
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:

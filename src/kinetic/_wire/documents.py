@@ -92,7 +92,7 @@ def verify(kind: PageKind[T], page: dict[str, Any], at: str, key: bytes | None) 
     if key is not None and not has_seal(page, key, seal_purpose(kind.name, at)):
         raise IntegrityError(
             f"{kind.at(at)} has a wrong seal",
-            why="it was written or changed by somebody who does not have this namespace's key",
+            why="it was written or changed by a process without this namespace's key",
             next="look at who can write to the store; KINETIC_TRUST_STORE=1 reads it without verification",
             code="seal",
         )

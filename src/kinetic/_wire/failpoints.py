@@ -24,7 +24,7 @@ CLIENT = (
     "client:launched",
     "client:collected",  # the value is in memory
     "client:log-kept",  # its log is in the history, which does not name it yet
-    "client:tombstone-written",  # the job counts as removed
+    "client:history-written",  # the job counts as removed
     "client:row-forgotten",
     "client:folder-removed",
     "client:artifacts-deleted",
@@ -32,7 +32,7 @@ CLIENT = (
 CANCELLER = (
     "canceller:sealed",  # the job counts as cancelled
     "canceller:stopped",
-    "canceller:tombstone-written",
+    "canceller:history-written",
 )
 SUPERVISOR = (
     "supervisor:alive",  # it holds its process lock

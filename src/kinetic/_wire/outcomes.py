@@ -86,7 +86,7 @@ def read(size: int, read_range: Callable[[int, int], bytes], key: bytes | None, 
     if key is not None and not documents.has_seal(page, key, purpose):
         raise IntegrityError(
             f"the result of {fields.shown(page.get('job_id'))} has a wrong seal; it was not opened",
-            why="it was written or changed by somebody who does not have this job's key",
+            why="it was written or changed by a process without this job's key",
             next="look at who can write to the store; KINETIC_TRUST_STORE=1 opens it without verification",
             code="seal",
         )

@@ -150,7 +150,7 @@ def _ensure_runner(client: Client) -> str:
     if (found.get("binaryData") or {}) != wanted["binaryData"] or found.get("data"):
         raise LaunchError(
             f"the ConfigMap {name} does not contain the code of kinetic that its name refers to",
-            why="somebody created or changed it, and every job of this version would run its content",
+            why="another user created or changed it, and every job of this version would run its content",
             next=f"ask who did; then: kubectl delete configmap {name} -n {client.namespace}, and submit again",
             code="runner-changed",
         )

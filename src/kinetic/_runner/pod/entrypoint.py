@@ -173,7 +173,7 @@ class PodSource:
 
                 if why := rendezvous.remove_own_slice(self.settings.removes, self.environ):
                     say(f"this slice holds its machines until the result is collected; it cannot be removed: {why}")
-            say("this process stays until it is told to end")
+            say("this process runs until it is asked to end")
             self._is_watching = True
             self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code

@@ -232,7 +232,7 @@ class Copier(threading.Thread):
         if count > 0:
             self.position += count
             rest = self._writer.write(b"", last=True)
-            words = f"{pod_log_format.LEFT_OUT}{count} bytes, which nobody read in time; the store has them"
+            words = f"{pod_log_format.LEFT_OUT}{count} bytes, which were not read in time; the store has them"
             self._write(rest + self._writer.end_line() + pod_log_format.runner_lines(words))
 
     def _write_said(self) -> None:
