@@ -2,7 +2,8 @@
 
 Run by `make check`. Each phrase of PHRASES has what to write instead; the reason is the section "English" of the style
 that CONTRIBUTING.md describes. Texts are: every string in src that is not a docstring, the docstrings of the public
-modules, README.md, CONTRIBUTING.md, and the pages below docs/ (not the decision records, which are history). Code in backquotes is not read.
+modules, README.md, CONTRIBUTING.md, and the pages below docs/ (not the decision records, which are history). What
+is in backquotes is code and is not read.
 """
 
 from __future__ import annotations

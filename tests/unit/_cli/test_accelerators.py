@@ -74,7 +74,11 @@ def test_one_name_is_explained_with_its_note(kinetic) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("cpu", "it runs on the CPU"), ("gpu-l4", "not here: the job runs on the CPU"), ("tpu-v5e-4", "is emulated: ")],
+    [
+        ("cpu", "it runs on the CPU"),
+        ("gpu-l4", "this machine has no gpu-l4: the job runs on the CPU"),
+        ("tpu-v5e-4", "is emulated: "),
+    ],
 )
 def test_what_it_becomes_on_this_machine_is_said(name, words, kinetic, monkeypatch) -> None:
     monkeypatch.setenv("KINETIC_LOCAL_GPUS", "none")

@@ -13,7 +13,7 @@ import pytest
 
 from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
-from kinetic._jobs import locate, submit_context, wait
+from kinetic._jobs import blocking_call, locate, submit_context, wait
 from kinetic._jobs.options import Options
 from kinetic._jobs.status import Snapshot
 from kinetic._stores.memory import MemoryStore
@@ -76,20 +76,39 @@ def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
     assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
 
 
-def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch) -> None:
+class Submitted(Exception):
+    """A call came as far as its submission; nothing here runs a job."""
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """Return a function that begins a blocking call with debug=True."""
+
+    def submit(*_: object) -> None:
+        raise Submitted
+
+    monkeypatch.setattr(blocking_call, "submit_call", submit)
+    return lambda: blocking_call.call_and_wait(print, (), {}, "f", DEBUG)
+
+
+def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch, call) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
 
+    monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "yes")
     with pytest.raises(RuntimeError, match="needs a terminal; nothing was submitted") as raised:
-        submit_context.check_debug_terminal({"KINETIC_NO_TTY_DEBUG": "yes"})
-    submit_context.check_debug_terminal({"KINETIC_NO_TTY_DEBUG": "1"})
+        call()
+    monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
+    with pytest.raises(Submitted):
+        call()
 
     assert "KINETIC_NO_TTY_DEBUG=1" in raised.value.next
 
 
-def test_a_terminal_is_enough(monkeypatch) -> None:
+def test_a_terminal_is_enough(monkeypatch, call) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
 
-    submit_context.check_debug_terminal({})
+    with pytest.raises(Submitted):
+        call()
 
 
 def test_a_batch_is_not_debugged_as_a_whole() -> None:

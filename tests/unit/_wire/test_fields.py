@@ -22,8 +22,8 @@ PAGES = [
     (records.Settings, records._SETTINGS),
     (task.Task, task.READERS),
     (task.PodSettings, task.POD_READERS),
-    (control.LeasePage, control._LEASE_READERS),
-    (control.ControlEntry, control._ENTRY_READERS),
+    (control.LeasePage, control.LEASE.build.args[1]),
+    (control.ControlEntry, control.CONTROL_ENTRY.build.args[1]),
 ]
 
 
