@@ -76,7 +76,7 @@ def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
     assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
 
 
-class Submitted(Exception):
+class SubmittedError(Exception):
     """A call came as far as its submission; nothing here runs a job."""
 
 
@@ -85,7 +85,7 @@ def call(monkeypatch):
     """Return a function that begins a blocking call with debug=True."""
 
     def submit(*_: object) -> None:
-        raise Submitted
+        raise SubmittedError
 
     monkeypatch.setattr(blocking_call, "submit_call", submit)
     return lambda: blocking_call.call_and_wait(print, (), {}, "f", DEBUG)
@@ -98,7 +98,7 @@ def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch, 
     with pytest.raises(RuntimeError, match="needs a terminal; nothing was submitted") as raised:
         call()
     monkeypatch.setenv("KINETIC_NO_TTY_DEBUG", "1")
-    with pytest.raises(Submitted):
+    with pytest.raises(SubmittedError):
         call()
 
     assert "KINETIC_NO_TTY_DEBUG=1" in raised.value.next
@@ -107,7 +107,7 @@ def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch, 
 def test_a_terminal_is_enough(monkeypatch, call) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
 
-    with pytest.raises(Submitted):
+    with pytest.raises(SubmittedError):
         call()
 
 
