@@ -168,15 +168,15 @@ def test_every_host_of_a_slice_sees_a_volume_of_its_own(project, data, mount):
         assert f"['a.txt', 'empty', 'sub', 'written-by-{host}']" in done.stdout
 
 
-def test_data_that_leaves_the_store_fails_the_job_before_the_function_begins(project, home, data, monkeypatch):
+def test_data_that_leaves_the_store_fails_the_job_before_the_function_begins(project, home, tmp_path, monkeypatch):
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
     project.write(
         "script.py",
         """
         import os
-        import shutil
         import sys
         import time
+        from pathlib import Path
 
         import kinetic
 
@@ -191,9 +191,12 @@ def test_data_that_leaves_the_store_fails_the_job_before_the_function_begins(pro
 
         if __name__ == "__main__":
             held = sys.argv[1]
+            blobs = Path(os.environ["KINETIC_HOME"], "store", "data", "blobs")
             first = hold.run_async(held)
-            second = read.run_async(kinetic.Data("set"))  # queued behind it
-            shutil.rmtree(os.environ["KINETIC_HOME"] + "/store/data/blobs")
+            of_the_project = {*blobs.iterdir()}
+            second = read.run_async(kinetic.Data(sys.argv[2]))  # queued behind it
+            for blob in {*blobs.iterdir()} - of_the_project:
+                blob.unlink()
             os.unlink(held)
             try:
                 second.result()
@@ -202,8 +205,10 @@ def test_data_that_leaves_the_store_fails_the_job_before_the_function_begins(pro
         """,
     )
     (project.root / "held").touch()
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.txt").write_text("not in the project")
 
-    done = project.run("script.py", str(project.root / "held"))
+    done = project.run("script.py", str(project.root / "held"), str(tmp_path / "set"))
 
     assert done.stdout.startswith("data download "), done.stdout + done.stderr
     assert "submit the job again" in done.stdout
