@@ -136,6 +136,7 @@ def _remembering_and_counting(bench: Bench, ground: Ground, count: int) -> None:
         seconds = float(session.ask("submit", count))
         submitted = float(session.ask("peak"))
         session.ask("end_all", count)
+        ground.quiet()  # supervisors forget what was cancelled
         found = [session.ask("count_statuses") for _ in range(7)]
     if any(sum(counts.values()) != count for _, counts in found):
         raise SystemExit(f"the counts are wrong: {found}")

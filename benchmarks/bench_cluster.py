@@ -47,7 +47,7 @@ serve(call=call, submit=submit, drive=drive)
 
 
 def main() -> None:
-    bench = Bench("a job that does nothing, on a cluster", runs=7, quick_runs=3)
+    bench = Bench("a job that does nothing, on a cluster", runs=5, quick_runs=3)
     from cluster import binaries, containers
 
     if binaries.missing() or not containers.isolated():

@@ -29,7 +29,8 @@ class Counting:
 
 def ship(root):
     begun = time.perf_counter()
-    from kinetic._data import Data, ship_all
+    from kinetic._data.data import Data
+    from kinetic._data.ship import ship_all
     from kinetic._stores import open_store
     home = kinetic_home(os.environ)
     store = Counting(open_store(f"file://{home}/store"))

@@ -40,7 +40,7 @@ _WORDS = (
 
 
 def main() -> None:
-    bench = Bench("packing", runs=3, quick_runs=2)
+    bench = Bench("packing", runs=2, quick_runs=1)
     files, size = (1_000, 12_000_000) if bench.quick else (10_000, 120_000_000)
     with Ground() as ground:
         made = _make_tree(ground.project, files, size)
