@@ -1270,7 +1270,7 @@ def test_a_pod_that_shall_stay_ends_when_it_is_told_to(pods: Pods) -> None:
     pods.order("def one():\n    return 1")
     pods.tell(holds=True)
     pod = pods.start()
-    assert any("stays until it is told" in line for line in iter(pod.stdout.readline, ""))
+    assert any("runs until it is asked to end" in line for line in iter(pod.stdout.readline, ""))
 
     pod.send_signal(signal.SIGTERM)
     pod.communicate(timeout=30)
