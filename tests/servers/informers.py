@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def end_informers(server: Scripted, informers: Iterable[Informer]) -> None:
-    """End informers and wait for their threads: one that is left behind would leave a connection that it just opens."""
+    """End the informers of a server and wait for their threads: one left behind would open a connection once more."""
     for informer in informers:
         informer.end()
-    for thread in threading.enumerate():
-        while thread.name.startswith("kinetic-watch") and thread.is_alive():
-            server.hang_up()  # again and again: it may be opening a stream this moment
-            thread.join(0.02)
+        for thread in informer.threads:
+            while thread.is_alive():
+                server.hang_up()  # again and again: it may be opening a stream this moment
+                thread.join(0.02)

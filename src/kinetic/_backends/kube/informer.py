@@ -178,11 +178,14 @@ class Informer:
         self._listed = [False] * len(kinds)
         self._used = time.monotonic()
         self._ended = False
+        self.threads: list[threading.Thread] = []
 
     def start(self) -> Informer:
         """Begin to watch, in threads that do not keep the interpreter; if none can be started, it ends."""
         for at, kind in enumerate(self._kinds):
-            if threads.start(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}") is None:
+            if thread := threads.start(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}"):
+                self.threads.append(thread)
+            else:
                 self.end()
         return self
 

@@ -29,6 +29,9 @@ GKE = NOWHERE._replace(project="my-project")
 def _fresh() -> Iterator[None]:
     connection._forget_clients()
     yield
+    for slot in connection._clients.slots.values():
+        if slot.client is not None:
+            slot.client.close()
     connection._forget_clients()
 
 
