@@ -311,10 +311,8 @@ class LiveLog(Protocol):
 class BytesLog:
     """A log that is in memory."""
 
-    is_complete = True
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, data: bytes, *, is_complete: bool = True) -> None:
+        self._data, self.is_complete = data, is_complete
 
     def size(self) -> int:
         return len(self._data)

@@ -162,6 +162,11 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
             raise
         return kept
     sealed = sealed_digest(job, attempt=number, host=host)
+    if sealed is not None and found is not None and not found.is_complete and found.size() < sealed.size_bytes:
+        stored = stored_log(store, job.job_id, attempt=number, host=host)  # what the cluster serves comes a moment late
+        if stored is not None and stored.size() > found.size():
+            close(found)
+            found = stored
     if found is None and (found := history_log(store, job.job_id, attempt=attempt, host=host)) is None:
         if sealed is not None and sealed.size_bytes:
             report(job.job_id, _size_difference(0, sealed.size_bytes))

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from servers import user_module
+
+from kinetic import testing
+from kinetic._backends.protocol import BytesLog
 from kinetic._jobs import logs
 from kinetic._jobs.logs import Follower, StoredLog
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
+from kinetic._wire.digests import LogHasher
 from kinetic.errors import KeyMissingError
+
+USER = """
+    import kinetic
+
+    @kinetic.run(accelerator="cpu")
+    def count():
+        for number in range(1000):
+            print(number)
+"""
 
 
 class Counting:
@@ -462,3 +477,18 @@ def test_what_has_no_offset_for_a_name_is_no_part_of_the_log(store: MemoryStore,
     store.put(keys.logs("job", 0, 0) + name, b"planted\n")
 
     assert logs.text_of(StoredLog(store, keys.logs("job", 0, 0))) == logs.text_of(log) == "first\n"
+
+
+def test_the_log_of_a_job_that_has_ended_is_whole_though_its_cluster_serves_only_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with testing.fake_backend(tmp_path) as backend:
+        job = user_module.imported(tmp_path, USER, monkeypatch).count.run_async()
+        job.result(cleanup=False)
+        printed = "".join(f"{number}\n" for number in range(1000))
+        hasher = LogHasher()
+        hasher.update(printed.encode())
+        monkeypatch.setattr(logs, "sealed_digest", lambda *_, **__: hasher.digest(0, 0))
+        monkeypatch.setattr(backend, "live_log", lambda *_, **__: BytesLog(printed[:20].encode(), is_complete=False))
+
+        assert job.logs() == printed

@@ -16,6 +16,7 @@ from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.job_manifests import CONTAINER
 from kinetic._backends.kube.object_status import Object
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
+from kinetic._backends.protocol import BytesLog
 from kinetic._runner.supervisor import attempts
 from kinetic._wire import pod_log_format
 from kinetic._wire.pod_log_format import Claim
@@ -229,21 +230,6 @@ def _log() -> logging.Logger:
     return logging.getLogger("kinetic.kube")
 
 
-class BytesLog:
-    """A log as it was at one moment; the store may have more."""
-
-    is_complete = False
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def read(self, start: int, length: int) -> bytes:
-        return self._data[start : start + length]
-
-
 class PodLog:
     """The log of a pod that runs, as it grows, for one reader, until the reader drops it; the store has the rest."""
 
@@ -343,7 +329,7 @@ def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             if reader.is_lost:
                 known.lost.add(uid)
             elif _is_of(reader.claim, host, attempt):
-                return BytesLog(data)
+                return BytesLog(data, is_complete=False)
     return None
 
 
@@ -366,7 +352,7 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             data = reader.read(output) + reader.rest()
             known.note(uid, reader)
             if _is_of(reader.claim, host, attempt):
-                return BytesLog(data)
+                return BytesLog(data, is_complete=False)
     return None
 
 
