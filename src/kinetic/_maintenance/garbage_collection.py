@@ -108,7 +108,7 @@ class Removed(NamedTuple):
 def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> None:
     """Collect unless somebody on this machine did so within a day; whatever goes wrong waits for the next time."""
     now = time.time() if now is None else now
-    if _is_due(runtime / MARK, now):
+    if folders.is_due(runtime / MARK, now, DAY):
         with contextlib.suppress(KineticError, OSError):
             collect(store, home, runtime, now=now)
 
@@ -237,32 +237,6 @@ def _collect_environments(places: tuple[Path, ...], now: float) -> tuple[int, in
                 shutil.rmtree(folder, ignore_errors=True)
                 gone, freed = gone + 1, freed + size
     return gone, freed
-
-
-def _is_due(mark: Path, now: float) -> bool:
-    """Say whether the last sweep is a day ago, and if so, mark that one begins now."""
-    if 0 <= now - _modified(mark, -DAY) < DAY:
-        return False
-    try:
-        mark.touch(0o600)
-        os.utime(mark, (now, now))
-    except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
-        return False
-    return True
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _modified(path: Path, otherwise: float) -> float:
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return otherwise
 
 
 def _size(path: Path) -> int:

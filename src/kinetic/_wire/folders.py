@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 from os import write as _write
+from pathlib import Path
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 _MAX_WRITE = 64 << 20  # macOS refuses 2 GiB and more
@@ -270,3 +271,32 @@ def _open_folder(name: str, at: int, *, make: int | None = None) -> int:
         if error.errno == errno.ELOOP:  # macOS of a link; Linux says that it is no folder
             raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", name) from error
         raise
+
+
+def is_due(mark: Path, now: float, seconds: float) -> bool:
+    """Return whether the last collection is long enough ago, and if so, note that one begins now."""
+    with contextlib.suppress(OSError):
+        if 0 <= now - mark.lstat().st_mtime < seconds:
+            return False
+    try:
+        mark.touch(0o600)
+        os.utime(mark, (now, now))
+    except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
+        return False
+    return True
+
+
+def listed(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; nothing where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def age(path: Path, now: float) -> float:
+    """Return the seconds since a file was changed; 0 if it is gone."""
+    try:
+        return now - path.lstat().st_mtime
+    except OSError:
+        return 0.0

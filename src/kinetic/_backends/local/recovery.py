@@ -401,7 +401,7 @@ def sweep(
         now: Unix time; the current time by default.
     """
     now = time.time() if now is None else now
-    if not runtime_files.is_due(paths.runtime / "swept", now, HOUR):
+    if not folders.is_due(paths.runtime / "swept", now, HOUR):
         return
     if scratch is not None:
         store = open_store(f"file://{scratch.parent}")
@@ -410,13 +410,9 @@ def sweep(
         _drop_half_submitted(paths, store, now)
         _drop_groups(paths, store, now)
     rows = {row.job_id: row for row in queue.rows()}
-    for folder in runtime_files.listed(paths.jobs):
+    for folder in folders.listed(paths.jobs):
         row = rows.get(folder.name)
-        if (
-            row is None
-            and runtime_files.age(folder, now) > DAY
-            and not liveness.is_locked(paths.submitting(folder.name))
-        ):
+        if row is None and folders.age(folder, now) > DAY and not liveness.is_locked(paths.submitting(folder.name)):
             remove_job(paths, folder.name)
         elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
             runtime_files.remove_task(paths, folder.name)  # its supervisor died before it could
@@ -426,7 +422,7 @@ def sweep(
             tidy(paths, folder.name)
     known = {each.supervisor for each in queue.supervisors()}
     _remove_old(
-        (file for file in runtime_files.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
+        (file for file in folders.listed(paths.supervisors) if file.name.partition(".")[0] not in known), DAY, now
     )
     _remove_old(paths.runtime.glob(f"{paths.queue.name}.{DAMAGED}-*"), MONTH, now)
     if scratch is not None:
@@ -445,7 +441,7 @@ def _kept_seconds(folder: Path) -> float:
 
 def _remove_old(files: Iterator[Path], seconds: float, now: float) -> None:
     for file in files:
-        if runtime_files.age(file, now) > seconds:
+        if folders.age(file, now) > seconds:
             file.unlink(missing_ok=True)
 
 
@@ -490,9 +486,9 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
             newest = max((entry.modified for entry in store.entries(keys.group(name))), default=now)
             if now - newest > DAY:
                 store.delete(keys.group(name))
-    locks = [file for file in runtime_files.listed(paths.groups) if file.suffix == ".lock"]
+    locks = [file for file in folders.listed(paths.groups) if file.suffix == ".lock"]
     _remove_old((file for file in locks if not liveness.is_locked(file)), DAY, now)
-    secrets = [file for file in runtime_files.listed(paths.groups) if file.suffix != ".lock"]
+    secrets = [file for file in folders.listed(paths.groups) if file.suffix != ".lock"]
     _remove_old((file for file in secrets if store.size(keys.group_manifest(file.stem)) is None), MONTH, now)
 
 
@@ -500,7 +496,7 @@ def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
     from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
 
     needed = queue.templates_in_use()
-    old = [folder for folder in runtime_files.listed(paths.runners) if runtime_files.age(folder, now) > MONTH]
+    old = [folder for folder in folders.listed(paths.runners) if folders.age(folder, now) > MONTH]
     for folder in [*old, *isolated_environment.stale(paths.environments, now)]:
         if not any(folder.name in template for template in needed):
             remove_folder(folder)

@@ -179,31 +179,3 @@ def write_private(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(beside)
         raise
-
-
-def is_due(mark: Path, now: float, seconds: float) -> bool:
-    """Return whether the last collection is long enough ago, and if so, note that one begins now."""
-    with contextlib.suppress(OSError):
-        if 0 <= now - mark.lstat().st_mtime < seconds:
-            return False
-    try:
-        mark.touch(0o600)
-        os.utime(mark, (now, now))
-    except OSError:  # no runtime folder yet, so no job yet; or nothing can be written
-        return False
-    return True
-
-
-def listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def age(path: Path, now: float) -> float:
-    """Return the seconds since a file was changed; 0 if it is gone."""
-    try:
-        return now - path.lstat().st_mtime
-    except OSError:
-        return 0.0
