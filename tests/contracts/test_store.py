@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic._stores import Entry, open_store
+from kinetic._stores import Entry, open_store, put_hint, put_many
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
@@ -656,3 +656,46 @@ def test_a_touched_object_is_young_again_and_holds_the_same_bytes(store):
     assert store.entry("a").modified >= before
     assert store.get("a") == b"123"
     assert store.touch("missing") is False
+
+
+def test_many_objects_are_put_at_once_and_replace_what_was_there(store):
+    store.put("job-3/order", b"old")
+    objects = [(f"job-{number}/order", b"%d" % number) for number in range(30)]
+
+    put_many(store, [*objects, ("job-3/mark", b""), ("group/manifest", b"last")])
+    put_many(store, [])
+
+    assert [store.get(key) for key, _ in objects] == [data for _, data in objects]
+    assert (store.get("job-3/mark"), store.get("group/manifest")) == (b"", b"last")
+
+
+def test_of_many_objects_the_last_appears_only_when_all_others_are_there(store, monkeypatch):
+    store.put("job", b"")  # in a folder, no key below it can be put
+    real = type(store).put
+
+    def refuse(self, key, data):
+        if key == "job/order":
+            raise StoreError(key)
+        return real(self, key, data)
+
+    monkeypatch.setattr(type(store), "put", refuse)
+
+    with pytest.raises(StoreError):
+        put_many(store, [("other/order", b"1"), ("job/order", b"2"), ("last", b"3")])
+
+    assert store.size("last") is None
+
+
+def test_a_key_that_is_no_path_is_refused_before_anything_of_many_is_written(shared):
+    with pytest.raises(OptionError):
+        put_many(shared, [("good", b"1"), ("../bad", b"2")])
+
+    assert shared.size("good") is None
+
+
+def test_a_hint_is_an_empty_object_that_leaves_what_is_there(store):
+    put_hint(store, "marks/1")
+    put_hint(store, "marks/1")
+
+    assert keys(store, "marks/") == ["marks/1"]
+    assert store.get("marks/1") == b""

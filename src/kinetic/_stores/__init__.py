@@ -13,11 +13,24 @@ from kinetic._stores.protocol import (
     Source,
     Store,
     put_file,
+    put_hint,
+    put_many,
     scratch_folder,
 )
 from kinetic.errors import OptionError
 
-__all__ = ["Entry", "LocalStore", "Source", "Store", "open_anew", "open_store", "put_file", "scratch_folder"]
+__all__ = [
+    "Entry",
+    "LocalStore",
+    "Source",
+    "Store",
+    "open_anew",
+    "open_store",
+    "put_file",
+    "put_hint",
+    "put_many",
+    "scratch_folder",
+]
 
 _memory: dict[str, Store] = {}
 _open: dict[tuple[str | None, ...], Store] = {}  # connections and tokens are worth keeping

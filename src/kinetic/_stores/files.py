@@ -10,7 +10,8 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from kinetic._stores.protocol import HIDDEN, SCRATCH, Entry, Source, check_key, check_prefix, is_hidden
@@ -18,6 +19,8 @@ from kinetic._wire import folders
 from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreachableError
 
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FEW = 8  # forced writes that are not worth threads
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
@@ -30,7 +33,8 @@ class FileStore:
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.abspath(root))  # resolve() would follow links
         self.url = f"file://{self.root}"
-        self._known_folders: set[str] = set()
+        # Folders whose own names this process forced to the disk, by the first part of their paths; "" is the root.
+        self._known_folders: dict[str, set[str]] = {}
 
     @property
     def local(self) -> FileStore:
@@ -40,15 +44,54 @@ class FileStore:
     def put(self, key: str, source: Source, *, if_absent: bool = False) -> bool:
         with _translated_errors(key, writing=True):
             check_key(key)  # before anything is written
+            if isinstance(source, bytes) and not source:  # nothing to force but its name
+                created = self._place("", key, if_absent=True)
+                if created or if_absent:
+                    self._sync_folders(key)
+                    return created
             scratch = self._write_beside(source)
             kept = False
             try:
                 kept = self._place(scratch, key, if_absent=if_absent)
-                return kept
             finally:
                 if if_absent or not kept:  # else it was renamed
                     with contextlib.suppress(OSError):
                         os.unlink(scratch)  # hot path
+            self._sync_folders(key)
+            return kept
+
+    def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """Force all bytes first, then name them in order, then force each folder once; on threads where they are many.
+
+        The disk takes the forced writes of several threads together: of 64, in a third of the time and less.
+        """
+        scratches: list[str] = [""] * len(objects)
+
+        def write(number: int) -> None:
+            if objects[number][1]:
+                scratches[number] = self._write_beside(objects[number][1])
+
+        with _translated_errors(objects[-1][0] if objects else "", writing=True):
+            for key, _ in objects:
+                check_key(key)
+            try:
+                _at_once(self, [partial(write, number) for number in range(len(objects))])
+                for number, (key, data) in enumerate(objects):
+                    if data:
+                        self._place(scratches[number], key, if_absent=False)
+                        scratches[number] = ""
+                    elif not self._place("", key, if_absent=True):
+                        self.put(key, data)
+            finally:
+                for scratch in filter(None, scratches):
+                    with contextlib.suppress(OSError):
+                        os.unlink(scratch)
+            self._sync_folders(*[key for key, _ in objects])
+
+    def put_hint(self, key: str) -> None:
+        with _translated_errors(key, writing=True):
+            check_key(key)
+            self._place("", key, if_absent=True)
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
         with _translated_errors(key, writing=True):
@@ -56,6 +99,7 @@ class FileStore:
                 check_key(key)
                 folders.sync(path)
                 written = self._place(os.fspath(path), key, if_absent=if_absent)
+                self._sync_folders(key)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
@@ -151,7 +195,7 @@ class FileStore:
             if prefix.endswith("/"):
                 check_prefix(prefix)
                 count = folders.remove(self.root, prefix)
-                self._known_folders.clear()
+                self._known_folders.pop(prefix.partition("/")[0], None)
             else:
                 count = self._delete_one(prefix)
             if count:
@@ -192,7 +236,7 @@ class FileStore:
                     os.rmdir(folders.name_of(folder), dir_fd=above)
             except OSError:  # not empty, or gone already
                 return
-            self._known_folders.discard(f"{self.root}/{folder}")
+            self._known_folders.pop(key.partition("/")[0], None)
             folder = folder.rpartition("/")[0]
 
     def _write_beside(self, source: Source) -> str:
@@ -220,60 +264,77 @@ class FileStore:
             return path, os.open(path, flags, 0o600)
 
     def _place(self, scratch: str, key: str, *, if_absent: bool) -> bool:
-        """Put a complete scratch file under its key: link creates only if absent, rename replaces.
+        """Put a complete scratch file, or an empty one for "", under its key; ``_sync_folders`` makes that durable.
 
         Its folder is made where it is missing, and again while others delete it.
         """
         inside, _, name = key.rpartition("/")
-        folder = f"{self.root}/{inside}" if inside else str(self.root)
         make, left = None, _ATTEMPTS
         while True:
             try:
                 with folders.opened(self.root, inside, make=make) as at:  # refused where a link leads out
-                    kept = self._into_place(scratch, name, at, if_absent=if_absent)
-                    break
+                    return self._into_place(scratch, name, at, if_absent=if_absent)
             except FileNotFoundError:
                 left -= 1
                 if left < 0:
                     raise
+            if make is not None or not inside:  # then it is the root that is missing
+                folders.make(self.root)
             make = folders.PRIVATE_FOLDER
-            folders.make(self.root)
-            gone = folder
-            while gone.startswith(f"{self.root}/"):  # one by one: other threads use the set at the same time
-                self._known_folders.discard(gone)
-                gone = gone.rpartition("/")[0]
-        self._sync_folders(folder)
-        return kept
+            self._known_folders.pop(key.partition("/")[0], None)
 
     def _into_place(self, scratch: str, name: str, at: int, *, if_absent: bool) -> bool:
-        """Give a file its name in an open folder, which cannot be replaced by a link any more."""
+        """Give a file its name in an open folder, which cannot be replaced by a link any more: rename replaces."""
         if not if_absent:
             os.replace(scratch, name, dst_dir_fd=at)  # hot path
             return True
         try:
-            os.link(scratch, name, dst_dir_fd=at)  # atomic: exactly one creator wins
+            if scratch:
+                os.link(scratch, name, dst_dir_fd=at)  # atomic: exactly one creator wins
+            else:
+                os.close(os.open(name, _CREATE, folders.PRIVATE_FILE, dir_fd=at))
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
+            if not scratch or error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
                 raise
             return _create_without_links(scratch, name, at, self.scratch())
         return True
 
-    def _sync_folders(self, folder: str) -> None:
-        """Force the names in a folder to the disk, and its own and those above it: they must outlive a power cut, too.
+    def _sync_folders(self, *keys: str) -> None:
+        """Force the names of objects to the disk, and those of the folders above: they must outlive a power cut, too.
 
         After the file is in its place, not before: while an empty folder waits for the disk, others may remove it.
-        One that was there already may have been made a moment ago by a process that has not synced it yet.
+        A folder that was there already may have been made a moment ago by a process that has not synced it yet.
         """
-        root = str(self.root)
+        pending: dict[str, None] = {}
+        named: list[str] = []
+        for key in keys:
+            inside = key.rpartition("/")[0]
+            pending[f"{self.root}/{inside}"] = None
+            while inside not in self._known_folders.get(inside.partition("/")[0], ()):
+                named.append(inside)
+                if not inside:
+                    pending[f"{self.root.parent}"] = None
+                    break
+                inside = inside.rpartition("/")[0]
+                pending[f"{self.root}/{inside}"] = None
         with contextlib.suppress(FileNotFoundError):  # deleted again already, by another process
-            folders.sync(folder)
-            while folder not in self._known_folders and f"{folder}/".startswith(f"{root}/"):
-                above = folder.rpartition("/")[0]
-                folders.sync(above)
-                self._known_folders.add(folder)
-                folder = above
+            _at_once(self, [partial(folders.sync, folder) for folder in pending])
+            for inside in named:
+                self._known_folders.setdefault(inside.partition("/")[0], set()).add(inside)
+
+
+def _at_once(store: FileStore, tasks: Sequence[Callable[[], None]]) -> None:
+    """Run what waits for the disk: a few on this thread, many on several."""
+    if len(tasks) < _FEW:
+        for task in tasks:
+            task()
+        return
+    from kinetic._stores import parallel  # only for many objects
+
+    for _ in parallel.in_parallel(store, tasks, limit=parallel.MAX_FILE_PARALLELISM):
+        pass
 
 
 def _create_without_links(scratch: str, name: str, at: int, gates: Path) -> bool:

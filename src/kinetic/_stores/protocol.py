@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -103,6 +103,12 @@ class LocalStore(Store, Protocol):
         a result. From another file system it is copied.
         """
 
+    def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
+        """Write objects; see the function of this name."""
+
+    def put_hint(self, key: str) -> None:
+        """Create an empty object; see the function of this name."""
+
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted."""
 
@@ -130,6 +136,33 @@ def put_file(store: Store, key: str, path: Path, *, if_absent: bool = False) -> 
     written = store.put(key, path, if_absent=if_absent)
     path.unlink(missing_ok=True)
     return written
+
+
+def put_many(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
+    """Write objects, replacing what is there: the last one appears only when all others are there.
+
+    All are durable when this returns. After an error, or a crash of the machine, any of them may be there. In a folder
+    each directory is forced to the disk once, and many objects at the same time.
+    """
+    if store.local is not None:
+        store.local.put_many(objects)
+    elif objects:
+        from functools import partial
+
+        from kinetic._stores import parallel
+
+        *others, last = objects
+        for _ in parallel.in_parallel(store, (partial(store.put, key, data) for key, data in others)):
+            pass
+        store.put(*last)
+
+
+def put_hint(store: Store, key: str) -> None:
+    """Create an empty object that can be put again if it is lost: in a folder, nothing is forced to the disk for it."""
+    if store.local is not None:
+        store.local.put_hint(key)
+    else:
+        store.put(key, b"")
 
 
 def scratch_folder(store: Store) -> Path:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kinetic._stores import put_hint, put_many
 from kinetic._stores.files import FileStore
+from kinetic._stores.protocol import SCRATCH
 from kinetic.errors import StoreError, StoreUnreachableError
 
 
@@ -161,3 +163,75 @@ def test_a_folder_that_is_exchanged_for_a_link_is_not_written_through(
 
     assert (tmp_path / "theirs" / "result.pkl").read_text() == "dear"
     assert os.listdir(tmp_path / "theirs") == ["result.pkl"]
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is forced to the disk, in this order."""
+    names: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return names
+
+
+def folders_of(forced: list[str], store: FileStore) -> list[str]:
+    found = [os.path.relpath(name, store.root) for name in forced if f"/{SCRATCH}/" not in name]
+    forced.clear()
+    return found
+
+
+def test_an_object_costs_one_forced_write_and_one_for_its_folder_and_an_empty_one_only_the_latter(
+    store: FileStore, forced: list[str]
+) -> None:
+    store.put("job/order", b"1")
+    forced.clear()
+
+    store.put("job/record", b"1", if_absent=True)
+    one = len(forced), folders_of(forced, store)
+    store.put("job/mark", b"", if_absent=True)
+    empty = len(forced), folders_of(forced, store)
+
+    assert one == (2, ["job"])
+    assert empty == (1, ["job"])
+
+
+@pytest.mark.parametrize("many", [2, 40])
+def test_many_objects_force_each_folder_once(store: FileStore, forced: list[str], many: int) -> None:
+    store.put("first/order", b"1")
+    forced.clear()
+
+    put_many(store, [(f"job-{number}/{name}", b"1") for number in range(many) for name in ("order", "record")])
+
+    assert len([name for name in forced if f"/{SCRATCH}/" in name]) == 2 * many
+    assert sorted(folders_of(forced, store)) == sorted([".", *(f"job-{number}" for number in range(many))])
+
+
+def test_a_folder_stays_known_while_others_are_deleted(store: FileStore, forced: list[str]) -> None:
+    store.put("group/marks/0/1", b"")
+    store.put("job/order", b"1")
+    store.delete("job/")
+    forced.clear()
+
+    store.put("group/marks/0/2", b"")
+    kept = folders_of(forced, store)
+    store.put("job/order", b"1")
+
+    assert kept == ["group/marks/0"]
+    assert sorted(folders_of(forced, store)) == [".", "job"]
+
+
+def test_a_hint_forces_nothing_and_a_later_object_forces_the_folders_above(store: FileStore, forced: list[str]) -> None:
+    store.put("job/order", b"1")
+    forced.clear()
+
+    put_hint(store, "marks/0/1")
+    hint = folders_of(forced, store)
+    store.put("marks/0/2", b"")
+
+    assert hint == []
+    assert sorted(folders_of(forced, store)) == [".", "marks", "marks/0"]
