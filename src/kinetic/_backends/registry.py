@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic.errors import BackendUnavailableError, OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Address(NamedTuple):

@@ -6,11 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
-from kinetic._config import resources as config_resources
 from kinetic._config.options import BY_NAME, JOB_OPTIONS, UNSET, read_project_options
 from kinetic._hardware import Placement, place
 from kinetic._project import environment
-from kinetic._wire.fields import seconds_of
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ class Options(NamedTuple):
         options = options._replace(
             capture_env_vars=environment.check(options.capture_env_vars),
             deadline=_seconds(options.deadline),
-            resources=None if options.resources is None else config_resources.checked(options.resources),
+            resources=_checked_resources(options.resources),
             retries=_checked_retries(options.retries),
         )
         options.placement()
@@ -133,6 +131,14 @@ def _check_volumes(volumes: object) -> None:
     ship.check_volumes(volumes)
 
 
+def _checked_resources(written: object) -> dict[str, object] | None:
+    if written is None:
+        return None
+    from kinetic._config import resources  # 8 ms with dataclasses; only for those who use it
+
+    return resources.checked(written)
+
+
 def _seconds(written: object) -> float | None:
     """Read a deadline: a number of seconds, or a text such as "10m"."""
     if written is None:
@@ -141,6 +147,8 @@ def _seconds(written: object) -> float | None:
         raise OptionTypeError(
             f"deadline={written!r} is not a number of seconds", next='deadline=3600, or deadline="1h"'
         )
+    from kinetic._wire.fields import seconds_of  # as above
+
     try:
         span = seconds_of(written) if isinstance(written, str) else None
         seconds = span[0] if span else float(written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -101,6 +100,8 @@ def replace_leaves(value: object, swap: Callable[[object], object]) -> Any:
     Types, shared objects and cycles stay as they are: Python's own pickling does the walk, and every leaf passes it by
     as a reference. For most leaves ``swap`` returns the leaf itself.
     """
+    import pickle  # 2 ms; not for a decorator
+
     leaves: list[object] = []
     file = io.BytesIO()
 
