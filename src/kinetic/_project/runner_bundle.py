@@ -8,17 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import io
-import json
 import os
-import subprocess
 import sys
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from kinetic import _config as settings
-from kinetic._project import bytecode
 from kinetic._wire import folders
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError
@@ -31,7 +27,18 @@ import sys
 if os.fork():
     os._exit(0)
 
-from kinetic._backends.local.supervisor import main
+writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # of the runner it is written once
+try:
+    from kinetic._backends.local.supervisor import main
+except (EOFError, ValueError, TypeError):  # a full disk cut a file of bytecode short: CPython issue 126606
+    for folder, _, names in os.walk(sys.path[0]):
+        for name in names:
+            if name.endswith(".pyc"):
+                os.unlink(os.path.join(folder, name))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kinetic"]:
+        del sys.modules[name]
+    from kinetic._backends.local.supervisor import main
+sys.dont_write_bytecode = writes_none
 
 main(sys.argv[1:])
 '''
@@ -42,105 +49,80 @@ from kinetic._runner.worker.worker import main
 
 main(sys.argv[1:])
 '''
-_HEADER_BYTES = 16  # of a file of bytecode
-_ROOM_BYTES = 256 << 10  # more than any file of bytecode here takes
 _made: dict[Path, Path] = {}
 
 
 def folder(runners: Path) -> Path:
-    """Return a folder below ``runners`` with the runner's code and bytecode, made once per content and Python."""
+    """Return a folder below ``runners`` with the runner's code, made once for each installation and Python."""
     if runners in _made and _made[runners].exists():
         return _made[runners]
-    files = dict(contents())
-    name = f"{_digest(_START + WORKER, files)[:24]}-{sys.implementation.cache_tag}"
-    target = runners / name
+    files = contents()
+    target = runners / f"{_digest(_START + WORKER, files)[:24]}-{sys.implementation.cache_tag}"
     if not (target / "complete").exists():
-        _make(files, target)
+        beside = f".{target.name}.{os.getpid()}"
+        try:
+            _fill(files, runners / beside)
+            with contextlib.suppress(OSError):  # another client was faster
+                (runners / beside).rename(target)
+        except OSError as error:
+            raise PackingError(
+                f"the code that runs jobs could not be written to {runners}",
+                why=str(error),
+                next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
+            ) from error
+        finally:
+            folders.remove(runners, beside)
     _made[runners] = target
     return target
 
 
-def contents() -> list[tuple[str, Path]]:
-    """List the files of the runner: path inside the folder, and the file."""
-    found = list(_package("kinetic", Path(__file__).parents[1]))
+def contents() -> dict[str, Path]:
+    """Return the files of the runner: path inside the folder, and the file."""
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or not spec.origin:
         raise PackingError("cloudpickle is not installed", next="pip install --force-reinstall kinetic-jobs")
-    return sorted([*found, *_package("cloudpickle", Path(spec.origin).parent)])
+    packages = {"kinetic": os.path.dirname(os.path.dirname(__file__)), "cloudpickle": os.path.dirname(spec.origin)}
+    return dict(sorted(file for name, path in packages.items() for file in _sources(name, path)))
 
 
-def _package(name: str, root: Path) -> list[tuple[str, Path]]:
-    found = []
-    for folder, inner, files in os.walk(root):
-        inner[:] = [item for item in inner if item not in _FACES]
-        inside = os.path.relpath(folder, root)
-        prefix = name if inside == "." else f"{name}/{inside}"
-        found += [(f"{prefix}/{file}", Path(folder) / file) for file in files if file.endswith((".py", ".typed"))]
-    return found
+def _sources(name: str, folder_: str) -> Iterator[tuple[str, Path]]:
+    with os.scandir(folder_) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield f"{name}/{entry.name}", Path(entry.path)
+            elif entry.name not in _FACES and entry.is_dir():
+                yield from _sources(f"{name}/{entry.name}", entry.path)
 
 
 def _digest(texts: str, files: dict[str, Path]) -> str:
-    digest = hashlib.sha256(texts.encode())
+    """Return a digest that changes when a text or a file does; the files are not read, which would take 20 ms."""
+    found = [texts]
     for name, path in files.items():
-        data = path.read_bytes()
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()
+        about = path.stat()
+        found.append(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}")
+    return hashlib.sha256("\0".join(found).encode()).hexdigest()
 
 
-def _make(files: dict[str, Path], target: Path) -> None:
-    import shutil  # here and below: 10 ms; once for each version of kinetic
-
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        _fill(files, beside, target)
-    except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise PackingError(
-            f"the code that runs jobs could not be written to {target.parent}",
-            why=str(error),
-            next="free some space there, or point KINETIC_RUNTIME_DIR at a folder on another local disk",
-        ) from error
-    try:
-        beside.rename(target)
-    except OSError:  # another client was faster
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _fill(files: dict[str, Path], beside: Path, target: Path) -> None:
-    import compileall
-    import shutil
-
+def _fill(files: dict[str, Path], beside: Path) -> None:
+    """Copy the sources, and the bytecode that this installation has; what it lacks, the first supervisor writes."""
+    made = set[Path]()
     for name, path in files.items():
-        (beside / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, beside / name)
+        place = beside / name
+        if place.parent not in made:
+            (place.parent / "__pycache__").mkdir(parents=True)
+            made.add(place.parent)
+        about = path.stat()
+        place.write_bytes(path.read_bytes())
+        os.utime(place, ns=(about.st_mtime_ns, about.st_mtime_ns))
+        with contextlib.suppress(FileNotFoundError, NotImplementedError):
+            cached = Path(importlib.util.cache_from_source(os.fspath(path)))
+            compiled = cached.read_bytes()
+            stamp = [number & 0xFFFFFFFF for number in (0, int(about.st_mtime), about.st_size)]
+            if compiled[4:16] == b"".join(number.to_bytes(4, "little") for number in stamp):
+                (place.parent / "__pycache__" / cached.name).write_bytes(compiled)
     (beside / "supervisor.py").write_text(_START)
     (beside / "worker.py").write_text(WORKER)
-    whole = compileall.compile_dir(
-        beside, quiet=2, optimize=sys.flags.optimize, stripdir=str(beside), prependdir=str(target)
-    )
-    _check_bytecode(beside, whole=bool(whole))
     (beside / "complete").write_text("")
-
-
-def _check_bytecode(folder_: Path, *, whole: bool) -> None:
-    """Raise what a full disk should have raised: Python writes bytecode without asking how much of it was written.
-
-    A file that was cut short would be met by every supervisor, long after there is room again. (CPython issue 126606.)
-    """
-    import errno
-    import marshal
-
-    for path in folder_.rglob("*.pyc"):
-        try:
-            marshal.loads(path.read_bytes()[_HEADER_BYTES:])  # noqa: S302 - ours, written a moment ago
-        except (EOFError, ValueError, TypeError) as error:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-    if not whole:  # files are missing: harmless in themselves, and most likely there is no room for them
-        room = folder_ / "room"
-        room.write_bytes(bytes(_ROOM_BYTES))
-        room.unlink()
 
 
 MOST_BYTES = 1_000_000  # 1 MiB for the whole ConfigMap, less what Kubernetes writes around it; a test allows a quarter
@@ -199,6 +181,7 @@ SELDOM = (
     "kinetic.testing",
 )
 _FILES = "files.xz"
+_BYTECODE = Path(__file__).with_name("bytecode.py")
 _COMPILE_SECONDS = 120.0
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can hold
 _FILE_MODE = 0o100644 << 16
@@ -344,12 +327,12 @@ def build() -> RunnerZip:
 
 def pod_contents() -> dict[str, Path]:
     """Return what is sent to pods: the name of each file in the runner's folder, and the file."""
-    return {name: path for name, path in contents() if name.endswith(".py") and is_listed(module_of(name))}
+    return {name: path for name, path in contents().items() if is_listed(module_of(name))}
 
 
 def left_out() -> list[str]:
     """Return the modules of kinetic that stay with the client."""
-    return [module_of(name) for name, _ in contents() if not is_listed(module_of(name)) and name.endswith(".py")]
+    return [module_of(name) for name in contents() if not is_listed(module_of(name))]
 
 
 def is_listed(module: str) -> bool:
@@ -368,7 +351,7 @@ def _is_below(module: str, rooms: tuple[str, ...]) -> bool:
 
 def _pod_digest(found: dict[str, Path]) -> str:
     """Return the digest under which a built zip is kept."""
-    parts = dict(sorted(found.items())) | {"bytecode": Path(bytecode.__file__), "zip": Path(__file__)}
+    parts = found | {"bytecode": _BYTECODE, "zip": Path(__file__)}
     return _digest(f"{sys.version}\0{_ZIP_START}{_UNPACK}{left_out()}\0", parts)[:32]
 
 
@@ -379,6 +362,9 @@ def _places() -> list[Path]:
 
 
 def _kept(digest: str) -> bytes | None:
+    import io
+    import zipfile  # 5 ms; only for clusters, here and below
+
     for place in _places():
         with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError):
             data = (place / _name(digest)).read_bytes()
@@ -404,6 +390,9 @@ def _name(digest: str) -> str:
 
 
 def _zipped(found: dict[str, Path]) -> bytes:
+    import io
+    import zipfile
+
     start = _ZIP_START.replace("VERSION", repr(sys.version_info[:2])).replace("TAG", repr(sys.implementation.cache_tag))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -417,11 +406,14 @@ def _zipped(found: dict[str, Path]) -> bytes:
 
 def _packed(found: dict[str, Path]) -> bytes:
     """Compile and compress what travels, in an interpreter of its own; see ``bytecode.py``."""
+    import json
+    import subprocess
+
     asked: dict[str, dict[str, str]] = {"compile": {}, "keep": {}}
     for name, path in found.items():
         asked["keep" if _is_below(module_of(name), SELDOM) else "compile"][name] = os.fspath(path)
     asked["texts"] = {"worker.py": WORKER, LEFT_OUT: json.dumps(left_out())}
-    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", bytecode.__file__]
+    words = [sys.executable, "-I", "-S", "-X", "no_debug_ranges", str(_BYTECODE)]
     try:
         done = subprocess.run(
             words, input=json.dumps(asked).encode(), capture_output=True, check=True, timeout=_COMPILE_SECONDS

@@ -128,7 +128,7 @@ def test_a_home_on_a_full_disk_is_one_clear_error_and_nothing_half_made(
 
 def test_the_code_of_jobs_is_whole_or_not_there_however_little_room_there_was(tmp_path: Path, mount: Any) -> None:
     disk = mount(tmp_path / "disk", "size=16m")
-    needed = sum(path.stat().st_size for _, path in runner_bundle.contents())
+    needed = sum(path.stat().st_size for path in runner_bundle.contents().values())
     made = []
 
     for free in range(needed // 1024 + 200, needed // 1024 + 1000, 100):  # room for the sources and for some bytecode

@@ -1,0 +1,83 @@
+"""The runner of this machine: made without compiling, and whole for every supervisor after a full disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kinetic._project import runner_bundle
+from kinetic.errors import PackingError
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Two modules instead of all: one that was imported here before, and one that was not."""
+    files = {f"kinetic/{name}.py": tmp_path / "installed" / f"{name}.py" for name in ("known", "new")}
+    for path in files.values():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("VALUE = 1\n")
+    subprocess.run([sys.executable, "-m", "py_compile", files["kinetic/known.py"]], check=True)
+    monkeypatch.setattr(runner_bundle, "contents", lambda: files)
+    return files
+
+
+def test_bytecode_comes_from_the_installation_and_python_takes_it(installation, tmp_path: Path) -> None:
+    made = runner_bundle.folder(tmp_path / "runners")
+
+    assert [path.name for path in made.rglob("*.pyc")] == [f"known.{sys.implementation.cache_tag}.pyc"]
+    words = [sys.executable, "-v", "-c", "import known"]
+    told = subprocess.run(words, cwd=made / "kinetic", capture_output=True, text=True, check=True).stderr
+    assert f"matches {made}/kinetic/known.py" in told
+
+
+def test_bytecode_of_another_source_is_left_behind(installation, tmp_path: Path) -> None:
+    installation["kinetic/known.py"].write_text("VALUE = 'another'\n")
+
+    assert [*runner_bundle.folder(tmp_path / "runners").rglob("*.pyc")] == []
+
+
+def test_an_edited_file_makes_another_runner_and_an_equal_one_does_not(installation, tmp_path: Path) -> None:
+    first = runner_bundle.folder(tmp_path / "runners")
+    again = runner_bundle.folder(tmp_path / "runners")
+    runner_bundle._made.clear()
+    fresh = runner_bundle.folder(tmp_path / "runners")
+    runner_bundle._made.clear()
+    os.utime(installation["kinetic/new.py"], (1, 1))
+    edited = runner_bundle.folder(tmp_path / "runners")
+
+    assert first == again == fresh != edited
+    assert sorted(path.name for path in (tmp_path / "runners").iterdir()) == sorted([first.name, edited.name])
+
+
+def test_a_runner_that_cannot_be_written_leaves_nothing_and_says_what_to_do(installation, tmp_path: Path) -> None:
+    installation["kinetic/gone.py"] = tmp_path / "installed" / "known.py"
+    installation["kinetic/new.py"] = tmp_path / "a-folder"  # reading it fails, as writing to a full disk does
+    (tmp_path / "a-folder").mkdir()
+
+    with pytest.raises(PackingError, match="could not be written") as caught:
+        runner_bundle.folder(tmp_path / "runners")
+
+    assert "KINETIC_RUNTIME_DIR" in caught.value.next
+    assert [*(tmp_path / "runners").iterdir()] == []
+
+
+def test_bytecode_that_a_full_disk_cut_short_is_made_again(tmp_path: Path) -> None:
+    made = runner_bundle.folder(tmp_path / "runners")
+    module = made / "kinetic" / "_backends" / "local" / "supervisor.py"
+    damaged = Path(importlib.util.cache_from_source(os.fspath(module)))
+    about = module.stat()
+    stamp = b"".join(int(number).to_bytes(4, "little") for number in (0, about.st_mtime, about.st_size))
+    damaged.write_bytes(importlib.util.MAGIC_NUMBER + stamp + b"\xe3\x00")
+    assert damaged.read_bytes()[18:] == b""
+
+    for _ in range(2):  # it ends where a supervisor reads its arguments
+        words = [sys.executable, "-B", str(made / "supervisor.py")]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+        assert "EOFError" not in told
+
+    assert damaged.read_bytes()[18:] != b""
