@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import history, record
+from kinetic._jobs import history, locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.order import Artifact, Order
@@ -342,8 +342,8 @@ HANDLE = {**dict.fromkeys(REQUIRED, ""), "job_id": "job"}
 
 
 def _record(store: MemoryStore) -> Callable[[], object]:
-    store.put(keys.record("job"), record.to_bytes(HANDLE, {"machine": "here"}, KEY))
-    return lambda: documents.open_page(record.RECORD, store, keys.record("job"), KEY)["machine"]
+    store.put(keys.record("job"), locate.seal_record(HANDLE, {"machine": "here"}, KEY))
+    return lambda: documents.open_page(locate.RECORD, store, keys.record("job"), KEY)["machine"]
 
 
 def _order(store: MemoryStore) -> Callable[[], object]:

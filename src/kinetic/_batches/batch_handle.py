@@ -14,7 +14,7 @@ from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
 from kinetic._jobs.handle import JobHandle
-from kinetic._jobs.record import Untrusted, untrusted_warnings
+from kinetic._jobs.locate import Untrusted, untrusted_warnings
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys

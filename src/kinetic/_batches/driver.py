@@ -25,7 +25,7 @@ from kinetic._backends.protocol import Launch
 from kinetic._batches import control, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._config import keyring
-from kinetic._jobs import locate, record
+from kinetic._jobs import locate
 from kinetic._project import pickler
 from kinetic._wire import distribution, documents, keys, records, threads
 from kinetic._wire import order as orders
@@ -84,7 +84,7 @@ class ChildLauncher:
         self.store.put(documents.sealed_name(stem, job.host or "", self._key_of(self.group.group_id)), b"")
         step("driver:child-written")
         more = {**self.group.more, "machine": os.uname().nodename}
-        page = record.to_bytes(records.plain(job), more, self._key_of(job.job_id))
+        page = locate.seal_record(records.plain(job), more, self._key_of(job.job_id))
         self.store.put(keys.record(job.job_id), page)
         step("driver:record-written")
 

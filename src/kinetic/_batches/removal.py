@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kinetic import _output as output
 from kinetic._batches import control, state
 from kinetic._batches.state import REMOVED, BatchTracker
-from kinetic._jobs import history, locate, remove
+from kinetic._jobs import collect, history, locate
 from kinetic._jobs.status import observe
 from kinetic._stores import parallel
 from kinetic._wire import keys, records
@@ -43,12 +43,12 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
 
 
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
-    handle._past = remove.collected_page(handle, handle._ended or observe(handle))
+    handle._past = collect.collected_page(handle, handle._ended or observe(handle))
     _mark_removed(handle, tracker)
 
 
 def _mark_removed(job: JobRecord, tracker: Tracker) -> None:
-    remove.mark_as_removed(job, tracker.store)
+    collect.mark_as_removed(job, tracker.store)
     _note_end(job, tracker, REMOVED)
 
 
@@ -67,7 +67,7 @@ def close_attempt(job: JobRecord, store: Store) -> None:
     """Create the verdict of an attempt that has none and is to be followed by another one."""
     if store.size(keys.result(job.job_id)) is None:
         why = "its process was lost; another attempt took its place"
-        remove.seal_outcome_of(job, store, remove.outcome_of(job, FAILED, "lost", message=why))
+        collect.seal_outcome_of(job, store, collect.outcome_of(job, FAILED, "lost", message=why))
 
 
 def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
@@ -80,7 +80,7 @@ def cancel_attempts(indexes: Iterable[int], tracker: BatchTracker) -> None:
 
 
 def _seal_cancelled(job: JobRecord, tracker: BatchTracker) -> None:
-    if remove.seal_outcome_of(job, tracker.store, remove.outcome_of(job)):
+    if collect.seal_outcome_of(job, tracker.store, collect.outcome_of(job)):
         _note_end(job, tracker, CANCELLED)
 
 
@@ -156,7 +156,7 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
         page |= {"started": None, "ended": None, "artifacts_removed": artifacts, "resource_removed": resource}
         history.write_page(tracker.store, page, locate.key_to_seal(job))
         if artifacts:
-            remove.delete_history_logs(tracker.store, job.job_id)
+            collect.delete_history_logs(tracker.store, job.job_id)
         _mark_removed(job, tracker)
         if artifacts:
             tracker.store.delete(keys.job(job.job_id))

@@ -18,9 +18,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from kinetic._batches.control import ControlLog
-from kinetic._jobs import history, locate, record
+from kinetic._jobs import history, locate
 from kinetic._jobs.handle import JobHandle, handle_of
-from kinetic._jobs.record import Untrusted
+from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, observe_many
 from kinetic._stores import open_store
 from kinetic._wire import documents, keys, outcomes
@@ -162,7 +162,7 @@ def load_group(store: Store, group_id: str) -> Group:
 def read_manifest(store: Store, group_id: str) -> Group | Untrusted:
     """Read the manifest of a batch, or what can be shown of one that cannot be verified here."""
     try:
-        group = record.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
+        group = locate.open_claimed(MANIFEST, store, keys.group_manifest(group_id), group_id)
     except KeyMissingError:
         raise BatchNotFoundError(
             f"no batch {group_id} was found",
@@ -185,7 +185,7 @@ def record_of(group: Group, index: int, attempt: int, machine: str = "") -> JobR
     }
     if machine:
         own["host"] = machine
-    return record.make_record(group.handle, group.child_id(index, attempt), **own)
+    return locate.make_record(group.handle, group.child_id(index, attempt), **own)
 
 
 class Tracker:

@@ -22,7 +22,7 @@ from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
 from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
-from kinetic._jobs import data_refs, locate, submit_context
+from kinetic._jobs import locate, options
 from kinetic._jobs import submit as job_submit
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
@@ -232,8 +232,8 @@ class _Packed(NamedTuple):
     rows: list[Input]
     project: Shipped
     errors: dict[int, Exception]
-    found: data_refs.FoundData
-    found_by_input: dict[int, data_refs.FoundData]
+    found: options.FoundData
+    found_by_input: dict[int, options.FoundData]
 
 
 def prepare(request: BatchRequest) -> Prepared:
@@ -242,8 +242,8 @@ def prepare(request: BatchRequest) -> Prepared:
     Raises:
         KineticError: Nothing was launched; of what was written nothing can be found.
     """
-    submit_context.check_not_debug(request.options)
-    shipment = job_submit.resolve(request.function, request.options, submit_context.prepare(request.options))
+    job_submit.check_not_debug(request.options)
+    shipment = job_submit.resolve(request.function, request.options, job_submit.prepare(request.options))
     context = shipment.context
     group_id = _new_group_id(context.store)
     context.backend.begin(group_id)  # while it is held, garbage collection spares what no order names yet
@@ -273,7 +273,7 @@ def _new_group_id(store: Store) -> str:
 
 def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
     call = pickler.Call(request.function, request.leading, {}, request.name)
-    found = data_refs.FoundData()
+    found = options.FoundData()
     function, notes = pickler.pack_function(
         call,
         shipment.plan,
@@ -293,14 +293,14 @@ def _pack(request: BatchRequest, shipment: Shipment, group_id: str) -> _Packed:
 
 def _pack_inputs(
     request: BatchRequest, shipment: Shipment, group_id: str, first: int, errors: dict[int, Exception]
-) -> tuple[list[Input], dict[int, data_refs.FoundData]]:
+) -> tuple[list[Input], dict[int, options.FoundData]]:
     """Pickle every input; the error of one that cannot be pickled does not affect the others."""
 
     def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         pickler.check_arguments(request.function, args, kwargs, request.name)
 
     rows: list[Input] = []
-    found_by_input: dict[int, data_refs.FoundData] = {}
+    found_by_input: dict[int, options.FoundData] = {}
     with InputPacker(
         shipment.plan,
         shipment.context.store,
@@ -308,10 +308,10 @@ def _pack_inputs(
         by_value=shipment.by_value,
     ) as packer:
         for index, item in enumerate(request.inputs):
-            found = data_refs.FoundData(first)
+            found = options.FoundData(first)
             try:
                 arguments = checked_arguments(item, request.input_mode, request.leading, check)
-                kwargs = data_refs.with_defaults(request.function, arguments.args, arguments.kwargs)
+                kwargs = options.with_defaults(request.function, arguments.args, arguments.kwargs)
                 placed = packer.add(arguments.args, kwargs, found)
                 found.check(arguments.args, kwargs)
             except _INPUT_ERRORS as error:
@@ -332,7 +332,7 @@ def _ship_data(packed: _Packed, shipment: Shipment) -> tuple[DataRef, ...]:
         The data of the function and the volumes.
     """
     shared = shipment.ship_data(packed.found, shipment.options.volumes)
-    together = data_refs.FoundData()
+    together = options.FoundData()
     for data in (data for item in packed.found_by_input.values() for data in item.data):
         together(data)
     refs = shipment.ship_data(together, None)

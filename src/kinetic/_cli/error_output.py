@@ -82,7 +82,7 @@ def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) 
     """
     from dataclasses import replace
 
-    from kinetic._jobs import locate, results
+    from kinetic._jobs import collect, locate
     from kinetic.errors import JobError, KineticError
     from kinetic.job_status import JobStatus
 
@@ -104,9 +104,9 @@ def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) 
             code="job-failed",
         )
         if not log_is_shown:
-            results.attach_remote_traceback(raised, error.get("traceback"))
+            collect.attach_remote_traceback(raised, error.get("traceback"))
         return raised
-    failed = results.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
+    failed = collect.failure_of(locate.store_of(handle), replace(outcome, body_length=0), handle.func_name)
     return failed if isinstance(failed, KineticError) else JobError(str(failed))
 
 

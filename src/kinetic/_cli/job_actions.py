@@ -38,12 +38,12 @@ def cancel(handle: JobHandle, cleanup_timeout: float, cleanup_poll_interval: flo
 
     Example: kinetic jobs cancel @last
     """
-    from kinetic._jobs import remove
+    from kinetic._jobs import collect
 
-    if remove.cancel(handle, wait=cleanup_timeout):
+    if collect.cancel(handle, wait=cleanup_timeout):
         click.echo(f"{handle.job_id} is cancelled; its log: kinetic jobs logs {handle.job_id}", err=True)
     else:
-        click.echo(remove.why_not_cancelled(handle), err=True)
+        click.echo(collect.why_not_cancelled(handle), err=True)
 
 
 class CleanupRequest(NamedTuple):
@@ -62,9 +62,9 @@ class CleanupRequest(NamedTuple):
 
     def remove(self, handle: JobHandle, seen: Snapshot) -> None:
         """Remove a job."""
-        from kinetic._jobs import remove
+        from kinetic._jobs import collect
 
-        remove.remove(handle, seen, resource=self.resource, artifacts=self.artifacts, wait=self.timeout)
+        collect.remove(handle, seen, resource=self.resource, artifacts=self.artifacts, wait=self.timeout)
 
 
 @click.command

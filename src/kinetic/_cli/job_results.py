@@ -31,11 +31,11 @@ _BLOCK_BYTES = 1 << 20
 
 def load_value(handle: JobHandle, outcome: Outcome) -> Any:
     """Open the value; where its modules are missing, advise how to load it."""
-    from kinetic._jobs import locate, results
+    from kinetic._jobs import collect, locate
     from kinetic.errors import ResultUnreadableError
 
     try:
-        return results.value_of(locate.store_of(handle), outcome, handle.func_name)
+        return collect.value_of(locate.store_of(handle), outcome, handle.func_name)
     except ResultUnreadableError as error:
         error.next = (
             f"run in the project's folder: PYTHONPATH=. kinetic jobs result {handle.job_id}     "
@@ -112,7 +112,7 @@ def result(
 
     Example: kinetic jobs result @last --save result.pkl
     """
-    from kinetic._jobs import locate, remove, wait
+    from kinetic._jobs import collect, locate, wait
 
     check_save_path(save, force=force)
     with error_output.job_keeps_running(handle):
@@ -129,7 +129,7 @@ def result(
             sys.stdout.flush()
         code = error_output.report(failure)
     if cleanup and seen.outcome is not None:
-        remove.after_collection(handle, seen, wait=cleanup_timeout)
+        collect.after_collection(handle, seen, wait=cleanup_timeout)
     ctx.exit(code)
 
 
@@ -167,10 +167,10 @@ def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json:
 
 
 def _save(handle: JobHandle, outcome: Outcome, path: Path) -> int:
-    from kinetic._jobs import locate, results
+    from kinetic._jobs import collect, locate
 
     try:
-        return results.save(locate.store_of(handle), outcome, path)
+        return collect.save(locate.store_of(handle), outcome, path)
     except OSError as error:
         if isinstance(error, KineticError):
             raise

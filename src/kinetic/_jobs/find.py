@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _config as settings
 from kinetic._backends import registry
-from kinetic._jobs import history, locate, record
+from kinetic._jobs import history, locate
 from kinetic._jobs.handle import JobHandle
-from kinetic._jobs.record import Untrusted
+from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import past_of
 from kinetic._maintenance import garbage_collection
 from kinetic._output import tracebacks
@@ -182,14 +182,14 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
                 index.note_record(read["job_id"], read)
                 yield JobHandle.from_dict(read)
         index.write(functools.partial(history.job_ids, store))
-    for line in record.untrusted_warnings(untrusted, "job"):
+    for line in locate.untrusted_warnings(untrusted, "job"):
         _log().warning("%s", line)
 
 
 def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
     """Read the record of a job; one that cannot be read is a warning."""
     try:
-        return record.read_record(store, job_id)
+        return locate.read_record(store, job_id)
     except KeyMissingError:  # being submitted or removed this moment
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
@@ -213,7 +213,7 @@ def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
 
 def _load(store: Store, job_id: str) -> JobHandle:
     """Read the record of a job; raise KeyMissingError where there is none."""
-    found = record.read_record(store, job_id)
+    found = locate.read_record(store, job_id)
     if isinstance(found, Untrusted):
         raise found.error()
     return JobHandle.from_dict(found)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
+from kinetic._jobs import collect, locate, logs
 from kinetic._jobs import history as job_history
-from kinetic._jobs import locate, logs, remove, results
 from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, history_of, observe, observe_many
 from kinetic._output import tracebacks
@@ -162,7 +162,7 @@ class JobHandle(JobRecord, Generic[R]):
             if seen.outcome.succeeded:
                 return None
             locate.key_to_read(self)  # an exception is unpickled, too
-            self._exception = results.failure_of(locate.store_of(self), seen.outcome, self.func_name)
+            self._exception = collect.failure_of(locate.store_of(self), seen.outcome, self.func_name)
         return self._exception
 
     def logs(self, follow: bool = False) -> str | None:
@@ -248,8 +248,8 @@ class JobHandle(JobRecord, Generic[R]):
         """
         from kinetic import _output as output
 
-        if not remove.cancel(self, wait=cleanup_timeout):
-            output.report(remove.why_not_cancelled(self))
+        if not collect.cancel(self, wait=cleanup_timeout):
+            output.report(collect.why_not_cancelled(self))
 
     def cleanup(
         self,
@@ -266,7 +266,7 @@ class JobHandle(JobRecord, Generic[R]):
             cleanup_timeout: Seconds to wait until the processes are gone.
             cleanup_poll_interval: Accepted for compatibility.
         """
-        remove.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
+        collect.remove(self, observe_many([self])[0], resource=k8s, artifacts=gcs, wait=cleanup_timeout)
         self._past = None
 
     def _deliver(self, seen: Snapshot, *, cleanup: bool | None, wait: float) -> Any:
@@ -276,19 +276,19 @@ class JobHandle(JobRecord, Generic[R]):
         locate.key_to_read(self)  # nothing of a store is unpickled unverified
         if outcome.succeeded:
             try:
-                value = results.value_of(locate.store_of(self), outcome, self.func_name)
+                value = collect.value_of(locate.store_of(self), outcome, self.func_name)
             except KeyMissingError as error:  # another process collected and removed it between our two looks
                 raise self._missing(Snapshot(JobStatus.NOT_FOUND)) from error
             self._ended = seen
             if cleanup or (cleanup is None and not self.debug):
-                self._past = remove.after_collection(self, seen, wait=wait)
+                self._past = collect.after_collection(self, seen, wait=wait)
             self._value = value
             return value
-        failure = results.failure_of(locate.store_of(self), outcome, self.func_name)
+        failure = collect.failure_of(locate.store_of(self), outcome, self.func_name)
         if not isinstance(failure, JobCancelledError):
             self._exception = failure
             if cleanup:
-                self._past = remove.after_collection(self, seen, wait=wait)
+                self._past = collect.after_collection(self, seen, wait=wait)
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kinetic._jobs import locate, record
+from kinetic._jobs import locate
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import documents, folders, keys
 from kinetic._wire.outcomes import Outcome
@@ -54,8 +54,8 @@ def read_page(store: Store, job_id: str) -> dict[str, Any] | None:
     A forged page says nothing: neither that a job was removed, nor where its outputs are.
     """
     with contextlib.suppress(KeyMissingError, IntegrityError):
-        page = record.open_claimed(HISTORY, store, keys.history(job_id), job_id)
-        if not isinstance(page, record.Untrusted) and page["job_id"] == job_id:
+        page = locate.open_claimed(HISTORY, store, keys.history(job_id), job_id)
+        if not isinstance(page, locate.Untrusted) and page["job_id"] == job_id:
             return page
     return None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic import _output as output
 from kinetic._backends.protocol import BytesLog, LiveLog
-from kinetic._jobs import history, locate, results
+from kinetic._jobs import history, locate
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, fields, keys, outcomes
 from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest
@@ -198,7 +198,7 @@ def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome |
     whose pod was killed.
     """
     try:
-        outcome = outcome or results.read_outcome(job)
+        outcome = outcome or locate.read_outcome(job)
         if outcome is not None and outcome.attempt == attempt:
             logs: Sequence[LogDigest] = outcome.logs
         elif outcome is not None or attempt < latest_noted_attempt(locate.store_of(job), job.job_id):

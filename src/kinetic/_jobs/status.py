@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.protocol import Observation
-from kinetic._jobs import history, locate, logs, record, results
+from kinetic._jobs import history, locate, logs
 from kinetic._wire import keys, outcomes, records
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
@@ -96,7 +96,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # only its age is used, so it need not be verified
-        outcome = history.index_of(store).outcome(job_id) or results.read_outcome_of(store, job_id, lambda: None)
+        outcome = history.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -151,7 +151,7 @@ def past_of(job: JobRecord) -> dict[str, Any] | None:
 def _outcome(job: JobRecord) -> Outcome | Exception | None:
     """Read what the store says of a job, or why that cannot be used."""
     try:
-        return results.read_outcome(job)
+        return locate.read_outcome(job)
     except KineticError as error:
         return error
 
@@ -411,7 +411,7 @@ def place_of(job: JobRecord) -> str:
         return "this machine"
     page: object = None
     with contextlib.suppress(KineticError):
-        page = record.read_record(locate.store_of(job), job.job_id)
+        page = locate.read_record(locate.store_of(job), job.job_id)
     return f"host {(page.get('machine') if isinstance(page, dict) else '') or job.host}"
 
 

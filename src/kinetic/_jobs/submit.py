@@ -1,9 +1,14 @@
-"""Submitting: from a call and options to a job that runs somewhere else."""
+"""Submitting: from a call and options to a job that runs somewhere else; and the blocking call, which waits for it.
+
+A supervisor needs as long to start as a client needs to import its pickler. So where a job goes is prepared before the
+pickler is imported, and both run side by side.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import sys
 import time
@@ -14,35 +19,222 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kinetic import _config as settings
 from kinetic import _hardware as hardware
 from kinetic import _output as output
+from kinetic._backends import registry
+from kinetic._backends.local import limits
 from kinetic._backends.protocol import Launch
+from kinetic._config import keyring, resources
 from kinetic._config import options as config_options
-from kinetic._config import resources
 from kinetic._config.options import read_variable
 from kinetic._config.resources import ResourceRequests
-from kinetic._jobs import data_refs, locate, record, submit_context
+from kinetic._config.target import IN_CLUSTER
+from kinetic._jobs import history, locate
 from kinetic._jobs import options as job_options
-from kinetic._jobs.handle import JobHandle, handle_of
+from kinetic._output import tracebacks
 from kinetic._output.format import size_text
-from kinetic._project import archive, environment, pickler, root
-from kinetic._wire import digests, distribution, documents, inspection, keys, output_paths, records
+from kinetic._project import environment, root
+from kinetic._stores import open_store, protocol
+from kinetic._wire import (
+    digests,
+    distribution,
+    documents,
+    inspection,
+    keys,
+    naming_shadowing_files,
+    output_paths,
+    records,
+)
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
-from kinetic.errors import KineticError, OptionError
+from kinetic.errors import DebugError, KineticError, OptionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kinetic._backends.protocol import Backend
+    from kinetic._config import Target
+    from kinetic._config.cluster import ClusterSettings
     from kinetic._config.resources import PodRequirements
     from kinetic._data.data import Data
-    from kinetic._jobs.data_refs import FoundData
-    from kinetic._jobs.options import Options
-    from kinetic._jobs.submit_context import SubmitContext
+    from kinetic._hardware.placement import Placement
+    from kinetic._jobs.handle import JobHandle
+    from kinetic._jobs.options import FoundData, Options
     from kinetic._project.archive import Shipped
     from kinetic._project.environment import Captured
     from kinetic._project.pickler import Call
     from kinetic._project.root import Plan
+    from kinetic._stores.protocol import Store
     from kinetic._wire.order import DataRef
     from kinetic._wire.records import JobRecord
+
+
+_TIMEOUT = "KINETIC_DEBUG_WAIT_TIMEOUT"
+_NO_TERMINAL = "KINETIC_NO_TTY_DEBUG"
+_IGNORED_HERE = ("container_image", "base_image_repo", "zone", "project", "cluster", "namespace")
+
+
+class SubmitContext(NamedTuple):
+    """Where one job goes, and everything of this client that it needs."""
+
+    target: Target
+    backend: Backend
+    store: Store
+    placement: Placement
+    key_id: str
+    key: bytes  # the sealing key
+    notes: tuple[str, ...]  # what the user should know about this backend and hardware; printed by ``announce``
+    settings: ClusterSettings | None  # what holds for all jobs of a cluster; None on a machine
+
+
+def prepare(options: Options) -> SubmitContext:
+    """Resolve where a job goes, refuse what cannot work there, and let the backend prepare."""
+    placement = options.placement()
+    target = settings.resolve(
+        backend=options.backend,
+        project=options.project,
+        zone=options.zone,
+        cluster=options.cluster,
+        namespace=options.namespace,
+        multi_host=placement.hosts > 1,
+    )
+    strict = target.backend.source == "argument"
+    where = "looking at this machine" if registry.is_here(target.backend.value) else "asking the cluster"
+    with output.phase(where, summary=False):
+        backend = locate.backend_at(target, strict=strict)
+        target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
+        wanted = None
+        if registry.find(backend.name).containers:
+            from kinetic._config import cluster  # only for clusters
+
+            wanted = cluster.read_settings(target.profile, os.environ)
+        backend.check_store(target.store.value)
+        notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
+    home = settings.ensure_home(os.environ)
+    backend.prepare()
+    key_id, key = keyring.own_key(home)
+    store = locate.warn_if_shared(open_store(target.store.value))
+    with output.phase("asking the store", summary=False):
+        protocol.check_conditional_writes(store)
+    backend.sweep(store.local.scratch() if store.local is not None else None, history.read_page)
+    return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
+
+
+def announce(context: SubmitContext, options: Options) -> None:
+    """Report once in a process where jobs run, what is emulated, and which options have no effect here.
+
+    Only once the options are final: the project may have said what the decorator did not.
+    """
+    if context.backend.is_here:
+        ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
+        ignored += ["spot"] if options.spot else []
+        more = f"; recorded, and without meaning here: {', '.join(ignored)}" if ignored else ""
+        bound = limits.ends_with(os.environ)
+        is_news = bound and output.is_notice_due(f"end {bound}", settings.kinetic_home(os.environ) / "notices")
+        here = "jobs run on this machine"
+        output.report_once(f"{here}{f' and end {bound}' if is_news else ''}{more}", about=f"{here}{more}")
+    else:
+        target = context.target
+        where = f"the cluster {target.cluster.value} of {target.project.value}"
+        if name := target.context.value:
+            where = "the cluster of this pod" if name == IN_CLUSTER else f"the context {name}"
+        output.report_once(f"jobs run in the namespace {target.namespace.value} of {where}")
+    for note in context.notes:
+        output.report_once(note)
+    if strange := config_options.unknown_variables(os.environ, options.capture_env_vars or ()):
+        output.warn_once(config_options.describe_unknown_variables(strange))
+
+
+def debug_wait_seconds(options: Options, environ: Mapping[str, str]) -> float | None:
+    """Return how long a job waits for a debugger, or None for one that does not."""
+    if not options.debug:
+        return None
+    setting = settings.read_variable(_TIMEOUT, environ)
+    try:
+        found = float(setting) if setting is not None else inspection.WAIT_SECONDS
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise OptionError(
+            f"{_TIMEOUT}={setting!r} is not a number of seconds",
+            next=f"give it seconds, e.g. 3600, 0 not to wait at all, or leave it out for {inspection.WAIT_SECONDS:g}",
+        )
+    return found
+
+
+def check_debug(options: Options, context: SubmitContext, interpreter: str) -> None:
+    """Refuse to debug a job that runs in this environment if it has no debugger; others get one when the job begins."""
+    debug_wait_seconds(options, context.backend.environ)
+    if options.debug and context.backend.is_here and not interpreter and importlib.util.find_spec("debugpy") is None:
+        raise DebugError(
+            "debug=True needs debugpy, which is not installed here",
+            why="the job would run in this environment",
+            next='pip install "kinetic-jobs[debug]"',
+            code="extra-missing",
+        )
+    if options.debug and options.deadline is not None:
+        output.report(f"the deadline of {options.deadline:g} s does not hold with debug=True")
+
+
+def check_not_debug(options: Options) -> None:
+    """Refuse to debug all inputs of a batch at once."""
+    if options.debug:
+        raise OptionError(
+            "a batch cannot be submitted with debug=True",
+            why="each of its jobs would wait for a debugger of its own",
+            next="debug one input: run_async(input); and leave the batch .with_options(debug=False)",
+        )
+
+
+def submit_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> JobHandle:
+    """Submit a call: the backend prepares while the rest of this client is still being imported.
+
+    Raises:
+        CallableError: The arguments do not fit the function's signature; nothing was submitted.
+    """
+    with naming_shadowing_files():
+        context = prepare(options)
+        from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
+        from kinetic._project import pickler
+
+    pickler.check_arguments(function, args, kwargs, name)
+    kwargs = job_options.with_defaults(function, args, kwargs)
+    return handle.handle_of(_submit(pickler.Call(function, args, kwargs, name), options, context))
+
+
+def call_and_wait(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
+) -> Any:
+    """Run a call as a job, and return its value or raise the function's own exception.
+
+    Raises:
+        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
+        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed. Where
+            it is not caught, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
+    """
+    is_expected = settings.read_variable(_NO_TERMINAL, os.environ) == "1"
+    if options.debug and not is_expected and not (sys.stdin is not None and sys.stdin.isatty()):
+        raise DebugError(
+            "a blocking call with debug=True needs a terminal; nothing was submitted",
+            why="it waits until a debugger is attached, and standard input is not a terminal",
+            next=f"set {_NO_TERMINAL}=1 if a debugger will be attached; or use run_async, and then: "
+            "kinetic jobs debug JOB_ID",
+            code="no-terminal",
+        )
+    try:
+        handle = submit_call(function, args, kwargs, name, options)
+    except KeyboardInterrupt:
+        message = "interrupted; no job was submitted"
+        output.report(message)
+        raise tracebacks.interrupt(message) from None
+    output.report(f"follow the job with: kinetic jobs logs {handle.job_id} --follow")
+    if not options.debug:
+        return handle.result(stream_logs=True)
+    from kinetic._inspect import debugger  # with debug=True only
+    from kinetic._jobs.wait import detaching
+
+    with detaching(handle), debugger.DebugTunnel(handle):
+        return handle.result(stream_logs=True)
 
 
 _SLOW_SECONDS = 1.0  # packing that takes longer is reported
@@ -114,7 +306,7 @@ class Shipment(NamedTuple):
     def ship_data(self, found: FoundData, volumes: Mapping[str, Data] | None) -> tuple[DataRef, ...]:
         """Bring data to where the jobs can get it."""
         cache = settings.kinetic_home(os.environ) / "cache"
-        return data_refs.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
+        return job_options.ship(found, volumes, self.context.store, cache, is_here=self.context.backend.is_here)
 
     def shared_fields(self, function: str) -> dict[str, Any]:
         """Return what the records of all jobs of this submission have in common; see ``record.make_record``."""
@@ -134,7 +326,7 @@ class Shipment(NamedTuple):
             "context": target.context.value or None,
             "host": locate.machine_of(context.backend) or None,
             "key_id": context.key_id,
-            record.LONGEST_NAME: record.longest_name(context.backend, context.placement.hosts),
+            locate.LONGEST_NAME: locate.longest_name(context.backend, context.placement.hosts),
         }
 
 
@@ -143,8 +335,8 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
     plan = root.find_root(function)
     options = job_options.applied(options, plan.root, context.target.profile, os.environ)
     if options.placement() != context.placement:
-        context = submit_context.prepare(options)  # the backend was chosen before the project was read
-    submit_context.announce(context, options)
+        context = prepare(options)  # the backend was chosen before the project was read
+    announce(context, options)
     outputs = output_paths.resolve(options.output_dir, os.environ)
     is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
     if not is_shared and output_paths.local_folder(outputs):
@@ -181,7 +373,7 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     """Bring the project into the store, without what ships as data, and report what the user should know of it."""
-    from kinetic._project import modules
+    from kinetic._project import archive, modules
 
     begun = time.monotonic()
     plan, home = shipment.plan, settings.kinetic_home(os.environ)
@@ -206,6 +398,7 @@ def report_notes(notes: Sequence[str]) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions on this side: Python, cloudpickle, kinetic, platform."""
+    from kinetic._project import pickler
     from kinetic._version import __version__
 
     return {
@@ -216,7 +409,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
+def _submit(call: Call, options: Options, context: SubmitContext) -> JobRecord:
     """Pack a call, write its order and record, and launch it; return once the job no longer needs this process.
 
     Raises:
@@ -224,7 +417,7 @@ def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
     """
     shipment = resolve(call.function, options, context)
     options, context = shipment.options, shipment.context
-    submit_context.check_debug(options, context, shipment.interpreter)
+    check_debug(options, context, shipment.interpreter)
     job_id = keys.new_job_id(hardware.slug(options.accelerator), call.name)
     context.backend.begin(job_id)
     step("client:begun")
@@ -248,16 +441,18 @@ def submit(call: Call, options: Options, context: SubmitContext) -> JobHandle:
         context.backend.finish_submitting(job_id)
         raise
     report_notes(tuple(shipment.captured.notes))
-    return handle_of(job)
+    return job
 
 
-def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs.FoundData]:
+def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData]:
     """Bring call and project into the store, and say so in the order; return the data that the call refers to as well.
 
     The call first: only then it is known what of the project ships as data.
     """
+    from kinetic._project import pickler
+
     options, context, plan = shipment.options, shipment.context, shipment.plan
-    found = data_refs.FoundData()
+    found = job_options.FoundData()
     payload = pickler.pack_call(
         call,
         plan,
@@ -284,7 +479,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, data_refs
         accelerator=context.placement.name,
         hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
-        debug=submit_context.debug_wait_seconds(options, os.environ),
+        debug=debug_wait_seconds(options, os.environ),
         retries=0 if options.debug else options.retries or 0,
         fingerprint=versions(),
         cpu=shipment.resources.cpu,
@@ -298,7 +493,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     options, context = shipment.options, shipment.context
     job_id, written = order.job_id, order.to_bytes()
     shared = shipment.shared_fields(call.name)
-    job = record.make_record(shared, job_id, debug=options.debug, output_dir=order.output_dir)
+    job = locate.make_record(shared, job_id, debug=options.debug, output_dir=order.output_dir)
     more = {
         "spot": context.placement.spot,
         "machine": os.uname().nodename,
@@ -308,7 +503,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     job_key = documents.job_key(context.key, job_id, context.store.url)
     context.store.put(keys.order(job_id), written)
     step("client:order-written")
-    context.store.put(keys.record(job_id), record.to_bytes(records.plain(job), more, job_key))
+    context.store.put(keys.record(job_id), locate.seal_record(records.plain(job), more, job_key))
     step("client:record-written")
     return job
 

@@ -34,10 +34,10 @@ def replace_data(
     module = sys.modules.get(_MODULE)
     if module is None:
         return args, dict(kwargs)
-    from kinetic._jobs import data_refs
+    from kinetic._jobs import options
 
     kind, paths = module.Data, dict[int, str]()
-    kwargs = dict(data_refs.with_defaults(function, (*leading, *args), kwargs))
+    kwargs = dict(options.with_defaults(function, (*leading, *args), kwargs))
     found = list(references.find_objects(args, kwargs, lambda value: isinstance(value, kind)))
     for each in found:
         if each.where != "value":

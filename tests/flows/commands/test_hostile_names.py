@@ -12,7 +12,7 @@ import pytest
 from servers import terminal
 
 from kinetic._config import keyring
-from kinetic._jobs import record
+from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
 from kinetic._wire import documents, keys
@@ -181,7 +181,7 @@ def test_a_sealed_record_with_nasty_words_steers_no_terminal(home: Path, kinetic
     handle.image_uri = handle.namespace = handle.zone = handle.created_at = NASTY
     key_id, key = keyring.own_key(home)
     handle.key_id = key_id
-    page = record.to_bytes(
+    page = locate.seal_record(
         handle.to_dict(), {"machine": NASTY, "python": NASTY}, documents.job_key(key, job_id, store.url)
     )
     store.delete(keys.record(job_id))

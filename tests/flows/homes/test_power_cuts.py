@@ -52,7 +52,7 @@ ASKING = """
 import json, os, sys
 import kinetic
 from kinetic._backends.local import backend  # loaded here, and not in every child
-from kinetic._jobs import results as reading, wait as waiting
+from kinetic._jobs import collect as reading, wait as waiting
 
 def told(job):
     try:

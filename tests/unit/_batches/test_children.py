@@ -8,7 +8,7 @@ import pytest
 
 from kinetic._backends.kube import job_manifests
 from kinetic._batches import state
-from kinetic._jobs import record
+from kinetic._jobs import locate
 from kinetic._wire.records import Group, Settings
 
 FIELDS = {
@@ -50,7 +50,7 @@ def test_the_name_of_a_childs_object_is_the_one_that_its_place_gives_it(kind: st
     hosts, name_of = KINDS[kind]
     backend = SimpleNamespace(name_of=name_of)
 
-    group = group_of(**{record.LONGEST_NAME: record.longest_name(backend, hosts)})
+    group = group_of(**{locate.LONGEST_NAME: locate.longest_name(backend, hosts)})
     handle = state.record_of(group, 2, 1)
 
     assert len(handle.job_id) > 55

@@ -305,7 +305,7 @@ def test_a_store_that_does_not_answer_makes_no_child_a_failed_one(ground, monkey
     def no_answer(*_):
         raise StoreUnreachableError("503")
 
-    monkeypatch.setattr("kinetic._jobs.results.read_outcome", no_answer)
+    monkeypatch.setattr("kinetic._jobs.locate.read_outcome", no_answer)
     tracker = batch.tracker()
     with pytest.raises(StoreUnreachableError):
         tracker.refresh(whole=True)

@@ -16,7 +16,7 @@ from kinetic import _config as settings
 from kinetic._batches import state
 from kinetic._cli.main import cli
 from kinetic._config import keyring
-from kinetic._jobs import locate, record
+from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
@@ -96,7 +96,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
             host=locate.machine(),
             key_id=key_id,
         )
-        store.put(keys.record(job_id), record.to_bytes(records.plain(handle), {}, key))
+        store.put(keys.record(job_id), locate.seal_record(records.plain(handle), {}, key))
         if log:
             store.put(keys.log_segment(job_id, 0, 0, 0), log.encode())
             hasher = digests.LogHasher()
@@ -179,7 +179,7 @@ def _end_child(store: FileStore, group: Group, index: int, status: str, own: byt
     key = documents.job_key(own, handle.job_id, store.url)
     group_key = documents.job_key(own, group.group_id, store.url)
     store.put(documents.sealed_name(keys.child(group.group_id, index, 0), "", group_key), b"")
-    store.put(keys.record(handle.job_id), record.to_bytes(records.plain(handle), {}, key))
+    store.put(keys.record(handle.job_id), locate.seal_record(records.plain(handle), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""
     verdict = Outcome(

@@ -8,8 +8,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._cli import shared_options
-from kinetic._jobs import find
-from kinetic._jobs import remove as job_remove
+from kinetic._jobs import collect, find
 from kinetic._stores.files import FileStore
 from kinetic.errors import BackendError
 
@@ -114,14 +113,14 @@ def test_as_json_each_job_says_whether_it_was_removed(dry, kinetic, made_job) ->
 
 def test_one_that_cannot_be_removed_does_not_keep_the_others(kinetic, made_job, monkeypatch) -> None:
     stuck, other = made_job(), made_job()
-    real = job_remove.remove
+    real = collect.remove
 
     def remove(handle, *more, **named):
         if handle.job_id == stuck:
             raise BackendError("it holds on")
         real(handle, *more, **named)
 
-    monkeypatch.setattr(job_remove, "remove", remove)
+    monkeypatch.setattr(collect, "remove", remove)
 
     told = kinetic("jobs", "cleanup", "--all", "-y")
 

@@ -115,9 +115,9 @@ def test_a_record_of_ours_from_another_store_or_under_another_name_is_not_believ
     key_id, key = keyring.own_key(home)
     fields = record(victim, key_id=key_id, backend="local", store="file:///old/store")
     fields.pop("schema")
-    from kinetic._jobs import record as records
+    from kinetic._jobs import locate
 
-    whole = records.to_bytes(fields, {}, documents.job_key(key, EVIL, "file:///old/store"))
+    whole = locate.seal_record(fields, {}, documents.job_key(key, EVIL, "file:///old/store"))
     store.put(keys.record(EVIL), whole)
     store.put(keys.record("cpu-other-20261120-143000-0000002"), whole)
 

@@ -13,7 +13,8 @@ import pytest
 
 from kinetic._backends.protocol import SYSTEM, DebugAddress
 from kinetic._inspect import debugger, port_forward
-from kinetic._jobs import blocking_call, locate, submit_context, wait
+from kinetic._jobs import locate, wait
+from kinetic._jobs import submit as job_submit
 from kinetic._jobs.options import Options
 from kinetic._jobs.status import Snapshot
 from kinetic._stores.memory import MemoryStore
@@ -37,17 +38,17 @@ NOTHING = Artifact.within(b"")
 def test_a_debug_job_waits_as_long_as_the_variable_says(setting, seconds) -> None:
     environ = {} if setting is None else {"KINETIC_DEBUG_WAIT_TIMEOUT": setting}
 
-    assert submit_context.debug_wait_seconds(DEBUG, environ) == seconds
+    assert job_submit.debug_wait_seconds(DEBUG, environ) == seconds
 
 
 def test_another_job_waits_for_nobody() -> None:
-    assert submit_context.debug_wait_seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
+    assert job_submit.debug_wait_seconds(Options(accelerator="cpu"), {"KINETIC_DEBUG_WAIT_TIMEOUT": "x"}) is None
 
 
 @pytest.mark.parametrize("setting", ["soon", "-1", "inf", "nan"])
 def test_a_time_that_is_none_is_refused(setting) -> None:
     with pytest.raises(OptionError, match=r"KINETIC_DEBUG_WAIT_TIMEOUT=.* is not a number of seconds"):
-        submit_context.debug_wait_seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
+        job_submit.debug_wait_seconds(DEBUG, {"KINETIC_DEBUG_WAIT_TIMEOUT": setting})
 
 
 def context(*, here: bool) -> SimpleNamespace:
@@ -58,7 +59,7 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(DebugError, match="debugpy, which is not installed") as raised:
-        submit_context.check_debug(DEBUG, context(here=True), "")
+        job_submit.check_debug(DEBUG, context(here=True), "")
 
     assert raised.value.next == 'pip install "kinetic-jobs[debug]"'
 
@@ -66,12 +67,12 @@ def test_without_debugpy_a_job_of_this_environment_is_refused(monkeypatch) -> No
 def test_jobs_with_an_environment_of_their_own_need_no_debugpy_here(monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    submit_context.check_debug(DEBUG, context(here=False), "")
-    submit_context.check_debug(DEBUG, context(here=True), "/some/python")
+    job_submit.check_debug(DEBUG, context(here=False), "")
+    job_submit.check_debug(DEBUG, context(here=True), "/some/python")
 
 
 def test_a_deadline_holds_for_no_session_and_that_is_said(capsys) -> None:
-    submit_context.check_debug(DEBUG._replace(deadline=5.0), context(here=False), "")
+    job_submit.check_debug(DEBUG._replace(deadline=5.0), context(here=False), "")
 
     assert "the deadline of 5 s does not hold with debug=True" in capsys.readouterr().err
 
@@ -87,8 +88,8 @@ def call(monkeypatch):
     def submit(*_: object) -> None:
         raise SubmittedError
 
-    monkeypatch.setattr(blocking_call, "submit_call", submit)
-    return lambda: blocking_call.call_and_wait(print, (), {}, "f", DEBUG)
+    monkeypatch.setattr(job_submit, "submit_call", submit)
+    return lambda: job_submit.call_and_wait(print, (), {}, "f", DEBUG)
 
 
 def test_a_call_without_a_terminal_is_refused_unless_that_is_meant(monkeypatch, call) -> None:
@@ -113,7 +114,7 @@ def test_a_terminal_is_enough(monkeypatch, call) -> None:
 
 def test_a_batch_is_not_debugged_as_a_whole() -> None:
     with pytest.raises(OptionError, match="a batch cannot be submitted with debug=True"):
-        submit_context.check_not_debug(DEBUG)
+        job_submit.check_not_debug(DEBUG)
 
 
 def test_an_order_of_an_older_version_asks_for_no_debugger() -> None:

@@ -11,7 +11,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._config import keyring
-from kinetic._jobs import find, history, locate, logs, remove
+from kinetic._jobs import collect, find, history, locate, logs
 from kinetic._jobs.status import Snapshot
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
@@ -67,7 +67,7 @@ def test_every_attempt_and_host_keeps_its_log_as_a_file_that_zcat_reads(store) -
     segment(store, b"cond\n", attempt=1, start=2)
     segment(store, b"peer\n", attempt=1, host=1)
 
-    remove.after_collection(job, SUCCEEDED, wait=0)
+    collect.after_collection(job, SUCCEEDED, wait=0)
 
     assert [entry.key for entry in store.entries(keys.job(JOB))] == []
     assert gzip.decompress(store.get(keys.history_log(JOB, 1, 0))) == b"second\n"
@@ -80,7 +80,7 @@ def test_every_attempt_and_host_keeps_its_log_as_a_file_that_zcat_reads(store) -
 
 
 def test_a_job_that_printed_nothing_leaves_one_small_page_and_no_log(store) -> None:
-    remove.after_collection(handle(store), SUCCEEDED, wait=0)
+    collect.after_collection(handle(store), SUCCEEDED, wait=0)
 
     assert [entry.key for entry in store.entries(keys.HISTORY)] == [keys.history(JOB)]
     assert find.attach(JOB).logs() == ""
@@ -96,11 +96,11 @@ def test_a_log_that_cannot_be_kept_leaves_the_job_as_it_is(broken, store, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(FileStore, broken, refuse)
-        assert remove.after_collection(job, SUCCEEDED, wait=0) is None
+        assert collect.after_collection(job, SUCCEEDED, wait=0) is None
 
     assert "could not be removed" in caplog.text
     assert store.get(keys.log_segment(JOB, 0, 0, 0)) == b"words\n"
-    remove.after_collection(job, SUCCEEDED, wait=0)
+    collect.after_collection(job, SUCCEEDED, wait=0)
     assert find.attach(JOB).logs() == "words\n"
 
 
@@ -113,11 +113,11 @@ def test_a_second_collector_that_comes_while_the_first_deletes_spoils_nothing(st
     def get(self, key, **more):
         if "/logs/" in key and not calls:
             calls.append(key)
-            remove.after_collection(first, SUCCEEDED, wait=0)
+            collect.after_collection(first, SUCCEEDED, wait=0)
         return real(self, key, **more)
 
     monkeypatch.setattr(FileStore, "get", get)
-    page = remove.after_collection(second, SUCCEEDED, wait=0)
+    page = collect.after_collection(second, SUCCEEDED, wait=0)
 
     assert page is not None
     assert [found["size_bytes"] for found in page["logs"]] == [6]
@@ -127,9 +127,9 @@ def test_a_second_collector_that_comes_while_the_first_deletes_spoils_nothing(st
 def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
     job = handle(store)
     segment(store, b"words\n")
-    remove.remove(job, SUCCEEDED, resource=True, artifacts=False, wait=0)
+    collect.remove(job, SUCCEEDED, resource=True, artifacts=False, wait=0)
 
-    remove.after_collection(job, Snapshot(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
+    collect.after_collection(job, Snapshot(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
 
     assert find.attach(JOB).logs() == "words\n"
     assert history.is_collected(history.read_page(store, JOB))
@@ -139,7 +139,7 @@ def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
     "page", [b"{", b"[]", b'{"schema": 1, "collected": 5}', b'{"schema":1,"collected":1,"logs":7}']
 )
 def test_a_damaged_page_says_nothing_and_hides_no_other(page, store) -> None:
-    remove.after_collection(handle(store), SUCCEEDED, wait=0)
+    collect.after_collection(handle(store), SUCCEEDED, wait=0)
     other = JOB.replace("1a2b3c4", "0000000")
     store.put(keys.history(other), page)
 
@@ -159,7 +159,7 @@ CHANGED = f"kinetic: the log of {JOB} was changed after the job ended: "
 )
 def test_a_kept_log_that_somebody_changed_is_shown_with_a_line_that_says_so(attack, shown, store, capsys) -> None:
     segment(store, b"words\n")
-    remove.after_collection(handle(store), SUCCEEDED, wait=0)
+    collect.after_collection(handle(store), SUCCEEDED, wait=0)
     capsys.readouterr()
     store.delete(keys.history_log(JOB, 0, 0))
     if attack is not None:
@@ -175,7 +175,7 @@ def test_a_log_that_was_changed_before_it_was_collected_is_not_made_honest_by_co
     segment(store, b"words\n")
     outcome = Outcome(JOB, outcomes.SUCCEEDED, started=1.0, ended=2.0, logs=(sealed_log(b"WORDS\n"),))
 
-    remove.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
+    collect.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
 
     assert capsys.readouterr().err.startswith(CHANGED)
     assert find.attach(JOB).logs() == "words\n"
@@ -190,7 +190,7 @@ def test_of_a_long_log_the_end_that_is_kept_is_checked_without_reading_the_rest(
     for start in range(0, len(whole), 1 << 20):
         segment(store, bytes(whole[start : start + (1 << 20)]), start=start)
 
-    page = remove.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
+    page = collect.after_collection(handle(store), Snapshot(JobStatus.SUCCEEDED, outcome), wait=0)
 
     was_kept = at >= len(whole) - (11 << 20)
     assert page["logs"][0]["changed"] is was_kept
@@ -239,7 +239,7 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
 
 
 def test_every_field_of_a_page_of_the_history_has_its_reader(store) -> None:
-    remove.after_collection(handle(store), SUCCEEDED, wait=0)
+    collect.after_collection(handle(store), SUCCEEDED, wait=0)
 
     written = json.loads(store.get(keys.history(JOB)))
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinetic._batches import control
-from kinetic._jobs import record
+from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, inspection, keys, outcomes, records, task
 from kinetic._wire.order import Artifact, Child, DataRef, Order
@@ -97,7 +97,7 @@ def _page(value: Any) -> dict[str, Any]:
 
 
 READERS: dict[str, tuple[Callable[[Any], object], Any]] = {
-    "record": (_opened(record.RECORD, keys.record(JOB)), {"schema": documents.SCHEMA, **HANDLE, "spot": True}),
+    "record": (_opened(locate.RECORD, keys.record(JOB)), {"schema": documents.SCHEMA, **HANDLE, "spot": True}),
     "history": (_opened(records.HISTORY, keys.history(JOB)), {"schema": documents.SCHEMA, **HANDLE, "logs": []}),
     "manifest": (_opened(MANIFEST, keys.group_manifest(GROUP)), _page(BATCH)),
     "turn": (
