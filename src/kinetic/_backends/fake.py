@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts
 from kinetic._runner.worker import function_call, workspace
 from kinetic._stores import open_store
-from kinetic._wire import documents, keys, outcomes
+from kinetic._wire import dataclass, documents, keys, outcomes
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus

@@ -14,9 +14,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kinetic._wire import dataclass
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:

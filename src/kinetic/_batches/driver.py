@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from kinetic._batches.state import BatchTracker
 from kinetic._config import keyring
 from kinetic._jobs import locate
 from kinetic._project import pickler
-from kinetic._wire import distribution, documents, keys, records, threads
+from kinetic._wire import dataclass, distribution, documents, keys, records, threads
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, FAILED

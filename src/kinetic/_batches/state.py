@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
@@ -23,7 +23,7 @@ from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, observe_many
 from kinetic._stores import open_store
-from kinetic._wire import documents, keys, outcomes
+from kinetic._wire import dataclass, documents, keys, outcomes
 from kinetic._wire.records import MANIFEST, Group, JobRecord, Table, read_table
 from kinetic.errors import BatchNotFoundError, IntegrityError, KeyMissingError, KineticError, OptionError
 from kinetic.job_status import JobStatus

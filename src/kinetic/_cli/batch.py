@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -19,7 +19,7 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.job_actions import CleanupRequest
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, duration_cell, shortened
-from kinetic._wire import threads
+from kinetic._wire import dataclass, threads
 from kinetic.errors import BatchNotFoundError, OptionError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from kinetic._cli import batch as batch_command
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._output import format as output_format
 from kinetic._output.format import count_text
+from kinetic._wire import dataclass
 from kinetic.errors import JobCancelledError, JobError, KineticError, ResultMissingError
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, NamedTuple
 
 from kinetic._config.cluster import ClusterSettings
+from kinetic._wire import dataclass
 from kinetic.errors import OptionError, OptionTypeError
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +20,7 @@ from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._config import keyring
 from kinetic._stores import open_store
-from kinetic._wire import documents, fields, folders, keys, outcomes, records
+from kinetic._wire import dataclass, documents, fields, folders, keys, outcomes, records
 from kinetic._wire.records import HANDLE, REQUIRED, JobRecord
 from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError
 

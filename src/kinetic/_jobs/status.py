@@ -10,13 +10,13 @@ import contextlib
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.protocol import Observation
 from kinetic._jobs import history, locate, logs
-from kinetic._wire import keys, outcomes, records
+from kinetic._wire import dataclass, keys, outcomes, records
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
 from kinetic.job_status import JobStatus

@@ -14,13 +14,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.protocol import Store
-from kinetic._wire import folders, keys
+from kinetic._wire import dataclass, folders, keys
 
 ValueSince = Callable[[str], float | None]
 OLD_SECONDS = 30 * garbage_collection.DAY  # a result that waits longer is reported

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kinetic._project import ignore, selection
 from kinetic._project.root import Plan
 from kinetic._project.selection import Project
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, keys
+from kinetic._wire import dataclass, digests, keys
 from kinetic._wire.order import Artifact
 from kinetic._wire.trees import Manifest, ManifestFile
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 from kinetic._project.root import Plan, is_installed
-from kinetic._wire import digests, distribution
+from kinetic._wire import dataclass, digests, distribution
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:

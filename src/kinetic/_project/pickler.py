@@ -11,14 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FunctionType, ModuleType, TracebackType
 from typing import IO, Any, Self
 
 from kinetic._project import modules
 from kinetic._project.root import Plan, below
 from kinetic._stores.protocol import Store, put_file, scratch_folder
-from kinetic._wire import digests, pickle_diagnosis, references
+from kinetic._wire import dataclass, digests, pickle_diagnosis, references
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ArgumentNotPicklableError, CallableError, KineticError, StoreError
 

@@ -6,13 +6,13 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 from kinetic._project.selection import is_environment
-from kinetic._wire import references
+from kinetic._wire import dataclass, references
 from kinetic.errors import ProjectRootError
 
 MARKERS = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", ".git")

@@ -6,9 +6,9 @@ import copy
 import hashlib
 import os
 from collections import deque
-from dataclasses import dataclass
 from typing import IO, Protocol
 
+from kinetic._wire import dataclass
 from kinetic.errors import IntegrityError
 
 _CHUNK = 1 << 20

@@ -19,10 +19,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
-from kinetic._wire import fields
+from kinetic._wire import dataclass, fields
 from kinetic.errors import IntegrityError, OptionError
 
 SCHEMA = 3  # version N reads N and N-1; before the first release there was 1, whose seals were bound to less

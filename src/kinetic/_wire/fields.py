@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING
 from typing import Any, TypeVar
 
 from kinetic.errors import IntegrityError
@@ -209,6 +208,8 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _build(cls: type[T], readers: Mapping[str, Reader[Any]], page: Mapping[str, Any]) -> T:
+    from dataclasses import MISSING  # loaded once there is one
+
     known = _known(readers, page)
     for name, declared in cls.__dataclass_fields__.items():  # type: ignore[attr-defined] # a dataclass has them
         required = declared.init and declared.default is MISSING and declared.default_factory is MISSING

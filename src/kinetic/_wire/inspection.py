@@ -6,11 +6,11 @@ import hmac
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinetic._wire import documents, fields, keys
+from kinetic._wire import dataclass, documents, fields, keys
 from kinetic.errors import RunnerError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ digest of the order, and the order carries the digest of every artifact: one cha
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
-from kinetic._wire import digests, documents, fields, keys, trees
+from kinetic._wire import dataclass, digests, documents, fields, keys, trees
 
 Kind = Literal["shipped", "object", "prefix", "hf", "view"]
 INLINE_BYTES = 16_384  # what is smaller travels inside the order: one object less to write and to fetch

@@ -11,10 +11,10 @@ magic word.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
-from kinetic._wire import digests, documents, fields, keys
+from kinetic._wire import dataclass, digests, documents, fields, keys
 from kinetic.errors import IntegrityError
 
 MAGIC = b"KINETIC1"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
-from kinetic._wire import digests, documents, fields, keys
+from kinetic._wire import dataclass, digests, documents, fields, keys
 from kinetic._wire.order import REF, Artifact, Child, DataRef
 
 

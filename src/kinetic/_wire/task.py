@@ -9,11 +9,11 @@ for each host. The job's key is in no task: it has a file of its own.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from kinetic._wire import documents, fields, keys
+from kinetic._wire import dataclass, documents, fields, keys
 
 FAILED_EXIT = 82
 INFRASTRUCTURE_EXIT = 83  # the one code of ours that a podFailurePolicy does not answer with FailJob

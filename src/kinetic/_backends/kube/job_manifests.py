@@ -9,13 +9,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.kube.client import JOB, JOB_SET
 from kinetic._config.resources import PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
-from kinetic._wire import keys
+from kinetic._wire import dataclass, keys
 from kinetic._wire.task import (
     DETECT,
     INFRASTRUCTURE_EXIT,

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kinetic._stores.parallel import Retry
-from kinetic._wire import folders
+from kinetic._wire import dataclass, folders
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
 if TYPE_CHECKING:

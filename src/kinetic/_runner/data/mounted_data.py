@@ -24,13 +24,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kinetic._runner.data.file_cache import hold_lock, say
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
-from kinetic._wire import folders
+from kinetic._wire import dataclass, folders
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError
 

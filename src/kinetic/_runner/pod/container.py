@@ -28,11 +28,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kinetic._stores.protocol import Store
-from kinetic._wire import documents, outcomes
+from kinetic._wire import dataclass, documents, outcomes
 from kinetic._wire import task as wire_task
 from kinetic._wire.documents import KEY_BYTES
 from kinetic._wire.outcomes import AttemptNote

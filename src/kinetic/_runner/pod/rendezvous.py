@@ -30,7 +30,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ from kinetic._runner.supervisor.supervise import Decision, Source, store_patient
 from kinetic._runner.supervisor.verdicts import PREEMPTED, Ending
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, fields, keys, outcomes, pod_log_format
+from kinetic._wire import dataclass, digests, documents, fields, keys, outcomes, pod_log_format
 from kinetic._wire.outcomes import FAILED, HOST_PURPOSE, SUCCEEDED, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, PodSettings, Task
 from kinetic.errors import KineticError

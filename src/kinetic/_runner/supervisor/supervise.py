@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._stores import open_anew, open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, fields, keys
+from kinetic._wire import dataclass, digests, fields, keys
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import SUCCEEDED, AttemptNote, Outcome
 from kinetic._wire.task import LOG_STACKS_SIGNAL, READERS, Task

@@ -14,7 +14,6 @@ import signal
 import stat
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from json import dumps, loads
 from os import _exit
 from os import fstat as _fstat
@@ -28,7 +27,7 @@ from os import write as _write
 from pathlib import Path
 from typing import Any
 
-from kinetic._wire import folders, outcomes
+from kinetic._wire import dataclass, folders, outcomes
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import MORE_MEMORY, Task

@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from io import FileIO as _FileIO
 from os import _exit
@@ -28,7 +28,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from kinetic._runner.supervisor.verdicts import PrivateFile
-from kinetic._wire import folders, outcomes, pickle_diagnosis, references
+from kinetic._wire import dataclass, folders, outcomes, pickle_diagnosis, references
 
 PICKLE_PROTOCOL = 5  # Python 3.8 on; buffers of arrays are written without a second copy in a frame
 

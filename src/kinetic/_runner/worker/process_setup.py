@@ -15,14 +15,13 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from kinetic._wire import folders
+from kinetic._wire import dataclass, folders
 from kinetic._wire.task import DETECT, LEFT_OUT, LOG_STACKS_SIGNAL
 from kinetic.errors import CallableError
 

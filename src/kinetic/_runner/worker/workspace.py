@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from kinetic._blobs import fetch
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, keys
+from kinetic._wire import dataclass, digests, distribution, keys
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Order
 from kinetic._wire.trees import Manifest

@@ -1,0 +1,91 @@
+"""A dataclass of ours is made with its first instance, and is then like every other."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from threading import Barrier
+
+import pytest
+
+from kinetic._wire import dataclass
+
+
+@dataclass(frozen=True)
+class Page:
+    kind: str
+    self_: int = 3
+    lines: list[str] = field(default_factory=list)
+
+
+class Undecorated(Page):
+    pass
+
+
+@dataclass(frozen=True)
+class Unpickled:
+    number: int
+
+
+def test_it_is_made_when_its_first_instance_is() -> None:
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+        y: int = 0
+
+    assert "__init__" not in vars(Point)
+    assert Point(1) == Point(x=1, y=0)
+    assert "__init__" in vars(Point)
+
+
+def test_an_instance_is_like_that_of_every_dataclass() -> None:
+    page = Page("log", lines=["a"])
+
+    assert (page.kind, page.self_, page.lines, Page(kind="log").lines) == ("log", 3, ["a"], [])
+    assert dataclasses.replace(page, kind="note") == Page("note", 3, ["a"])
+    assert dataclasses.asdict(page) == {"kind": "log", "self_": 3, "lines": ["a"]}
+    assert repr(page) == "Page(kind='log', self_=3, lines=['a'])"
+    assert copy.copy(page) == pickle.loads(pickle.dumps(page)) == page
+    assert Undecorated("log") != page
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        page.kind = "note"  # type: ignore[misc] # as intended
+    with pytest.raises(TypeError, match="kind"):
+        Page()  # type: ignore[call-arg] # as intended
+
+
+def test_the_fields_of_a_class_without_an_instance_are_known() -> None:
+    @dataclass
+    class Point:
+        x: int
+
+    assert [each.name for each in dataclasses.fields(Point)] == ["x"]
+
+
+def test_an_instance_that_is_unpickled_first_has_its_methods() -> None:
+    one, other = (pickle.loads(b"\x80\x04c" + f"{__name__}\nUnpickled\n".encode() + b")\x81.") for _ in range(2))
+
+    one.__dict__["number"] = other.__dict__["number"] = 1
+
+    assert one == other == Unpickled(1)
+
+
+def test_threads_that_make_the_first_instances_together_get_whole_ones() -> None:
+    for _ in range(50):
+
+        @dataclass(frozen=True)
+        class Point:
+            x: int
+            y: list[int] = field(default_factory=list)
+
+        start = Barrier(4)
+
+        def make(number: int, point: type = Point, start: Barrier = start) -> object:
+            start.wait()
+            return point(number)
+
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(make, range(4)))
+        assert made == [Point(number) for number in range(4)]
