@@ -29,7 +29,8 @@ from servers.gcs import GcsServer
 from servers.moto_s3 import MotoServer
 
 from kinetic._jobs import logs
-from kinetic._project import runner_bundle
+from kinetic._project import archive, runner_bundle
+from kinetic._project.root import Plan
 from kinetic._stores import open_store, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
@@ -244,6 +245,45 @@ def test_a_pod_speaks_to_a_bucket(cloud_pods: Pods) -> None:
     assert cloud_pods.keys_below(f"{JOB}/") == [
         "attempts/0", "handle.json", "logs/0/0/000000000000", "order.json", "result.pkl",
     ]  # fmt: skip
+
+
+def test_a_pod_begins_with_one_interpreter_and_five_requests(cloud_pods: Pods, bucket: Bucket, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.py").write_text("VALUE = 42\n")
+    plan = Plan(project, "", "", ("",))
+    shipped = archive.ship(plan, cloud_pods.store, cache=tmp_path / "cache", environ={})
+    cloud_pods.order(
+        """
+        import os, sys, threading
+        def looks(flag):
+            import mine
+            above = os.getppid()
+            with open(f"/proc/{above}/task/{above}/children") as file:
+                processes = file.read().split()
+            open(flag, "w").close()
+            while not os.path.exists(flag + ".go"):
+                pass
+            return mine.VALUE, sys.orig_argv[1], len(processes), sorted(each.name for each in threading.enumerate())
+        """,
+        str(tmp_path / "flag"),
+        manifest=shipped.manifest,
+        packs=shipped.packs,
+        plan=plan.to_json(),
+    )
+
+    pod = cloud_pods.start()
+    until((tmp_path / "flag").exists)
+    before = list(bucket.proxy.requests)
+    (tmp_path / "flag.go").touch()
+    out, _ = pod.communicate(timeout=60)
+
+    assert pod.returncode == 0, out
+    value, started, processes, threads = cloud_pods.value()
+    assert (value, started, processes) == (42, str(cloud_pods.zipped), 1)  # the worker was forked, not started
+    assert threads == ["MainThread", "kinetic-log-flush"]
+    assert [method for method, _ in before].count("HEAD") == 2  # the outcome and the history, at the same time
+    assert sorted(method for method, _ in before if method != "HEAD") == ["GET", "GET", "PUT"]
 
 
 def test_a_pod_that_comes_late_runs_nothing(pods: Pods, tmp_path: Path) -> None:

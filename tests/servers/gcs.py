@@ -54,6 +54,10 @@ class GcsServer:
         self._server = Server(self.answer, port)
         self.url = self._server.url
 
+    def delay(self, seconds: float) -> None:
+        """Answer each request so much later, as over a network."""
+        self._server.delay_seconds = seconds
+
     def start(self) -> GcsServer:
         self._server.start()
         return self

@@ -55,11 +55,12 @@ class Server:
     """Answers on a free port of 127.0.0.1 from a thread of its own, until it is closed."""
 
     def __init__(self, answer: Callable[[Request], Answer], port: int = 0) -> None:
+        self.delay_seconds = 0.0  # from a request to its answer, as of a network
         self._answer = answer
         self._loop = asyncio.new_event_loop()
         self._connections: set[_Connection] = set()
         self._server = self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(answer, self._connections), "127.0.0.1", port)
+            self._loop.create_server(lambda: _Connection(answer, self._connections, self), "127.0.0.1", port)
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -105,8 +106,9 @@ class Server:
 class _Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
-    def __init__(self, answer: Callable[[Request], Answer], connections: set[_Connection]) -> None:
+    def __init__(self, answer: Callable[[Request], Answer], connections: set[_Connection], server: Server) -> None:
         self._answer = answer
+        self._server = server
         self._connections = connections
         self._head = bytearray()
         self._body: list[bytes] = []
@@ -159,7 +161,11 @@ class _Connection(asyncio.Protocol):
         values = dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) if query else {}
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body, self._missing, self._request = [], -1, None
-        self._write(method, self._answer(Request(method, path, values, headers, body)))
+        answer = self._answer(Request(method, path, values, headers, body))
+        if self._server.delay_seconds:
+            asyncio.get_running_loop().call_later(self._server.delay_seconds, self._write, method, answer)
+        else:
+            self._write(method, answer)
 
     def _write(self, method: str, answer: Answer) -> None:
         self.stays_open = answer.stays_open

@@ -307,8 +307,10 @@ class _Roles:
         ended: function_call.Value | function_call.Failure
         with contextlib.redirect_stdout(printed):
             try:
-                payload = workspace.fetch_payload(open_store(job.launch.store_url), order)
-                function, args, kwargs = workspace.open_payload(*payload)
+                store = open_store(job.launch.store_url)
+                packed = workspace.fetch_artifact(store, order.function, "the function")
+                arguments = workspace.fetch_artifact(store, order.arguments, "the arguments")
+                function, args, kwargs = workspace.open_payload(packed, arguments)
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
                 ended = _failure(error, "runner")
             else:

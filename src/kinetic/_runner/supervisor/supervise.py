@@ -26,6 +26,7 @@ from kinetic._runner import processes
 from kinetic._runner.supervisor import attempts, verdicts
 from kinetic._runner.supervisor.verdicts import Ending, ReportReader
 from kinetic._stores import open_anew, open_store
+from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, fields, keys
 from kinetic._wire.failpoints import step
@@ -124,6 +125,7 @@ class Supervisor:
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self.libc = processes.load_libc()
+        self.early: EarlyWorker | None = None  # for the next task, which has one host
         processes.adopt_orphans(self.libc)
         self._child_signal = ChildSignal()
 
@@ -131,10 +133,13 @@ class Supervisor:
         """Make one attempt at a task, to its end."""
 
         def is_over() -> str:
-            job_id = source.task.job_id
-            if source.store.size(keys.result(job_id)) is not None:
-                return DECIDED
-            return REMOVED if attempts.was_removed(source.store, job_id, source.temporary_key()) else ""
+            job_id, store = source.task.job_id, source.store
+            reasons: Sequence[Callable[[], str]] = (
+                lambda: DECIDED if store.size(keys.result(job_id)) is not None else "",
+                lambda: REMOVED if attempts.was_removed(store, job_id, source.temporary_key()) else "",
+            )
+            found = set(in_parallel(store, reasons, limit=1 if store.local else None))  # no threads before a fork
+            return DECIDED if DECIDED in found else max(found)
 
         def claimed() -> AttemptNote | None:
             with source.temporary_key() as key:
@@ -166,7 +171,8 @@ class Supervisor:
         self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: attempts.DiskReserve
     ) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
-        hosts = [start_worker(task, self._entry, self.libc) for task in tasks]
+        early, self.early = self.early, None
+        hosts = [early.start(tasks[0])] if early else [start_worker(task, self._entry, self.libc) for task in tasks]
         step("supervisor:forked")
         source.forked(hosts)
         endings = watch_workers(hosts, self._child_signal, source)
@@ -276,6 +282,54 @@ def preload() -> None:
 
 def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
     """Fork a worker, which holds no descriptor of this process but its end of the report."""
+
+    def begin(report: int) -> NoReturn:
+        if needs_own_interpreter() or task.own_interpreter:
+            try:
+                exec_worker(task, report)
+            except BaseException:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork
+                sys.excepthook(*sys.exc_info())
+                os._exit(70)
+        entry(task, report)
+
+    return _watch(task, *_fork(task, libc, begin))
+
+
+class EarlyWorker:
+    """A worker that is forked before anything with threads is loaded, and that gets ready until its task is complete.
+
+    ``entry`` gets the task as far as it is known, a descriptor that is readable once the task is complete or discarded,
+    a nameless file with the complete task, and its end of the report.
+    """
+
+    def __init__(self, task: Task, entry: Callable[[Task, int, IO[bytes], int], NoReturn], libc: Any) -> None:
+        import tempfile  # 4 ms, which only pods pay
+
+        file = self._file = tempfile.TemporaryFile()  # noqa: SIM115 - nameless; the job's environment will be in it
+        told, self._tell = os.pipe()
+        self._forked = _fork(task, libc, lambda report: entry(task, told, file, report), told, file.fileno())
+        os.close(told)
+
+    def start(self, task: Task) -> WatchedWorker:
+        """Have it carry out the complete task."""
+        send_task(task, self._file)
+        os.write(self._tell, b".")
+        self._close()
+        return _watch(task, *self._forked)
+
+    def discard(self) -> None:
+        """Have it end: there is nothing to do, or it is done in another way."""
+        self._close()
+        for descriptor in self._forked[1:]:
+            os.close(descriptor)
+
+    def _close(self) -> None:
+        os.close(self._tell)
+        self._file.close()
+
+
+def _fork(task: Task, libc: Any, begin: Callable[[int], NoReturn], *kept: int) -> tuple[int, ...]:
+    """Fork a process for a worker; return its number, our end of the report, and what else to close at the end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     supervisor = os.getpid()
@@ -283,23 +337,20 @@ def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        _close_all_but(write_end, life)
+        _close_all_but(write_end, life, *kept)
         _die_with(supervisor, libc, life)
         processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
-        if needs_own_interpreter() or task.own_interpreter:
-            try:
-                exec_worker(task, write_end)
-            except BaseException:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork
-                sys.excepthook(*sys.exc_info())
-                os._exit(70)
-        entry(task, write_end)
+        begin(write_end)
     os.close(write_end)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)  # either of the two processes may be first
     if life >= 0:
         os.close(life)
-    closing = [read_end] + ([alive] if alive >= 0 else [])
-    watched = WatchedWorker(task, pid, ReportReader(read_end), time.monotonic(), closing, _memory_kills())
+    return (pid, read_end, alive) if alive >= 0 else (pid, read_end)
+
+
+def _watch(task: Task, pid: int, *closing: int) -> WatchedWorker:
+    watched = WatchedWorker(task, pid, ReportReader(closing[0]), time.monotonic(), closing, _memory_kills())
     if task.memory_bytes and processes.can_measure_memory():
         watched.guard = processes.MemoryGuard(task.memory_bytes, lambda: _processes_of(pid))
     return watched

@@ -15,15 +15,19 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kinetic._wire import dataclass, folders
 from kinetic._wire.task import DETECT, LEFT_OUT, LOG_STACKS_SIGNAL
 from kinetic.errors import CallableError
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importing it takes 2 ms, and everything that a loader does here is written here
 
 _RECURSION = 1000  # Python's own default
 _SPARE_DESCRIPTORS = 64  # more than user code may have used up
@@ -256,7 +260,7 @@ def join_when_jax_is_imported(process: JaxProcess) -> None:
         sys.meta_path.insert(0, _JaxFinder(process))
 
 
-class _JaxFinder(MetaPathFinder):
+class _JaxFinder:
     """Finds jax once, as Python would, and adds a last step to its import."""
 
     def __init__(self, process: JaxProcess) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from os import _exit  # user code may put something else in its place
 from pathlib import Path
 from time import monotonic as _monotonic
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
@@ -19,7 +19,7 @@ from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
 from kinetic._runner.worker import function_call, process_setup, stack_dump, workspace
 from kinetic._runner.worker.function_call import Failure, Value
 from kinetic._stores import open_store
-from kinetic._wire import outcomes, output_paths, references
+from kinetic._wire import outcomes, output_paths, references, threads
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import DataRef, Order
 from kinetic._wire.task import (
@@ -53,8 +53,42 @@ def main(words: list[str]) -> NoReturn:
     work(task, report)
 
 
-def work(task: Task, pipe: int) -> NoReturn:
-    """Carry out one order in this process, which ends here and never returns to its caller."""
+def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
+    """Be a worker that knows only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
+    found: list[workspace.Fetched] = []
+    try:
+        process_setup.reset_signals()
+        fetching = None
+        if task.placed is None:  # mounts want no threads, and what opens a store in the cloud has some
+            with contextlib.suppress(Exception):  # it is fetched again when there is somewhere to report an error
+                fetching = _begin_to_fetch(task, found)
+        supervise.preload()
+        if fetching is not None:
+            fetching.join()
+        if os.read(told, 1):
+            task = supervise.receive_task(file)
+            file.close()
+            os.close(told)
+            work(task, report, found)
+    finally:
+        _exit(_SOFTWARE)
+
+
+def _begin_to_fetch(task: Task, found: list[workspace.Fetched]) -> threading.Thread | None:
+    store = open_store(task.store_url)
+
+    def fetch() -> None:
+        with contextlib.suppress(Exception):  # as above
+            found.append(workspace.fetch(store, task))
+
+    return threads.start(fetch, "kinetic-order") if store.local is None else None
+
+
+def work(task: Task, pipe: int, fetched: list[workspace.Fetched] | None = None) -> NoReturn:
+    """Carry out one order in this process, which ends here and never returns to its caller.
+
+    ``fetched``: what was fetched already; it is taken out, since nothing needs it while the function runs.
+    """
     code = _SOFTWARE
     try:
         report, body = ReportWriter(pipe, task.word), function_call.BodyFile(task.body)
@@ -65,7 +99,7 @@ def work(task: Task, pipe: int) -> NoReturn:
         stack_dump.open_dump_file(task)
         process_setup.keep_flushing(stack_dump.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
-        code = _run(task, report, body)
+        code = _run(task, report, body, fetched or [])
         _run_exit_handlers()
         step("worker:leaving")
     except BaseException as error:  # noqa: BLE001 - nothing may reach the supervisor's frames below this fork
@@ -77,11 +111,11 @@ def work(task: Task, pipe: int) -> NoReturn:
             _exit(code)
 
 
-def _run(task: Task, report: ReportWriter, body: function_call.BodyFile) -> int:
+def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched: list[workspace.Fetched]) -> int:
     times: dict[str, float] = {}
     function_call.pickler_class()
     try:
-        order, unpacked, call = _prepare(task, report, times)
+        order, unpacked, call = _prepare(task, report, times, fetched)
     except BaseException as error:  # noqa: BLE001 - whatever happens in a phase is reported with its name
         _end_a_forked_child(report, function_call.failure_of(error))
         report.done(_phase_failed(error, report.phase, times))
@@ -113,7 +147,9 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile) -> int:
     return code
 
 
-def _prepare(task: Task, report: ReportWriter, times: dict[str, float]) -> tuple[Order, Any, tuple[Any, Any, Any]]:
+def _prepare(
+    task: Task, report: ReportWriter, times: dict[str, float], fetched: list[workspace.Fetched]
+) -> tuple[Order, Any, tuple[Any, Any, Any]]:
     """Do everything that comes before the call, phase by phase."""
 
     @contextlib.contextmanager
@@ -133,8 +169,7 @@ def _prepare(task: Task, report: ReportWriter, times: dict[str, float]) -> tuple
     mounts = _mount(task, report)  # before the store is opened: one in the cloud has threads, and mounts want none
     store = open_store(task.store_url)
     with phase(VERIFICATION):
-        order = workspace.fetch_order(store, task.job_id, task.order_sha256, key=task.order_key, child=task.child)
-        function, arguments = workspace.fetch_payload(store, order)
+        order, function, arguments, last = fetched.pop() if fetched else workspace.fetch(store, task)
     step("worker:verified")
     if task.requirements is not None:
         from kinetic._runner.pod import install  # in pods only
@@ -143,7 +178,7 @@ def _prepare(task: Task, report: ReportWriter, times: dict[str, float]) -> tuple
             install.install_requirements(store, task.requirements, task.folder.parent)
     with phase(EXTRACT):
         task.folder.mkdir(parents=True, exist_ok=True)
-        unpacked = workspace.unpack(store, order.manifest, order.packs, task.folder) if order.manifest else None
+        unpacked = workspace.unpack(store, order.manifest, order.packs, task.folder, last) if order.manifest else None
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from kinetic._blobs import fetch
+from kinetic._blobs import fetch as blobs
+from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, distribution, keys
 from kinetic._wire import order as orders
 from kinetic._wire.order import Artifact, Child, Order
+from kinetic._wire.task import Task
 from kinetic._wire.trees import Manifest
 from kinetic.errors import KineticError, RunnerError, StoreError
 
@@ -41,10 +44,30 @@ def fetch_order(
     return found
 
 
-def fetch_payload(store: Store, order_: Order) -> tuple[bytes, bytes]:
-    """Return the verified pickles of the function and of the arguments."""
-    function = fetch_artifact(store, order_.function, "the function")
-    return function, fetch_artifact(store, order_.arguments, "the arguments")
+class Fetched(NamedTuple):
+    """What comes before the project's files, all of it verified."""
+
+    order: Order
+    function: bytes
+    arguments: bytes
+    last_pack: bytes  # of the project, with its manifest; empty where there is none
+
+
+def fetch(store: Store, task: Task) -> Fetched:
+    """Fetch the order, and then at the same time what it names: the pickles, and the pack with the manifest."""
+    found = fetch_order(store, task.job_id, task.order_sha256, key=task.order_key, child=task.child)
+
+    def last_pack() -> tuple[str, bytes]:
+        with contextlib.suppress(KineticError):  # ``unpack`` reads it again, and its phase has the error
+            return "last_pack", blobs.read_blob(store, found.packs[-1], "the project") if found.manifest else b""
+        return "last_pack", b""
+
+    parts: list[Callable[[], tuple[str, bytes]]] = [
+        lambda: ("function", fetch_artifact(store, found.function, "the function")),
+        lambda: ("arguments", fetch_artifact(store, found.arguments, "the arguments")),
+        last_pack,
+    ]
+    return Fetched(found, **dict(in_parallel(store, parts, limit=1 if store.local else None)))
 
 
 def fetch_artifact(store: Store, artifact: Artifact, what: str) -> bytes:
@@ -83,7 +106,7 @@ class Unpacked:
     stamps: Mapping[str, Stamp] = field(repr=False)
 
 
-def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path) -> Unpacked:
+def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path, last: bytes = b"") -> Unpacked:
     """Write a project into a new or empty folder; everything is verified first.
 
     Args:
@@ -91,27 +114,28 @@ def unpack(store: Store, page: Artifact, packs: Sequence[str], into: Path) -> Un
         page: Where its manifest is, from the Order.
         packs: The blobs that contain the project, from the Order; the manifest is in the last one.
         into: The folder; it is made if it does not exist.
+        last: The last blob, verified; read if it is empty.
 
     Raises:
         IntegrityError: A blob or the manifest is not what was promised.
         KeyMissingError: A blob is not in the store.
         StoreError: The folder cannot be written; "workspace-full" when its disk is full.
     """
-    last = fetch.read_blob(store, packs[-1], "the project")
+    last = last or blobs.read_blob(store, packs[-1], "the project")
     manifest = Manifest.from_bytes(last[page.start : page.start + page.size], sha256=page.sha256, blobs=packs)
-    destination = fetch.Destination(
+    destination = blobs.Destination(
         lambda file: f"{into}/{file.path}", lambda file: 0o755 if file.executable else 0o644, None
     )
     try:
         into.mkdir(parents=True, exist_ok=True)
         for folder in sorted({*map(os.path.dirname, (file.path for file in manifest.files)), *manifest.folders} - {""}):
             os.makedirs(into / folder, 0o755, exist_ok=True)
-        fetch.fetch_files(store, manifest.files, destination, {packs[-1]: last})
+        blobs.fetch_files(store, manifest.files, destination, {packs[-1]: last})
         stamps = {file.path: _stamp(os.lstat(f"{into}/{file.path}")) for file in manifest.files}
     except OSError as error:
         if isinstance(error, KineticError):
             raise
-        full = error.errno in fetch.DISK_FULL
+        full = error.errno in blobs.DISK_FULL
         raise StoreError(
             "the disk of the job's workspace is full" if full else f"the project cannot be written into {str(into)!r}",
             why=str(error),
