@@ -384,7 +384,7 @@ def history_to_json(page: dict[str, Any]) -> dict[str, Any]:
 
 def emulation_of(job: JobRecord) -> str | None:
     """Return what replaces a job's accelerator on this machine: "emulated", "on CPU"; None where it is real."""
-    if not registry.is_here(job.backend):
+    if job.accelerator == "cpu" or not registry.is_here(job.backend):
         return None
     kind = _kind_of(job.accelerator)
     if kind == "gpu" and locate.is_here(job):

@@ -7,8 +7,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +31,9 @@ from kinetic.errors import IntegrityError, KineticError, LaunchError, RunnerErro
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
+    import socket
+    import subprocess
+
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
 
@@ -411,12 +412,16 @@ class LocalBackend:
 
     @contextlib.contextmanager
     def dial(self, address: DebugAddress) -> Iterator[SocketLink]:
+        import socket  # 2 ms; only for a debugger
+
         with socket.create_connection(("127.0.0.1", address.port), _CONNECT_SECONDS) as connection:
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield SocketLink(connection)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
+        import subprocess  # as below
+
         from kinetic._runner.worker import mount_namespace, stack_dump  # 10 ms, only to look into a running job
 
         row = self._running_row(name)
@@ -497,6 +502,8 @@ def _reason(row: JobRow) -> str:
 
 def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:
     """Start a command in a folder as a worker sees it."""
+    import subprocess
+
     from kinetic._runner.worker import mount_namespace  # as above
 
     if not mount_namespace.has_own_mounts(pid):
@@ -538,7 +545,7 @@ class SocketLink:
 
     def finish(self) -> None:
         with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
+            self._connection.shutdown(1)  # socket.SHUT_WR
 
 
 class FileLog:
