@@ -37,9 +37,9 @@ SEED = int(
 # once. "never": NOT_FOUND, and nothing runs. "lost": FAILED with a plain sentence. "removed": NOT_FOUND; its value may
 # still be there. "cancelled": NOT_FOUND, and result() says so at once.
 BECOMES: dict[str, str] = {
-    **dict.fromkeys(failpoints.CLIENT[:6], "never"),
-    **dict.fromkeys(failpoints.CLIENT[6:10], "value"),
-    **dict.fromkeys(failpoints.CLIENT[10:], "removed"),
+    **dict.fromkeys(failpoints.CLIENT[:5], "never"),
+    **dict.fromkeys(failpoints.CLIENT[5:9], "value"),
+    **dict.fromkeys(failpoints.CLIENT[9:], "removed"),
     **dict.fromkeys(failpoints.CANCELLER, "cancelled"),
     **dict.fromkeys(failpoints.SUPERVISOR, "value"),
     **dict.fromkeys(failpoints.WORKER, "value"),
@@ -50,8 +50,8 @@ BECOMES: dict[str, str] = {
 }
 # A little later than these, the function may have begun, or somebody may have removed the job.
 LATER: dict[str, frozenset[str]] = {
-    **dict.fromkeys(failpoints.CLIENT[:6], frozenset({"never", "value", "removed"})),
-    **dict.fromkeys(failpoints.CLIENT[6:], frozenset({"value", "removed"})),
+    **dict.fromkeys(failpoints.CLIENT[:5], frozenset({"never", "value", "removed"})),
+    **dict.fromkeys(failpoints.CLIENT[5:], frozenset({"value", "removed"})),
     **dict.fromkeys(failpoints.SUPERVISOR[:6], frozenset({"value", "lost"})),
     **dict.fromkeys(failpoints.WORKER[:8], frozenset({"value", "lost"})),
 }

@@ -457,3 +457,35 @@ def _end_supervisors_politely(crowd: Crowd) -> None:
     limit = time.monotonic() + 10
     while crowd.supervisors() and time.monotonic() < limit:
         time.sleep(0.02)
+
+
+COSTS = """
+    import os
+    import threading
+    import kinetic
+
+    forced, threads = [], []
+    fsync, start = os.fsync, threading.Thread.start
+    os.fsync = lambda descriptor: (forced.append(os.readlink(f"/proc/self/fd/{descriptor}")), fsync(descriptor))[1]
+    threading.Thread.start = lambda thread: (threads.append(thread.name), start(thread))[1]
+
+    @kinetic.run(accelerator="cpu")
+    def double(number):
+        return number * 2
+
+    if __name__ == "__main__":
+        double(1)
+        forced.clear()
+        threads.clear()
+        handle = double.run_async(2)
+        print(len(forced), threads)
+        assert handle.result() == 4, forced
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the files are named by /proc")
+def test_a_further_submission_forces_four_files_and_their_four_folders_and_starts_one_thread(project) -> None:
+    project.write("costs.py", COSTS)
+
+    # Order, record, key and task; the job's two folders, and the two that these are in. The queue's own is SQLite's.
+    assert project.run("costs.py").stdout == "8 ['kinetic-progress']\n"

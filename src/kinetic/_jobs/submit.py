@@ -32,7 +32,7 @@ from kinetic._jobs import options as job_options
 from kinetic._output import tracebacks
 from kinetic._output.format import size_text
 from kinetic._project import environment, root
-from kinetic._stores import open_store, protocol
+from kinetic._stores import open_store, protocol, put_many
 from kinetic._wire import (
     digests,
     distribution,
@@ -97,8 +97,7 @@ def prepare(options: Options) -> SubmitContext:
         multi_host=placement.hosts > 1,
     )
     strict = target.backend.source == "argument"
-    where = "looking at this machine" if registry.is_here(target.backend.value) else "asking the cluster"
-    with output.phase(where, summary=False):
+    with _phase("asking the cluster", is_remote=not registry.is_here(target.backend.value)):
         backend = locate.backend_at(target, strict=strict)
         target = target._replace(namespace=target.namespace._replace(value=backend.namespace))
         wanted = None
@@ -112,10 +111,15 @@ def prepare(options: Options) -> SubmitContext:
     backend.prepare()
     key_id, key = keyring.own_key(home)
     store = locate.warn_if_shared(open_store(target.store.value))
-    with output.phase("asking the store", summary=False):
+    with _phase("asking the store", is_remote=store.local is None):
         protocol.check_conditional_writes(store)
     backend.sweep(store.local.scratch() if store.local is not None else None, history.read_page)
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
+
+
+def _phase(name: str, *, is_remote: bool, summary: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Show what runs inside if it takes long, where a server is asked: each phase that can be shown starts a thread."""
+    return output.phase(name, summary=summary) if is_remote else contextlib.nullcontext()
 
 
 def announce(context: SubmitContext, options: Options) -> None:
@@ -429,7 +433,7 @@ def _submit(call: Call, options: Options, context: SubmitContext) -> JobRecord:
         if data:
             step("client:data-sent")
         step("client:packed")
-        with output.phase("uploading"):
+        with _phase("uploading", is_remote=context.store.local is None, summary=True):
             job = _write(order, call, shipment)
         _launch(order, shipment)
         step("client:launched")
@@ -501,9 +505,8 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
         "order_sha256": digests.of_bytes(written),
     }
     job_key = documents.job_key(context.key, job_id, context.store.url)
-    context.store.put(keys.order(job_id), written)
-    step("client:order-written")
-    context.store.put(keys.record(job_id), locate.seal_record(records.plain(job), more, job_key))
+    page = locate.seal_record(records.plain(job), more, job_key)
+    put_many(context.store, [(keys.order(job_id), written), (keys.record(job_id), page)])
     step("client:record-written")
     return job
 

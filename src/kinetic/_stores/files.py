@@ -21,6 +21,7 @@ from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreac
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FEW = 8  # forced writes that are not worth threads
+_forced_roots: set[str] = set()  # of the stores whose own names this process forced to the disk
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
 
 
@@ -34,7 +35,7 @@ class FileStore:
         self.root = Path(os.path.abspath(root))  # resolve() would follow links
         self.url = f"file://{self.root}"
         # Folders whose own names this process forced to the disk, by the first part of their paths; "" is the root.
-        self._known_folders: dict[str, set[str]] = {}
+        self._known_folders: dict[str, set[str]] = {"": {""}} if str(self.root) in _forced_roots else {}
 
     @property
     def local(self) -> FileStore:
@@ -280,6 +281,8 @@ class FileStore:
                     raise
             if make is not None or not inside:  # then it is the root that is missing
                 folders.make(self.root)
+                _forced_roots.discard(str(self.root))
+                self._known_folders.pop("", None)
             make = folders.PRIVATE_FOLDER
             self._known_folders.pop(key.partition("/")[0], None)
 
@@ -323,6 +326,8 @@ class FileStore:
             _at_once(self, [partial(folders.sync, folder) for folder in pending])
             for inside in named:
                 self._known_folders.setdefault(inside.partition("/")[0], set()).add(inside)
+                if not inside:
+                    _forced_roots.add(str(self.root))
 
 
 def _at_once(store: FileStore, tasks: Sequence[Callable[[], None]]) -> None:

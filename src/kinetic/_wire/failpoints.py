@@ -17,7 +17,6 @@ CLIENT = (
     "client:begun",  # the job's folder is there and locked: from now on the job is being submitted
     "client:data-sent",  # blobs and manifest are in the store
     "client:packed",
-    "client:order-written",
     "client:record-written",  # the job can be found
     "client:launch-written",
     "client:queued",  # the job will run, whatever happens to us
