@@ -164,6 +164,7 @@ class Plane:
         """Undo whatever a test did, also one that failed half-way: the next one finds everything in order."""
         self.proxy.faults.clear()
         self.proxy.seen.clear()
+        self.proxy.delay_seconds = 0.0
         for process in self._processes.values():
             process.thaw()
         if self._is_revoked:

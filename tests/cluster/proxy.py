@@ -47,11 +47,16 @@ class StreamingProxy:
     Attributes:
         faults: The first that meets a request happens to it. Add and clear as you like.
         seen: Everything that was answered, in order.
+        delay_seconds: How long each request is on its way to the server.
+        sent_bytes: Of all answers together.
+        received_bytes: Of all requests together.
     """
 
     def __init__(self, upstream_port: int, authority: str, pair: Pair) -> None:
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
+        self.delay_seconds = 0.0
+        self.sent_bytes = self.received_bytes = 0
         self._upstream_port = upstream_port
         self._trust = ssl.create_default_context(cafile=authority)
         self._serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -131,12 +136,23 @@ class _Exchange:
             if side:
                 side[2].transport.abort()
 
+    async def _to_client(self, events: Iterable[h11.Event]) -> None:
+        size = await _send(self._near, events)
+        self._proxy.sent_bytes += size
+
+    async def _to_server(self, events: Iterable[h11.Event]) -> None:
+        assert self._far is not None
+        size = await _send(self._far, events)
+        self._proxy.received_bytes += size
+
     async def run(self, port: int, trust: ssl.SSLContext) -> None:
         while True:
             request = await self._next_request()
             if not isinstance(request, h11.Request):
                 return
             method, target = request.method.decode(), request.target.decode()
+            if self._proxy.delay_seconds:
+                await asyncio.sleep(self._proxy.delay_seconds)
             fault = next((each for each in self._proxy.faults if each.meets(method, target)), None)
             if fault is not None and fault.kind in {"status", "missing"}:
                 self._proxy.seen.append(Seen(method, target, status := fault.status))
@@ -180,8 +196,8 @@ class _Exchange:
         headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
         if status in {429, 503}:
             headers.append(("Retry-After", "1"))
-        await _send(
-            self._near, [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+        await self._to_client(
+            [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
         )
 
     async def _pass_on(self, request: h11.Request, fault: Fault | None) -> int:
@@ -189,12 +205,12 @@ class _Exchange:
             self._proxy.seen.append(Seen(request.method.decode(), request.target.decode(), 0))
             raise _CutError
         assert self._far is not None
-        await _send(self._far, [request])
+        await self._to_server([request])
         if any(name == b"upgrade" for name, _ in request.headers):
-            await _send(self._far, [h11.EndOfMessage()])  # what follows belongs to the protocol that is asked for
+            await self._to_server([h11.EndOfMessage()])  # what follows belongs to the protocol that is asked for
         else:
             async for event in _events_until_end(self._near):
-                await _send(self._far, [event])
+                await self._to_server([event])
         response = await _next_event(self._far)
         while isinstance(response, h11.InformationalResponse) and response.status_code != 101:
             response = await _next_event(self._far)
@@ -208,7 +224,7 @@ class _Exchange:
         if request.target.partition(b"?")[0] == b"/apis" and isinstance(response, h11.Response):
             await self._send_groups(response)
             return response.status_code
-        await _send(self._near, [response])
+        await self._to_client([response])
         if isinstance(response, h11.Response):
             await self._relay(cut=fault is not None and fault.kind == "cut")
         return response.status_code
@@ -227,7 +243,7 @@ class _Exchange:
         headers = [(name, value) for name, value in response.headers if name not in lengths]
         headers.append((b"content-length", str(len(body)).encode()))
         whole = h11.Response(status_code=response.status_code, headers=headers)
-        await _send(self._near, [whole, h11.Data(data=body), h11.EndOfMessage()])
+        await self._to_client([whole, h11.Data(data=body), h11.EndOfMessage()])
 
     async def _relay(self, *, cut: bool) -> None:
         """Hand the answer's body on as it comes, for as long as the client listens."""
@@ -243,7 +259,7 @@ class _Exchange:
                     raise _CutError
                 if (event := coming.result()) is None:
                     return
-                await _send(self._near, [event])
+                await self._to_client([event])
                 if cut:
                     raise _CutError
         finally:
@@ -292,13 +308,17 @@ async def _leaves(side: Side) -> None:
         machine.receive_data(data)
 
 
-async def _send(side: Side, events: Iterable[h11.Event]) -> None:
+async def _send(side: Side, events: Iterable[h11.Event]) -> int:
+    """Send events, and return how many bytes they are."""
     machine, _, writer = side
+    size = 0
     for event in events:
         data = machine.send(event)
         if data:
             writer.write(data)
+            size += len(data)
     await writer.drain()
+    return size
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -111,6 +111,10 @@ class Bucket:
         whole = f"below/{prefix}"
         return [name.removeprefix("below/") for name in sorted(self._items.items) if name.startswith(whole)]
 
+    def written_at(self, name: str) -> float:
+        """Return when something of the store was written, as Unix time."""
+        return float(self._items.get(f"below/{name}").updated)
+
     def holds(self, text: str) -> list[str]:
         """List everything whose bytes or name contain a text."""
         return [name for name, item in self._items.items.items() if text.encode() in item.data or text in name]

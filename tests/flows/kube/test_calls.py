@@ -23,6 +23,29 @@ def _about(target: str) -> str:
     return f"{plural} watch" if "watch=" in query else plural
 
 
+SEVERAL = """
+    from one import add
+    import kinetic._backends.kube.transport as transport
+    send, spent = transport.Transport.send, [0.0]
+
+    def timed(*words, **more):
+        begun = time.perf_counter()
+        try:
+            return send(*words, **more)
+        finally:
+            spent[0] += time.perf_counter() - begun
+
+    transport.Transport.send = timed
+    for number in range(4):
+        spent[0], begun = 0.0, time.perf_counter()
+        job = add.run_async(1, number)
+        seconds = time.perf_counter() - begun
+        job.result(cleanup=False)
+        tell([job.job_id, seconds, spent[0], time.time()])
+        job.cleanup()
+"""
+
+
 @pytest.mark.usefixtures("machine")
 def test_one_job_costs_four_writes_at_most_and_a_constant_number_of_questions(clients: Any, site: Any) -> None:
     clients.run("from one import add\ntell(add(1, 2))")  # what is made once for all jobs is there now
@@ -30,8 +53,47 @@ def test_one_job_costs_four_writes_at_most_and_a_constant_number_of_questions(cl
 
     clients.run("from one import add\ntell(add(1, 2))")
 
-    assert len(site.writes()) <= 4, of(site.asked())
-    assert len(site.asked()) <= 20, of(site.asked())
+    asked = of(site.asked())
+    assert sum(of(site.writes()).values()) == 4, asked  # Job, Secret, its start, its removal
+    assert asked["GET", "jobs watch"] == 1, asked
+    assert sum(asked.values()) <= 20, asked  # a job that waits is asked for its reasons, four requests each time
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_further_job_of_a_process_costs_four_writes_and_two_questions(clients: Any, site: Any) -> None:
+    """With an API server that is 20 ms away: its writes follow one another, so they are what a submission waits for."""
+    clients.run("from one import add\ntell(add(1, 2))")
+    site.plane.proxy.delay_seconds = 0.02
+    site.forget()
+
+    process = clients.start(SEVERAL)
+    found = [clients.told(line) for line in process.stdout if line.strip()]
+
+    asked = of(site.asked())
+    own = [seconds - spent for ((_, seconds, spent, _),) in found[1:]]
+    assert min(own) <= 0.15, own
+    assert asked["POST", "jobs"] == asked["POST", "secrets"] == asked["PATCH", "jobs"] == asked["DELETE", "jobs"] == 4
+    questions = sum(count for (method, _), count in asked.items() if method == "GET")
+    assert questions <= 6 + 2 * 4, asked  # of each job: which pod runs it, and the end of that pod's log
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_result_is_read_as_soon_as_its_outcome_is_in_the_store(clients: Any, site: Any) -> None:
+    """The controller of Jobs counts pods once a second; the pod itself says so at once."""
+    found = clients.run(
+        """
+        from one import talk
+        rows = []
+        for number in range(3):
+            job = talk.run_async(1, seconds=1.5)
+            job.result(cleanup=False)
+            rows.append([job.job_id, time.time()])
+        tell(rows)
+        """
+    )
+
+    late = [at - site.bucket.written_at(f"{job_id}/result.pkl") for job_id, at in found]
+    assert min(late) <= 0.1, late
 
 
 @pytest.mark.usefixtures("machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -32,18 +33,20 @@ from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, L
 from kinetic._config import cluster
 from kinetic._config.resources import PodRequirements
 from kinetic._wire import inspection, threads
-from kinetic.errors import AccessDeniedError, OptionError
+from kinetic.errors import AccessDeniedError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
     from kinetic._backends.kube.client import Client, Kind, Object
     from kinetic._backends.kube.pod_exec import Tunnel
+    from kinetic._backends.kube.pod_logs import VerdictFollower
     from kinetic._backends.registry import Opening
     from kinetic._hardware.placement import Placement
 
 _POLL_SECONDS = 30.0
 _POLL_WITHOUT_END_SECONDS = 5.0  # a LeaderWorkerSet does not say that its job has ended: only the store does
 _CURRENT_SECONDS = 10.0
+_MOST_VERDICTS = 32  # logs that are followed to their verdicts (count): each has a connection
 _BLIND_SECONDS = 1.0  # between two requests about a job that cannot be watched
 
 
@@ -80,6 +83,7 @@ class KubeBackend:
         """Drop what threads hold or update: a forked child has only one of its parent's threads."""
         self._informers = Informers(lambda selector: Informer(self.client, self.kinds(), selector))
         self._seen = _SeenByThread()
+        self._verdicts: list[VerdictFollower] = []
         self._launcher = JobLauncher(lambda: self.client, self.environ)
 
     @property
@@ -181,8 +185,8 @@ class KubeBackend:
         every = len(names) > MOST_NAMES  # too many for one selector
         return self._list(job_manifests.label_selector() if every else job_manifests.jobs_selector(names))
 
-    def _list(self, selector: str) -> list[Object]:
-        found = [each for kind in self.kinds() for each in self.client.list(kind, selector).objects]
+    def _list(self, selector: str, reduce: Callable[[Object], Object] = object_status.reduced) -> list[Object]:
+        found = [each for kind in self.kinds() for each in self.client.list(kind, selector, reduce=reduce).objects]
         return [each for each in found if not object_status.belongs_to_job_set(each)]
 
     def observe_group(self, group: str) -> dict[str, Observation]:
@@ -206,16 +210,39 @@ class KubeBackend:
             self._seen.changes[name] = now
             return True
         if informer.is_alive:
+            self._follow_verdict(name, informer)
             informer.wait(name, before, seconds)
         else:
             time.sleep(min(seconds, _BLIND_SECONDS))  # it cannot be watched now; the waiter observes again
         now = self._seen.changes[name] = informer.changes_of(name)
         return now != before or (seconds >= _BLIND_SECONDS and not informer.is_alive)
 
+    def _follow_verdict(self, name: str, informer: Informer) -> None:
+        """Follow the end of the log of a job that runs, unless this thread reads all of it; again only after a change.
+
+        The informer hears of its end a second later. That is enough where very many are waited for.
+        """
+        change, follower = self._seen.verdicts.get(name, (0, None))
+        now, found = informer.changes_of(name), informer.find(name)
+        if now == change or name in self._seen.followed or (follower is not None and not follower.is_over):
+            return
+        self._verdicts = [each for each in self._verdicts if not each.is_over]
+        is_running = found is not None and object_status.status_of(found) is JobStatus.RUNNING
+        if is_running and len(self._verdicts) < _MOST_VERDICTS:
+            self._seen.verdicts[name] = now, None
+            with contextlib.suppress(KineticError):
+                follower = pod_logs.follow_verdict(self.client, self._pods(name), partial(self._notify, name))
+                self._seen.verdicts[name] = now, follower
+                self._verdicts += [follower] if follower else []
+
     def stop_watching(self, name: str) -> None:
         """Forget what this thread has seen of a job."""
         self._seen.changes.pop(name, None)
         self._seen.selectors.pop(name, None)
+        self._seen.followed.discard(name)
+        _, follower = self._seen.verdicts.pop(name, (0, None))
+        if follower is not None:
+            follower.stop()
 
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Wait until some job of a batch may have ended."""
@@ -249,7 +276,7 @@ class KubeBackend:
 
     def explain(self, name: str) -> Diagnosis | None:
         """Explain the status of a job."""
-        found = next(iter(self._objects([name])), None)
+        found = next(iter(self._list(job_manifests.jobs_selector([name]), dict)), None)  # with all that it has
         if found is None:
             return None
         list_nodes = self.where.command_for_pools or diagnosis.LIST_NODES
@@ -260,6 +287,8 @@ class KubeBackend:
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
         """Return the log of a pod that exists."""
+        if follow:
+            self._seen.followed.add(name)
         pods = self._pods(name)
         if not pods:
             return None
@@ -338,6 +367,8 @@ class _SeenByThread(threading.local):
 
     def __init__(self) -> None:
         self.changes: dict[str, int] = {}
+        self.followed: set[str] = set()  # jobs whose logs it reads
+        self.verdicts: dict[str, tuple[int, VerdictFollower | None]] = {}  # by job; since which change
         self.selectors: dict[str, str] = {}
         self.ends: dict[str, int] = {}
 

@@ -139,8 +139,13 @@ class Client:
         reply = self.transport.send("GET", kind.path(self.namespace, name))
         return None if _is_missing(reply) else self._object(reply, "get", kind, name)
 
-    def list(self, kind: Kind, selector: str = "", *, fields: str = "") -> Listing:
-        """Return all objects that a selector fits, in pages; when the pages expire, from the beginning."""
+    def list(
+        self, kind: Kind, selector: str = "", *, fields: str = "", reduce: Callable[[Object], Object] | None = None
+    ) -> Listing:
+        """Return all objects that a selector fits, each as `reduce` makes it smaller: of 10,000 Jobs, all is 300 MB.
+
+        They come in pages; when the pages expire, from the beginning.
+        """
         query: dict[str, str | int] = {"limit": PAGE}
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": fields} if fields else {}
@@ -152,7 +157,8 @@ class Client:
                 found.clear()
                 continue
             page = self._object(reply, "list", kind)
-            found += [_complete(kind, each) for each in page.get("items") or ()]
+            items = (_complete(kind, each) for each in page.get("items") or ())
+            found += map(reduce, items) if reduce is not None else items
             about = page.get("metadata") or {}
             if not about.get("continue"):
                 return Listing(found, str(about.get("resourceVersion", "")))

@@ -96,8 +96,8 @@ class Watch:
 
     def _list(self) -> Iterator[Event]:
         """Report what a list has, and what it no longer has."""
-        listing = self._client.list(self._kind, self._selector)
-        before, self.known = self.known, {each["metadata"]["uid"]: self._reduce(each) for each in listing.objects}
+        listing = self._client.list(self._kind, self._selector, reduce=self._reduce)
+        before, self.known = self.known, {each["metadata"]["uid"]: each for each in listing.objects}
         self._version = listing.version
         for uid, found in self.known.items():
             if uid not in before or _resource_version(before[uid]) != _resource_version(found):

@@ -57,6 +57,9 @@ _MOST_FAILURES = 8
 MOST_BYTES = 9_500_000
 _LINE_BYTES, _PIECE_BYTES = 48, 16_000
 
+_LAST_LINES = 5  # of a container's output, among which its runner's last word is
+_VERDICT_LINE = f"\n{pod_log_format.RUNNER_PREFIX}{pod_log_format.VERDICT}".encode()
+
 OnVerdict = Callable[[], object]
 
 
@@ -91,6 +94,8 @@ class LogFollower:
         reader: Knows whose log it is.
         is_over: Whether no more comes.
     """
+
+    _last_lines: int | None = None
 
     def __init__(self, client: Client, pod: Object, useless: set[str]) -> None:
         self.reader = pod_log_format.Reader()
@@ -179,9 +184,11 @@ class LogFollower:
         return False
 
     def _stream(self, *, may_have_moved: bool) -> Iterator[bytes]:
+        query: dict[str, str | int | bool] = {"container": CONTAINER, "follow": True}
+        query |= {"tailLines": self._last_lines} if self._last_lines is not None else {}
         with self._client.transport.stream(
             POD.path(self._client.namespace, self._pod, "log"),
-            query={"container": CONTAINER, "follow": True},
+            query=query,
             silence_seconds=SILENCE_SECONDS,
             may_have_moved=may_have_moved,
         ) as answer:
@@ -217,6 +224,37 @@ class LogFollower:
             _log().exception("cannot notify those who wait for a job that it has ended")
 
 
+class VerdictFollower(LogFollower):
+    """Follows the end of a container's log, and keeps nothing of it, until it says that there is a verdict.
+
+    The cluster itself says so a second later: the controller of Jobs counts pods once a second.
+    """
+
+    _last_lines = _LAST_LINES
+
+    def __init__(self, client: Client, pod: Object, useless: set[str], on_verdict: OnVerdict) -> None:
+        self._notify = on_verdict
+        super().__init__(client, pod, useless)
+
+    def _follow(self) -> bool:
+        """Read until there is a verdict; one that is cut off is not repeated: the Job will tell."""
+        held = b"\n"
+        try:
+            for piece in self._stream(may_have_moved=False):
+                held += piece
+                if _VERDICT_LINE in held:
+                    self._call(self._notify)
+                    break
+                held = held[-len(_VERDICT_LINE) :]
+        except AccessDeniedError:
+            return True
+        except KineticError:
+            pass
+        except stream_errors():
+            pass
+        return False
+
+
 def _socket_of(answer: httpx2.Response) -> socket.socket | None:
     """Return the socket of an answer's connection, or None where it is not one of ours."""
     stream = answer.extensions.get("network_stream")
@@ -244,7 +282,6 @@ class PodLog:
 # ------------------------------------------------------------------------------------------------------ whose log it is
 
 _BLOCK_SECONDS = 0.3  # for the line that says whose log it is
-_LAST_LINES = 5  # of a container's output, among which its runner's last word is
 _FORGET_SECONDS = 15.0  # after which a log that was about to be opened is no longer wanted
 
 
@@ -311,15 +348,11 @@ def _uid(pod: Object) -> str:
     return f"{about.get('uid') or about.get('name')}/{object_status.main_container(pod).get('containerID') or ''}"
 
 
-def _newest_first(pods: Sequence[Object]) -> list[Object]:
-    return sorted(pods, key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)), reverse=True)
-
-
 def snapshot(client: Client, pods: Sequence[Object], *, host: int, attempt: int) -> BytesLog | None:
     """Return the log of an attempt as it is now, or None when only the store may have it."""
     known = _known_pods.setdefault(client, _KnownPods())
     with contextlib.suppress(KineticError):
-        for pod in _newest_first(pods):
+        for pod in object_status.newest_first(pods):
             uid = _uid(pod)
             if uid in known.lost or not known.may_carry_out(pod, host, attempt):
                 continue
@@ -340,7 +373,7 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
     """
     known = _known_pods.setdefault(client, _KnownPods())
     with contextlib.suppress(KineticError):
-        for pod in _newest_first(pods):
+        for pod in object_status.newest_first(pods):
             ended = object_status.terminated(pod)
             if object_status.host_index(pod) != host or ended is None or ended.get("exitCode") in {0, FAILED_EXIT}:
                 continue
@@ -365,7 +398,7 @@ def follow_live(
     `on_verdict` is called on another thread when the pod says that the verdict is in the store.
     """
     known, limit = _known_pods.setdefault(client, _KnownPods()), time.monotonic() + _BLOCK_SECONDS
-    for pod in _newest_first(pods):
+    for pod in object_status.newest_first(pods):
         if _uid(pod) in known.useless or not known.may_carry_out(pod, host, attempt):
             continue
         follower = known.take(client, pod)
@@ -378,6 +411,15 @@ def follow_live(
             follower.notify_of_verdict(on_verdict)
             return PodLog(follower)
         follower.stop()
+    return None
+
+
+def follow_verdict(client: Client, pods: Sequence[Object], on_verdict: OnVerdict) -> VerdictFollower | None:
+    """Call a function on another thread when the leader of a job says that there is a verdict; None if none runs."""
+    useless = _known_pods.setdefault(client, _KnownPods()).useless
+    for pod in object_status.newest_first(pods):
+        if object_status.host_index(pod) == 0 and is_running(pod) and _uid(pod) not in useless:
+            return VerdictFollower(client, pod, useless, on_verdict)
     return None
 
 

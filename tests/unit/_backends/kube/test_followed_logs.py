@@ -219,6 +219,35 @@ def test_a_verdict_that_is_there_already_is_told_at_once(served: ContainerLog, c
     assert log.size() == 0
 
 
+def test_the_end_of_a_log_is_followed_to_its_verdict_alone(served: ContainerLog, client: Client) -> None:
+    told: list[str] = []
+    served.write(claimed() + b"x" * 100_000 + b"\nkinetic|=kinetic| " + pod_log_format.VERDICT.encode() + b"\n")
+
+    follower = pod_logs.follow_verdict(client, [served.pod], lambda: told.append("verdict"))
+    until(lambda: served.open)
+    assert told == []
+    served.write(pod_log_format.runner_lines(pod_log_format.VERDICT))
+
+    until(lambda: told)
+    until(lambda: follower is not None and follower.is_over)
+    assert (follower.size(), served.asked) == (0, 1)
+
+
+def test_a_cut_or_refused_end_of_a_log_is_left_to_the_watch(served: ContainerLog, client: Client) -> None:
+    served.write(claimed())
+    follower = pod_logs.follow_verdict(client, [served.pod], print)
+    until(lambda: served.open)
+
+    served.cut()
+    until(lambda: follower is not None and follower.is_over)
+    served.status = 403
+    refused = pod_logs.follow_verdict(client, [served.pod], print)
+    until(lambda: refused is not None and refused.is_over)
+
+    assert pod_logs.follow_verdict(client, [served.pod], print) is None
+    assert served.asked == 2
+
+
 def test_a_listener_that_fails_does_not_end_the_log(
     served: ContainerLog, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
