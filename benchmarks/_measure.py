@@ -45,13 +45,19 @@ def serve(**actions):
 class Bench:
     """One benchmark's command line and its figures."""
 
-    def __init__(self, title: str, *, runs: int, quick_runs: int) -> None:
+    def __init__(
+        self, title: str, *, runs: int, quick_runs: int, sizes: dict[str, tuple[int, str]] | None = None
+    ) -> None:
+        """Read the command line; each of ``sizes`` is an option with a number, its default and its help."""
         parser = argparse.ArgumentParser(description=title)
+        for name, (default, about) in (sizes or {}).items():
+            parser.add_argument(f"--{name}", type=int, default=default, help=f"{about} (default {default})")
         parser.add_argument("--quick", action="store_true", help="small sizes and few runs: to see that it works")
         parser.add_argument("--runs", type=int, help=f"runs of each figure (default {runs}, with --quick {quick_runs})")
         parser.add_argument("--strict", action="store_true", help="exit with 1 when a figure is over its target")
         parser.add_argument("--json", type=Path, help="a file to which each figure is appended as a line of JSON")
         options = parser.parse_args()
+        self.sizes: dict[str, int] = {name: getattr(options, name) for name in sizes or {}}
         self.quick: bool = options.quick
         self.runs: int = options.runs or (quick_runs if options.quick else runs)
         self._strict: bool = options.strict

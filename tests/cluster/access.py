@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +89,12 @@ class Access:
 
     def get(self, path: str, **query: str) -> Any:
         return self.call("GET", path, **query)
+
+    @contextmanager
+    def stream(self, path: str, **query: str) -> Iterator[Iterator[str]]:
+        """Open a watch, and yield its lines."""
+        with self._client.stream("GET", path, params=query, timeout=None) as answer:
+            yield answer.iter_lines()
 
     def create(self, path: str, body: Any, **query: str) -> Any:
         """Create an object; a field that the server does not know is an error, not a warning."""
