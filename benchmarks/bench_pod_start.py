@@ -25,7 +25,7 @@ from servers.gcs import GcsServer
 from kinetic._project import archive, runner_bundle
 from kinetic._project.root import Plan
 from kinetic._stores import open_store
-from kinetic._wire import digests, distribution, keys
+from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
 
@@ -128,7 +128,7 @@ class Pods:
             manifest=self._shipped.manifest,
             packs=self._shipped.packs,
             plan=self._plan.to_json(),
-            fingerprint={"python": distribution.python_version()},
+            fingerprint={"python": python_runtime.python_version()},
         ).to_bytes()
         self._store.put(keys.order(job_id), page)
         self._store.put(keys.record(job_id), b"{}")

@@ -20,7 +20,7 @@ import pytest
 import kinetic
 from kinetic import _config as settings
 from kinetic import errors
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._stores.files import FileStore
 
 FLOWS = Path(__file__).parents[1] / "flows" / "conftest.py"
@@ -226,11 +226,11 @@ def test_jobs_cannot_be_listed_when_the_queue_is_unusable_and_that_is_said(home:
 
 
 def test_a_key_that_was_lost_is_named(home: Path) -> None:
-    key_id, _ = keyring.own_key(home)
+    key_id, _ = config_home.own_key(home)
     (home / "keys" / key_id).unlink()
 
     with pytest.raises(errors.SettingsError, match=key_id):
-        keyring.own_key(home)
+        config_home.own_key(home)
 
 
 @pytest.mark.parametrize("act", ["put", "scratch"])

@@ -20,8 +20,8 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access, gke_access
 from kinetic._backends.kube.informer import Watch
 from kinetic._backends.kube.job_manifests import BucketVolume, JobRequest
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._config.cluster import ClusterSettings, PodRequirements
+from kinetic._config.options import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._google import clusters
 from kinetic._google.api import Service

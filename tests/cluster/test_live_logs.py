@@ -25,15 +25,14 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.kube.pod_logs import PodLog
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements
+from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._hardware import place
 from kinetic._jobs import logs
 from kinetic._project import runner_bundle
 from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.parallel import Retry
-from kinetic._wire import digests, distribution, keys
+from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
 
@@ -375,7 +374,7 @@ def order(store: BucketStore, text: str, *args: Any) -> Task:
         "talk",
         Artifact.within(cloudpickle.dumps(script["talk"])),
         Artifact.within(pickle.dumps((args, {}))),
-        fingerprint={"python": distribution.python_version()},
+        fingerprint={"python": python_runtime.python_version()},
     ).to_bytes()
     store.put(keys.order(JOB_ID), written)
     store.put(keys.record(JOB_ID), b"{}")

@@ -33,9 +33,8 @@ from kinetic._backends.kube.client import Client
 from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, context_access
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
-from kinetic._config import keyring
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements
+from kinetic._config import home
+from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._hardware import place
 from kinetic._inspect import port_forward
 from kinetic._jobs.handle import JobHandle
@@ -43,7 +42,7 @@ from kinetic._project import runner_bundle
 from kinetic._stores import protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.parallel import Retry
-from kinetic._wire import digests, distribution, documents, inspection, keys
+from kinetic._wire import digests, documents, inspection, keys, python_runtime
 from kinetic._wire.inspection import DebugPage
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import PodSettings, Task
@@ -138,7 +137,7 @@ class Stage(NamedTuple):
             "stay",
             Artifact.within(cloudpickle.dumps(script["stay"])),
             Artifact.within(pickle.dumps(((port,), {}))),
-            fingerprint={"python": distribution.python_version()},
+            fingerprint={"python": python_runtime.python_version()},
             hosts=hosts,
         ).to_bytes()
         self.store.put(keys.order(JOB_ID), written)
@@ -401,7 +400,7 @@ def forwarder(plane, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig))
     stage.launch(port=inspection.PORT)
     stage.wait_until_it_stays()
-    key_id, own = keyring.own_key(settings.ensure_home(os.environ))  # its token is made of it
+    key_id, own = home.own_key(settings.ensure_home(os.environ))  # its token is made of it
     key = inspection.page_key(inspection.token(documents.job_key(own, JOB_ID, stage.store.url)))
     handle = JobHandle(
         JOB_ID, "gke", "", "", "", stage.client.namespace, "jobs", "kinetic-x", "", "cpu", "stay", "stay",

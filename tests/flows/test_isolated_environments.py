@@ -15,7 +15,7 @@ import pytest
 from kinetic._images import isolated_environment
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
-from kinetic._wire import distribution
+from kinetic._wire import python_runtime
 from kinetic.errors import ImageBuildError
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -26,7 +26,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from kinetic._images import isolated_environment as environments
-from kinetic._wire import distribution as fingerprint
+from kinetic._wire import python_runtime as fingerprint
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
@@ -82,7 +82,7 @@ def slow(tmp_path, monkeypatch):
 
 def ready(cache, lines, **more):
     return isolated_environment.ready(
-        lines, cache=cache, python=distribution.python_version(), say=lambda _: None, **more
+        lines, cache=cache, python=python_runtime.python_version(), say=lambda _: None, **more
     )
 
 
@@ -324,7 +324,7 @@ def test_a_script_that_wants_another_python_is_refused_before_anything_is_built(
 
     ours = done.stderr[done.stderr.rindex("kinetic.errors.") :].splitlines()
     assert done.returncode == 1
-    assert f"train.py wants Python >=3.99, and the job would run in Python {distribution.python_version()}" in ours[0]
+    assert f"train.py wants Python >=3.99, and the job would run in Python {python_runtime.python_version()}" in ours[0]
     assert [line.split(":")[0] for line in ours[1:]] == ["why", "next"]
     assert not [*home.glob("run/*/environments")]
     assert not [*home.glob("store/cpu-*")]

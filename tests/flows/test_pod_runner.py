@@ -35,7 +35,7 @@ from kinetic._stores import open_store, protocol
 from kinetic._stores.bucket import BucketStore
 from kinetic._stores.files import FileStore
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, documents, inspection, keys, outcomes, pod_log_format
+from kinetic._wire import digests, documents, inspection, keys, outcomes, pod_log_format, python_runtime
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.records import HISTORY
@@ -92,7 +92,7 @@ class Pods:
             "train",
             Artifact.within(cloudpickle.dumps(function(text))),
             Artifact.within(pickle.dumps((args, {}))),
-            **{"fingerprint": {"python": distribution.python_version()}, "hosts": self.page.hosts, **more},
+            **{"fingerprint": {"python": python_runtime.python_version()}, "hosts": self.page.hosts, **more},
         ).to_bytes()
         self.store.put(keys.order(JOB), written)
         self.store.put(keys.record(JOB), b"{}")
@@ -1747,13 +1747,13 @@ def test_an_image_without_uv_gets_exactly_the_one_that_was_tried_and_nothing_of_
     said = subprocess.run([str(base / "uv" / "bin" / "uv"), "--version"], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"kinetic: fetching uv=={distribution.INSTALLER_VERSIONS['uv']}" in done.stdout
-    assert said.stdout.split()[1] == distribution.INSTALLER_VERSIONS["uv"]
+    assert f"kinetic: fetching uv=={python_runtime.INSTALLER_VERSIONS['uv']}" in done.stdout
+    assert said.stdout.split()[1] == python_runtime.INSTALLER_VERSIONS["uv"]
 
 
 def test_another_file_than_the_one_that_was_tried_is_not_installed(tmp_path: Path) -> None:
     file = wheel(tmp_path, "uv", "")
-    forged = file.rename(tmp_path / f"uv-{distribution.INSTALLER_VERSIONS['uv']}-py3-none-any.whl")
+    forged = file.rename(tmp_path / f"uv-{python_runtime.INSTALLER_VERSIONS['uv']}-py3-none-any.whl")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "image")], check=True)
     words = [str(tmp_path / "image" / "bin" / "python"), "-c", INSTALLING, str(SOURCE), str(tmp_path)]
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(forged.parent), "PATH": "/nonexistent"}

@@ -24,10 +24,10 @@ from kinetic._backends import registry
 from kinetic._backends.protocol import Launch
 from kinetic._batches import control, removal, state
 from kinetic._batches.state import BatchTracker
-from kinetic._config import keyring
+from kinetic._config import home
 from kinetic._jobs import locate
 from kinetic._project import pickler
-from kinetic._wire import dataclass, distribution, documents, keys, records, threads
+from kinetic._wire import dataclass, documents, keys, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, FAILED
@@ -304,7 +304,7 @@ def start_driver(
                 _report_driver(batch)
 
     if not here:
-        if threads.start(drive, f"kinetic-{batch.group_id}", daemon=False) is not None:
+        if python_runtime.start_thread(drive, f"kinetic-{batch.group_id}", daemon=False) is not None:
             return
         output.report(f"{batch.group_id} is submitted before the program continues: no thread can be started")
         here = True  # errors are raised
@@ -411,7 +411,7 @@ def _take_lease_soon(tracker: BatchTracker) -> Lease | None:
 def launcher_of(group: Group, tracker: BatchTracker) -> ChildLauncher:
     """Rebuild what launching children needs, from the batch's pages and from what this machine kept."""
     store = tracker.store
-    key = keyring.find_key(locate.home(), group.key_id)
+    key = home.find_key(locate.home(), group.key_id)
     if key is None:
         raise CredentialsError(
             f"{group.group_id} cannot be driven from here",
@@ -439,7 +439,7 @@ def launcher_of(group: Group, tracker: BatchTracker) -> ChildLauncher:
 def _check_pickles(group: Group, order: Order) -> None:
     """Refuse to launch what this side's runner could not open: every input would fail, and use up its attempts."""
     theirs, ours = order.fingerprint, pickler.pickler_version()
-    why = distribution.version_mismatch(theirs.get("python", distribution.python_version()))
+    why = python_runtime.version_mismatch(theirs.get("python", python_runtime.python_version()))
     if not why and theirs.get("cloudpickle", ours) != ours:
         why = f"its pickles were made by cloudpickle {theirs['cloudpickle']}, and this is cloudpickle {ours}"
     if why:

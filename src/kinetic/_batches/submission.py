@@ -26,7 +26,8 @@ from kinetic._jobs import locate, options
 from kinetic._jobs import submit as job_submit
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
-from kinetic._wire import digests, distribution, documents, keys, output_paths
+from kinetic._wire import digests, documents, keys, python_runtime
+from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.records import Group, Input, Settings, Table
@@ -348,7 +349,7 @@ def _write(
     """Write order and table, and then the manifest: from here on the batch can be found, and taken over."""
     context, options = shipment.context, shipment.options
     own = f"{context.store.url}/{keys.OUTPUTS}"  # each child has a folder there, the same for every attempt
-    outputs = output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own)
+    outputs = wire_order.resolve_output_dir(options.output_dir, os.environ) or wire_order.output_address(own)
     order = Order(
         job_id=group_id,
         function_name=request.name,
@@ -381,7 +382,11 @@ def _write(
         submit_fn_name=request.name,
         slug=hardware.slug(options.accelerator),
         handle=shipment.shared_fields(request.name),
-        more={"spot": context.placement.spot, "machine": os.uname().nodename, "python": distribution.python_version()},
+        more={
+            "spot": context.placement.spot,
+            "machine": os.uname().nodename,
+            "python": python_runtime.python_version(),
+        },
         settings=replace(request.settings, retries=retries),
         order_sha256=digests.of_bytes(order.to_bytes()),
         table_sha256=digests.of_bytes(table_bytes),

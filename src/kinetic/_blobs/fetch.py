@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._stores.parallel import in_parallel, parallelism
-from kinetic._wire import folders, keys, trees
-from kinetic._wire.trees import ManifestFile, Part
+from kinetic._wire import folders, keys, order
+from kinetic._wire.order import ManifestFile, Part
 from kinetic.errors import IntegrityError, KeyMissingError
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def is_portable() -> bool:
 def read_blob(store: Store, blob: str, what: str) -> bytes:
     """Return the verified bytes of a blob; ``what`` names them in the message."""
     data = store.get(keys.data_blob(blob))
-    if blob.endswith(trees.COMPRESSED):
-        data = trees.inflate(data)
-    if hashlib.sha256(data).hexdigest() != blob.removesuffix(trees.COMPRESSED):
+    if blob.endswith(order.COMPRESSED):
+        data = order.inflate(data)
+    if hashlib.sha256(data).hexdigest() != blob.removesuffix(order.COMPRESSED):
         raise damaged_error(what, blob)
     return data
 
@@ -153,7 +153,7 @@ def _unpack(
     store: Store, blob: str, files: Sequence[ManifestFile], destination: Destination, data: bytes | None
 ) -> None:
     start, length = _span(files)
-    if data is None and (blob.endswith(trees.COMPRESSED) or not all(file.digest for file in files)):
+    if data is None and (blob.endswith(order.COMPRESSED) or not all(file.digest for file in files)):
         data = read_blob(store, blob, repr(files[0].path))  # files without a digest are verified with their pack
     found = data[start:] if data is not None else store.get(keys.data_blob(blob), start=start, length=length)
     view = memoryview(found)
@@ -163,7 +163,7 @@ def _unpack(
 
 
 def _place(file: ManifestFile, data: bytes | memoryview, destination: Destination) -> None:
-    digest = trees.file_digest(file.path)
+    digest = order.file_digest(file.path)
     digest.update(data)
     if (file.digest and digest.hexdigest() != file.digest) or len(data) != file.size:
         raise damaged_error(repr(file.path), file.parts[0].blob if file.parts else "")

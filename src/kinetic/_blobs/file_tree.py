@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from kinetic import _output as output
 from kinetic._output import terminal
 from kinetic._output.format import share_text, size_text
-from kinetic._wire import folders, threads, trees
+from kinetic._wire import folders, order, python_runtime
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KineticError
 
 # ----------------------------------------------------------------------------------------------------------- the scan
@@ -448,7 +448,7 @@ def digest_tree(root: str, cache: Path | None) -> Tree:
     if digests is None:
         files, digests = _digested(root, files, stamps)
     left_out = [f"{left.relative} ({left.reason})" for left in found.left_out]
-    hashed = trees.content_hash([digests], is_dir=is_dir)
+    hashed = order.content_hash([digests], is_dir=is_dir)
     return Tree(root, is_dir, files, found.empty_folders(), left_out, digests, hashed)
 
 
@@ -535,7 +535,7 @@ class Reader:
             raise ReadingStopped
 
     def _digest(self, descriptor: int, file: File) -> bytes:
-        found = trees.file_digest(file.relative)
+        found = order.file_digest(file.relative)
         while size := os.readv(descriptor, (self._buffer,)):
             found.update(self._buffer[:size])
             self._unreported += size
@@ -629,7 +629,7 @@ class TransferProgress:
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()
-        self._thread = threads.start(self._tick, "kinetic-data-progress")
+        self._thread = python_runtime.start_thread(self._tick, "kinetic-data-progress")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

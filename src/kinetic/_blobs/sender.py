@@ -22,14 +22,14 @@ from kinetic._blobs import file_tree
 from kinetic._blobs.file_tree import File, Selection, TransferProgress
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store
-from kinetic._wire import digests, keys, trees
-from kinetic._wire.trees import Part
+from kinetic._wire import digests, keys, order
+from kinetic._wire.order import Part
 
 SMALL_BYTES = 8 << 20  # a file below this is sent in a pack
 PACK_BYTES = 16 << 20
 CHUNK_BYTES = 64 << 20
 COMPRESS_BELOW = (
-    trees.MOST_COMPRESSED_BYTES
+    order.MOST_COMPRESSED_BYTES
 )  # of a pack of a project: then it is an edit, not a first time, and source text shrinks well
 OLD_SECONDS = 7 * 24 * 3600.0  # buckets often delete after 30 days: what a job will need must be younger than this
 _CHUNKS_IN_MEMORY = 5
@@ -85,7 +85,7 @@ class Contents:
         self._places: dict[bytes, tuple[bool, tuple[Part, ...]]] = {}
         self.sizes: dict[str, int] = {}
         for content, blob, offset, length, stored, flags in self._RECORD.iter_unpack(self._read()):
-            name = blob.hex() + trees.COMPRESSED * bool(flags & self._COMPRESSED)
+            name = blob.hex() + order.COMPRESSED * bool(flags & self._COMPRESSED)
             before = self._places.get(content, (True, ()))[1]
             self._places[content] = bool(flags & self._PACKED), (*before, Part(name, offset, length))
             self.sizes[name] = stored
@@ -107,7 +107,7 @@ class Contents:
                 part.offset,
                 part.length,
                 sizes[part.blob],
-                packed * self._PACKED | part.blob.endswith(trees.COMPRESSED) * self._COMPRESSED,
+                packed * self._PACKED | part.blob.endswith(order.COMPRESSED) * self._COMPRESSED,
             )
             for content, (packed, parts) in self._places.items()
             for part in parts
@@ -261,7 +261,7 @@ class Sender:
             if file.size >= SMALL_BYTES:
                 yield from self._chunks(number, file, expected)
             elif not file.size:
-                if expected and trees.file_digest(file.relative).hexdigest() != expected(number):
+                if expected and order.file_digest(file.relative).hexdigest() != expected(number):
                     raise file_tree.changed_error(file, "its content is not what was hashed")
                 self._sent[number] = SentFile(file, _EMPTY, True, ())  # noqa: FBT003 - a field
                 self._count(files=1)
@@ -283,7 +283,7 @@ class Sender:
                 continue
             sent, data = read
             if expected:
-                found = trees.file_digest(sent.file.relative)
+                found = order.file_digest(sent.file.relative)
                 found.update(data)
                 if found.hexdigest() != expected(number):
                     raise file_tree.changed_error(sent.file, "its content is not what was hashed")
@@ -328,7 +328,7 @@ class Sender:
         """Read a large file once, from front to end, and yield its chunks as tasks; again if it changed meanwhile."""
         for _ in range(1 if expected else _ATTEMPTS):
             read_at = time.time_ns()
-            promised = trees.file_digest(file.relative)
+            promised = order.file_digest(file.relative)
             try:
                 descriptor = file_tree.open_regular(self._selection, file)
                 try:
@@ -382,7 +382,7 @@ class Sender:
             import zlib  # not where nothing is sent
 
             body = zlib.compress(data, 1)
-            name += trees.COMPRESSED
+            name += order.COMPRESSED
         self.sizes[name] = len(body)
         with self._placing.setdefault(name, threading.Lock()):
             self._put(name, body, only_new=packed and self._compress)

@@ -19,7 +19,7 @@ from kinetic._cli.command_tree import LazyGroup
 from kinetic._cli.job_actions import CleanupRequest
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, duration_cell, shortened
-from kinetic._wire import dataclass, threads
+from kinetic._wire import dataclass, python_runtime
 from kinetic.errors import BatchNotFoundError, OptionError
 
 if TYPE_CHECKING:
@@ -566,7 +566,7 @@ def _progress_shown(batch: Batch) -> Iterator[None]:
             while not over.wait(_REFRESH_SECONDS):
                 view.look(tracker)
 
-        thread = threads.start(refresh, "kinetic-view")
+        thread = python_runtime.start_thread(refresh, "kinetic-view")
         try:
             yield
         finally:

@@ -140,14 +140,14 @@ def get(location: OutputLocation, path: str, to: Path | None, force: bool, as_js
     Example: kinetic outputs get @last checkpoints --to ./mine
     """
     from kinetic._jobs import outputs as job_outputs
-    from kinetic._wire import output_paths
+    from kinetic._wire import order
 
     found = job_outputs.find_files(location, path)
     if not found.files:
         why = f"looked in {location.address}"
         raise DataMissingError(_no_files(location), why=why, next="kinetic jobs list --all")
     if to is None:  # without a path, a folder that is left out of git and of this project's jobs
-        to = Path() if path else Path(output_paths.make_default_folder(), location.job_id)
+        to = Path() if path else Path(order.make_default_output_dir(), location.job_id)
     copy = job_outputs.Copy(found, to, force=force)
     with output.phase("copying", detail=copy.progress_text, summary=False):
         copy.run()
@@ -196,12 +196,12 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
     from kinetic import _config as settings
     from kinetic._jobs import locate
     from kinetic._project import archive, root
-    from kinetic._wire import output_paths
+    from kinetic._wire import order
 
     if not dry_run:
         raise click.UsageError("pass --dry-run: a package is built only when a job is submitted")
     plan = root.plan_for_file(file)
-    written = output_paths.excluded_folders(output_paths.resolve(None, os.environ), plan.folders())
+    written = order.excluded_output_folders(order.resolve_output_dir(None, os.environ), plan.folders())
     kinetic_folders = (settings.kinetic_home(os.environ), locate.runtime())
     listing = archive.list_project(plan, exclude=(*kinetic_folders, *written))
     if as_json:

@@ -147,10 +147,10 @@ def list_(as_json: bool) -> None:
     Example: kinetic key list
     """
     from kinetic import _config as settings
-    from kinetic._config import keyring
+    from kinetic._config import home as config_home
 
     home = settings.kinetic_home(os.environ)
-    found = keyring.list_ids(home)
+    found = config_home.list_ids(home)
     if as_json:
         output_format.print_document(keys=[{"key_id": key_id} for key_id in found])
     elif found:
@@ -170,15 +170,15 @@ def export(key_id: str | None) -> None:
     Example: kinetic key export > kinetic.key
     """
     from kinetic import _config as settings
-    from kinetic._config import keyring
+    from kinetic._config import home as config_home
 
     found: bytes | None
     if key_id is None:
-        key_id, found = keyring.own_key(settings.ensure_home(os.environ))
-    elif (found := keyring.find_key(home := settings.kinetic_home(os.environ), key_id)) is None:
+        key_id, found = config_home.own_key(settings.ensure_home(os.environ))
+    elif (found := config_home.find_key(home := settings.kinetic_home(os.environ), key_id)) is None:
         raise OptionError(
             f"there is no key {key_id!r} here",
-            why=f"keys in {home}: {', '.join(keyring.list_ids(home)) or 'none'}",
+            why=f"keys in {home}: {', '.join(config_home.list_ids(home)) or 'none'}",
             next="kinetic key list",
             code="no-such-key",
         )
@@ -196,12 +196,12 @@ def import_(file: IO[str]) -> None:
     Example: kinetic key import kinetic.key
     """
     from kinetic import _config as settings
-    from kinetic._config import keyring
+    from kinetic._config import home
 
     if file is sys.stdin and sys.stdin.isatty():
         click.echo("Paste the key and press Return, then Ctrl-D:", err=True)
     try:
-        key_id = keyring.add_key(settings.ensure_home(os.environ), file.read())
+        key_id = home.add_key(settings.ensure_home(os.environ), file.read())
     except UnicodeDecodeError as error:
         raise SettingsError("this is not a valid key", why="it is not text") from error
     except SettingsError as error:

@@ -11,9 +11,11 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._config.options import CLUSTER_SETTINGS, read_variable
+from kinetic._config.options import CLUSTER_SETTINGS, ResourceRequests, read_variable
+from kinetic._wire import dataclass
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,6 +53,30 @@ class ClusterSettings(NamedTuple):
         """Read plain JSON; fields of other versions are ignored."""
         known = {name: fields[name] for name in cls._fields if name in fields}
         return cls(**{**known, "pull_secrets": tuple(known.get("pull_secrets") or ())})
+
+
+@dataclass(frozen=True)
+class PodRequirements:
+    """What a job asks of a cluster besides hardware; a machine has no use for it."""
+
+    image: str = ""
+    requirements: dict[str, Any] | None = None  # an Artifact as plain JSON: what is installed before anything else
+    needs: ResourceRequests = field(default_factory=ResourceRequests)  # of each host
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    python: str = ""  # the client's Python as X.Y, which the image must have
+    require_accelerator: bool = True  # whether the job fails if its GPU or TPU is not available
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "needs": list(self.needs), "settings": self.settings.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any] | None) -> PodRequirements:
+        """Read plain JSON, as a launch carries it; fields of other versions are ignored."""
+        fields = fields or {}
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        known["needs"] = ResourceRequests(*known.get("needs") or ())
+        known["settings"] = ClusterSettings.from_json(known.get("settings") or {})
+        return cls(**known)
 
 
 class SettingValue(NamedTuple):

@@ -7,15 +7,17 @@ the values. What a variable does is described in docs/settings.md only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from kinetic.errors import SettingsError
+from kinetic.errors import OptionError, OptionTypeError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -296,4 +298,100 @@ def _unreadable(file: Path, why: str) -> SettingsError:
         f"the options of the project in {file} cannot be read",
         why=why,
         next="correct the file, or use another folder with KINETIC_PACKAGE_ROOT",
+    )
+
+
+# ------------------------------------------------------------------------------------------- CPU cores, memory and disk
+
+
+class ResourceRequests(NamedTuple):
+    """What one host of a job requests besides chips; None for nothing in particular."""
+
+    cpu: float | None = None  # cores
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None  # for files beside those of the image
+    shm_bytes: int | None = None  # shared memory, a part of the memory
+
+
+_EXAMPLES = {"cpu": "4", "memory": '"16Gi"', "disk": '"100Gi"', "shm": '"8Gi"'}
+RESOURCE_NAMES = tuple(_EXAMPLES)
+_UNITS = {f"{letter}i": 1024**power for power, letter in enumerate("KMGT", 1)}
+_UNITS |= {letter: 1000**power for power, letter in enumerate("kMGT", 1)}
+_SIZE = r"(\d+(?:\.\d+)?)\s*(Ki|Mi|Gi|Ti|k|M|G|T)B?"  # compiled where it is used: every decorator loads this
+_CORES = r"(\d+(?:\.\d+)?)(m?)"
+
+
+def checked_resources(written: object) -> dict[str, object]:
+    """Return resources as they were written, if they are valid."""
+    if isinstance(written, str):
+        return parse_resources(written)
+    if not isinstance(written, Mapping):
+        raise OptionTypeError(
+            f"resources={written!r} is not a table",
+            why=f"it takes {', '.join(RESOURCE_NAMES)}",
+            next='write resources={"cpu": 4, "memory": "16Gi"}, or in a file resources = "cpu=4,memory=16Gi"',
+        )
+    read_resources(written)
+    return dict(written)
+
+
+def read_resources(written: Mapping[str, object]) -> ResourceRequests:
+    """Read amounts."""
+    for name in written:
+        if name not in RESOURCE_NAMES:
+            from difflib import get_close_matches  # 2 ms; only on the way to an error
+
+            nearest = get_close_matches(name, RESOURCE_NAMES, 1, 0)[0]
+            raise OptionError(
+                f"{name!r} is not a resource",
+                why=f"resources: {', '.join(RESOURCE_NAMES)}; GPUs and TPU chips are named by the accelerator",
+                next=f"write {nearest} = {_EXAMPLES[nearest]}, or leave it out",
+            )
+    cpu = _cores(written["cpu"]) if "cpu" in written else None
+    return ResourceRequests(
+        cpu, *(_bytes(name, written[name]) if name in written else None for name in RESOURCE_NAMES[1:])
+    )
+
+
+def parse_resources(text: str) -> dict[str, object]:
+    """Read what was typed into a terminal: ``cpu=4,memory=16Gi``."""
+    written: dict[str, object] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, separator, amount = part.partition("=")
+        if not separator:
+            raise OptionError(
+                f"{part!r} is not NAME=AMOUNT",
+                why="resources are written as a list of them",
+                next="write resources=cpu=4,memory=16Gi",
+            )
+        written[name.strip()] = amount.strip()
+    return checked_resources(written)
+
+
+def _cores(amount: object) -> float:
+    found = re.fullmatch(_CORES, str(amount)) if isinstance(amount, str | int | float) else None
+    if isinstance(amount, bool) or found is None:
+        raise _invalid("cpu", amount, 'a number of cores, as in 4 or 0.5, or thousandths of one, as in "500m"')
+    cores = float(found[1]) / (1000 if found[2] else 1)
+    if not cores:
+        raise _invalid("cpu", amount, "more than 0")
+    return cores
+
+
+def _bytes(name: str, amount: object) -> int:
+    found = re.fullmatch(_SIZE, amount.strip()) if isinstance(amount, str) else None
+    if found is None:
+        raise _invalid(name, amount, f"a size with its unit: {', '.join(_UNITS)}")
+    size = int(float(found[1]) * _UNITS[found[2]])
+    if not size:
+        raise _invalid(name, amount, "more than 0")
+    return size
+
+
+def _invalid(name: str, amount: object, wanted: str) -> OptionError:
+    quantity = "CPU quantity" if name == "cpu" else f"{name} size"
+    return OptionError(
+        f"{name}={amount!r} is not a valid {quantity}",
+        why=f"expected {wanted}",
+        next=f"write {name} = {_EXAMPLES[name]}",
     )

@@ -5,7 +5,7 @@
     edited                                  files of the manifest before are kept where they are, the rest is sent
     anything else                           each blob is looked for, and sent if it is not there
 
-A manifest is written last, so that its presence promises its blobs. See ``_wire/trees.py``.
+A manifest is written last, so that its presence promises its blobs. See ``_wire/order.py``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from kinetic._data.remote_refs import Opener
 from kinetic._stores import open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Entry, Store, check_key
-from kinetic._wire import digests, keys, trees
-from kinetic._wire.order import DataRef, Kind
-from kinetic._wire.trees import Manifest, ManifestFile
+from kinetic._wire import digests, keys, order
+from kinetic._wire.order import DataRef, Kind, Manifest, ManifestFile
 from kinetic.errors import (
     DataChangedError,
     DataError,
@@ -229,7 +228,7 @@ def _files_held(tree: Tree, before: Manifest, store: Store) -> tuple[dict[str, M
 
     def is_held(blob: str) -> bool:
         entry = store.entry(keys.data_blob(blob))
-        large_enough = entry is not None and (entry.size >= sizes[blob] or blob.endswith(trees.COMPRESSED))
+        large_enough = entry is not None and (entry.size >= sizes[blob] or blob.endswith(order.COMPRESSED))
         return entry is not None and large_enough and sender.make_young(store, entry)
 
     there = _blobs_where(store, sizes, is_held)
@@ -312,7 +311,7 @@ def _upload_object(tree: Tree, number: int, store: Store, entry: Entry | None, p
 def _verified_pieces(tree: Tree, number: int) -> Iterator[bytes]:
     """Yield the bytes of a file; the last ones only if all of them are what was hashed."""
     file, selection = tree.files[number], Selection()
-    found, last = trees.file_digest(file.relative), b""
+    found, last = order.file_digest(file.relative), b""
     try:
         descriptor = file_tree.open_regular(selection, file)
         try:

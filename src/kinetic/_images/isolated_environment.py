@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kinetic._wire import digests, distribution, documents
+from kinetic._wire import digests, documents, python_runtime
 from kinetic.errors import ImageBuildError, OptionError
 
 _LAST = 60  # lines that are kept to explain a failure
@@ -66,7 +66,7 @@ def uv_command() -> list[str]:
     Raises:
         ImageBuildError: There is no uv here.
     """
-    found = distribution.find_installer()
+    found = python_runtime.find_installer()
     if found:
         return [found]
     raise ImageBuildError(
@@ -82,7 +82,7 @@ def run_uv(words: Sequence[str], folder: Path, say: Callable[[str], None], *, ov
     with subprocess.Popen(
         [*uv_command(), *words],
         cwd=folder,
-        env=distribution.with_overrides(_uv_environment(), overrides) if overrides else _uv_environment(),
+        env=python_runtime.with_overrides(_uv_environment(), overrides) if overrides else _uv_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -294,7 +294,7 @@ def _install(build: Path, lines: Sequence[str], say: Say, source: Path | None) -
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # an index address may hold a password
     with open(descriptor, "w", encoding="utf-8") as writing:
         writing.write("".join(f"{line}\n" for line in lines))
-    (build / "overrides.txt").write_text(distribution.OVERRIDES)
+    (build / "overrides.txt").write_text(python_runtime.OVERRIDES)
     python = str(build / "bin" / "python")
     words = ["pip", "install", "--python", python, "--requirement", file.name]
     done = run_uv(words, build, say, overrides="overrides.txt")

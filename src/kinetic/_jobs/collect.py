@@ -23,7 +23,7 @@ from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts
 from kinetic._stores import open_store
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, documents, keys, outcomes, output_paths, records
+from kinetic._wire import digests, documents, keys, order, outcomes, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import CANCELLED, Outcome
@@ -454,7 +454,7 @@ def _delete(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, 
         store.delete(keys.job(job.job_id))
         folder = job.output_dir or ""
         if folder.startswith("/") and folder.endswith(f"/{keys.outputs(job.job_id).rstrip('/')}"):
-            for made in (output_paths.checkpoint_dir(folder), folder):  # for a job that wrote nothing into them
+            for made in (order.checkpoint_dir(folder), folder):  # for a job that wrote nothing into them
                 with contextlib.suppress(OSError):  # what holds a file stays
                     os.rmdir(made)
         step("client:artifacts-deleted")

@@ -18,7 +18,7 @@ from kinetic import _config as settings
 from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._stores import open_store
 from kinetic._wire import dataclass, documents, fields, folders, keys, outcomes, records
 from kinetic._wire.records import HANDLE, REQUIRED, JobRecord
@@ -119,7 +119,7 @@ def key_for(name: str, key_id: str, store_url: str) -> bytes | None:
 
 def namespace_key(key_id: str) -> bytes | None:
     """Return a key of this caller's own ring, or None."""
-    return keyring.find_key(home(), key_id) if key_id else None
+    return config_home.find_key(home(), key_id) if key_id else None
 
 
 def key_ids() -> frozenset[str]:

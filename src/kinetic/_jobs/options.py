@@ -140,9 +140,9 @@ def _check_volumes(volumes: object) -> None:
 def _checked_resources(written: object) -> dict[str, object] | None:
     if written is None:
         return None
-    from kinetic._config import resources  # 8 ms with dataclasses; only for those who use it
+    from kinetic._config import options  # 8 ms with dataclasses; only for those who use it
 
-    return resources.checked(written)
+    return options.checked_resources(written)
 
 
 def _seconds(written: object) -> float | None:

@@ -20,7 +20,7 @@ from kinetic._jobs import find as job_find
 from kinetic._jobs import history, locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
-from kinetic._wire import folders, keys, output_paths
+from kinetic._wire import folders, keys, order
 from kinetic.errors import (
     BackendUnavailableError,
     DataMissingError,
@@ -173,7 +173,7 @@ def _location_in_history(store: Store, page: dict[str, object]) -> OutputLocatio
 
 
 def _default(store: Store, job_id: str) -> str:
-    return output_paths.address(f"{store.url}/{keys.outputs(job_id)}")
+    return order.output_address(f"{store.url}/{keys.outputs(job_id)}")
 
 
 def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
@@ -189,7 +189,7 @@ def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
 
 def _open(address: str) -> tuple[Store, str]:
     """Return the store of an output directory, and its prefix there."""
-    folder = output_paths.local_folder(address)
+    folder = order.local_folder(address)
     if not folder:
         own = locate.local_store()
         inside_own = address.startswith(f"{own.url}/")

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from kinetic import _output as output
 from kinetic._config import options as config_options
-from kinetic._config import resources
-from kinetic._config.options import read_variable
-from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._config.cluster import PodRequirements
+from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._images import image_choice
 from kinetic._jobs import options as job_options
 from kinetic._project import dependencies, root
 from kinetic._version import __version__
-from kinetic._wire import digests, distribution, keys
+from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ImageBuildError, OptionError
 
@@ -64,11 +63,11 @@ def requirements_of(
     image = image_choice.choose(
         options.container_image,
         options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),
-        python=distribution.python_version(),
+        python=python_runtime.python_version(),
         kind=placement.kind,
         version=__version__,
     )
-    asked = resources.read(options.resources or {})
+    asked = config_options.read_resources(options.resources or {})
     base = job_options.is_wanted("base_packages", plan.root, profile, environ)
     lines = _lines(function, plan, image, placement, environ, base=base)
     return PodRequirements(
@@ -77,7 +76,7 @@ def requirements_of(
         needs=ResourceRequests(*asked),
         settings=settings,
         require_accelerator=job_options.is_wanted("require_accelerator", plan.root, profile, environ),
-        python=".".join(distribution.python_version().split(".")[:2]),
+        python=".".join(python_runtime.python_version().split(".")[:2]),
     )
 
 
@@ -115,7 +114,7 @@ def _lines(
         output.report_once(f"nothing is installed into the image {image.uri}: it must hold {expected}")
         return ()
     found = find_dependencies(function, plan, base=base, export=_export, environ=environ)
-    found.check_python(distribution.python_version())
+    found.check_python(python_runtime.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
     output.report_once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
     for note in found.notes[1:]:

@@ -22,10 +22,9 @@ from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.local import limits
 from kinetic._backends.protocol import Launch
-from kinetic._config import keyring, resources
+from kinetic._config import home as config_home
 from kinetic._config import options as config_options
-from kinetic._config.options import read_variable
-from kinetic._config.resources import ResourceRequests
+from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
 from kinetic._jobs import history, locate
 from kinetic._jobs import options as job_options
@@ -33,16 +32,8 @@ from kinetic._output import tracebacks
 from kinetic._output.format import size_text
 from kinetic._project import environment, root
 from kinetic._stores import open_store, protocol, put_many
-from kinetic._wire import (
-    digests,
-    distribution,
-    documents,
-    inspection,
-    keys,
-    naming_shadowing_files,
-    output_paths,
-    records,
-)
+from kinetic._wire import digests, documents, inspection, keys, naming_shadowing_files, python_runtime, records
+from kinetic._wire import order as wire_order
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import Order
 from kinetic.errors import DebugError, KineticError, OptionError
@@ -52,8 +43,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.protocol import Backend
     from kinetic._config import Target
-    from kinetic._config.cluster import ClusterSettings
-    from kinetic._config.resources import PodRequirements
+    from kinetic._config.cluster import ClusterSettings, PodRequirements
     from kinetic._data.data import Data
     from kinetic._hardware.placement import Placement
     from kinetic._jobs.handle import JobHandle
@@ -109,7 +99,7 @@ def prepare(options: Options) -> SubmitContext:
         notes = (*target.notes, *placement.notes, *backend.check(placement, wanted and {"settings": wanted.to_json()}))
     home = settings.ensure_home(os.environ)
     backend.prepare()
-    key_id, key = keyring.own_key(home)
+    key_id, key = config_home.own_key(home)
     store = locate.warn_if_shared(open_store(target.store.value))
     with _phase("asking the store", is_remote=store.local is None):
         protocol.check_conditional_writes(store)
@@ -270,12 +260,12 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
     packages = image_choice.base_packages(kind, found.names) if base else ()
     output.report_once("; ".join([*found.notes[:1], *pod_requirements.base_note(packages, base=base)]))
     report_notes(found.notes[1:])
-    found.check_python(distribution.python_version())
+    found.check_python(python_runtime.python_version())
     with output.phase("building the environment"):
         built = isolated_environment.ready(
             found.lines,
             cache=backend.paths.environments,
-            python=distribution.python_version(),
+            python=python_runtime.python_version(),
             say=output.report,
             base=packages,
             source=found.source,
@@ -287,11 +277,11 @@ def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitCon
 def _warn_of_foreign_package() -> None:
     """Warn of another company's package that writes its files over ours."""
     folders = [folder for folder in sys.path if folder.endswith("-packages")]
-    if found := distribution.foreign_distribution(folders):
+    if found := python_runtime.foreign_distribution(folders):
         output.warn(
             f"this environment has another package whose import name is kinetic, too: {found}; the two overwrite each "
-            f"other's files. Repair it: pip uninstall {distribution.FOREIGN_NAME}; pip install --force-reinstall "
-            f"{distribution.NAME}"
+            f"other's files. Repair it: pip uninstall {python_runtime.FOREIGN_NAME}; pip install --force-reinstall "
+            f"{python_runtime.NAME}"
         )
 
 
@@ -341,9 +331,9 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
     if options.placement() != context.placement:
         context = prepare(options)  # the backend was chosen before the project was read
     announce(context, options)
-    outputs = output_paths.resolve(options.output_dir, os.environ)
+    outputs = wire_order.resolve_output_dir(options.output_dir, os.environ)
     is_shared = context.backend.is_here or read_variable("KINETIC_SHARED_STORE", os.environ) == "1"
-    if not is_shared and output_paths.local_folder(outputs):
+    if not is_shared and wire_order.local_folder(outputs):
         raise OptionError(
             f"a job on a cluster cannot leave its outputs in {outputs}",
             why="the folder would be in its pod, and be removed with it",
@@ -371,7 +361,7 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
             profile=context.target.profile,
             environ=os.environ,
         )
-    asked = resources.read(options.resources or {})
+    asked = config_options.read_resources(options.resources or {})
     return Shipment(plan, options, context, captured, interpreter, by_value, pod, asked)
 
 
@@ -381,8 +371,8 @@ def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
 
     begun = time.monotonic()
     plan, home = shipment.plan, settings.kinetic_home(os.environ)
-    outputs = output_paths.resolve(shipment.options.output_dir, os.environ)
-    exclude = (home, locate.runtime(), *data, *output_paths.excluded_folders(outputs, plan.folders()))
+    outputs = wire_order.resolve_output_dir(shipment.options.output_dir, os.environ)
+    exclude = (home, locate.runtime(), *data, *wire_order.excluded_output_folders(outputs, plan.folders()))
     shipped = archive.ship(plan, shipment.context.store, cache=home / "cache", exclude=exclude)
     took = time.monotonic() - begun
     if took > _SLOW_SECONDS:
@@ -406,7 +396,7 @@ def versions() -> dict[str, str]:
     from kinetic._version import __version__
 
     return {
-        "python": distribution.python_version(),
+        "python": python_runtime.python_version(),
         "cloudpickle": pickler.pickler_version(),
         "kinetic": __version__,
         "platform": sys.platform,
@@ -479,7 +469,7 @@ def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_optio
         plan=plan.to_json(),
         script=pickler.script_of(plan),
         environment=tuple(shipment.captured.values),
-        output_dir=output_paths.resolve(options.output_dir, os.environ) or output_paths.address(own),
+        output_dir=wire_order.resolve_output_dir(options.output_dir, os.environ) or wire_order.output_address(own),
         accelerator=context.placement.name,
         hosts=context.placement.hosts,
         deadline=None if options.debug else options.deadline,
@@ -501,7 +491,7 @@ def _write(order: Order, call: Call, shipment: Shipment) -> JobRecord:
     more = {
         "spot": context.placement.spot,
         "machine": os.uname().nodename,
-        "python": distribution.python_version(),
+        "python": python_runtime.python_version(),
         "order_sha256": digests.of_bytes(written),
     }
     job_key = documents.job_key(context.key, job_id, context.store.url)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kinetic._output.format import Sanitized, duration_text, plain, shortened
-from kinetic._wire import threads
+from kinetic._wire import python_runtime
 from kinetic.errors import printable
 
 PREFIX = "kinetic: "
@@ -313,7 +313,7 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
             progress.show_still("" if detail is None else detail())
 
     if is_wanted(INFO):
-        thread = threads.start(tick if is_possible() else report_still, "kinetic-progress")
+        thread = python_runtime.start_thread(tick if is_possible() else report_still, "kinetic-progress")
     try:
         yield
     finally:

@@ -18,8 +18,7 @@ from kinetic._project.root import Plan
 from kinetic._project.selection import Project
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, keys
-from kinetic._wire.order import Artifact
-from kinetic._wire.trees import Manifest, ManifestFile
+from kinetic._wire.order import Artifact, Manifest, ManifestFile
 
 _MANY, _MUCH_BYTES = 200, 4 << 20  # reading this again would cost more than remembering its digests
 

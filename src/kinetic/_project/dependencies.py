@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 from kinetic._project.root import Plan, is_installed
-from kinetic._wire import dataclass, digests, distribution
+from kinetic._wire import dataclass, digests, python_runtime
 from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -127,22 +127,22 @@ def without_kinetic(found: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         ours.append(entry)
         if requirement := parsed(entry.text):
             marker = f" ; {requirement.marker}" if requirement.marker else ""
-            wanted = {normalised(extra) for extra in requirement.extras} & distribution.EXTRAS_OF_JOBS.keys()
-            kept += [Entry(entry.number, distribution.EXTRAS_OF_JOBS[extra] + marker) for extra in sorted(wanted)]
+            wanted = {normalised(extra) for extra in requirement.extras} & python_runtime.EXTRAS_OF_JOBS.keys()
+            kept += [Entry(entry.number, python_runtime.EXTRAS_OF_JOBS[extra] + marker) for extra in sorted(wanted)]
     return kept, ours
 
 
 def _is_kinetic(entry: Entry) -> bool:
     """Return whether a line would install kinetic: by name, as an archive, or from a repository of that name."""
     if entry.name:
-        return entry.name in distribution.NAMES
+        return entry.name in python_runtime.NAMES
     words = entry.text.split()
     if words[0].startswith("-"):
         words = [value for option, value in _options(entry.text) if option == _EDITABLE]
     if not words:
         return False
     if egg := _EGG.search(words[0]):
-        return normalised(egg[1]) in distribution.NAMES
+        return normalised(egg[1]) in python_runtime.NAMES
     path = re.split(r"[?#]", words[0])[0].rstrip("/")
     name = path.rpartition("/")[2]
     if name.lower().endswith(".whl"):
@@ -151,7 +151,7 @@ def _is_kinetic(entry: Entry) -> bool:
         stem = name.rpartition("-")[0] or path.partition("/archive/")[0].rpartition("/")[2]
     else:
         stem = name.partition("@")[0].removesuffix(".git") if _REPOSITORY.match(path) else ""
-    return normalised(stem) in distribution.NAMES
+    return normalised(stem) in python_runtime.NAMES
 
 
 def reject_local(found: Sequence[Entry], source: object) -> None:

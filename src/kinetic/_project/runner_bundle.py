@@ -148,7 +148,6 @@ MODULES = (
     "kinetic._config.home",
     "kinetic._config.options",
     "kinetic._config.profiles",
-    "kinetic._config.resources",
     "kinetic._config.target",
     "kinetic._jobs",
     "kinetic._jobs.options",

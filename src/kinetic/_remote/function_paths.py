@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kinetic._wire import output_paths, references
+from kinetic._wire import order, references
 from kinetic.errors import DataMissingError, OptionError
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def output_dir() -> str:
     """
     configured = os.environ.get("KINETIC_OUTPUT_DIR")
     if configured:
-        return output_paths.make_folder(output_paths.address(configured))
-    return output_paths.make_default_folder()
+        return order.make_output_dir(order.output_address(configured))
+    return order.make_default_output_dir()
 
 
 def checkpoint_dir() -> str:
@@ -129,5 +129,5 @@ def checkpoint_dir() -> str:
         OSError: The folder cannot be created.
     """
     configured = os.environ.get("KINETIC_CHECKPOINT_DIR")
-    folder = output_paths.address(configured) if configured else output_paths.checkpoint_dir(output_dir())
-    return output_paths.make_folder(folder)
+    folder = order.output_address(configured) if configured else order.checkpoint_dir(output_dir())
+    return order.make_output_dir(folder)

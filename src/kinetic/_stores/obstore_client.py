@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinetic._stores import parallel, protocol
 from kinetic._stores.parallel import Retry
 from kinetic._stores.protocol import Address
-from kinetic._wire import threads
+from kinetic._wire import python_runtime
 from kinetic.errors import CredentialsError, KeyMissingError, KineticError, StoreError, StoreUnreachableError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _on_own_thread(call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
             done.put((None, error))
 
-    if threads.start(work, "kinetic-request") is None:
+    if python_runtime.start_thread(work, "kinetic-request") is None:
         return call()  # and Ctrl-C waits
     result, error = parallel.wait_for_item(done)
     if error is not None:

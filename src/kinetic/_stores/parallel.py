@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kinetic._wire import threads
+from kinetic._wire import python_runtime
 
 T = TypeVar("T")
 
@@ -106,7 +106,9 @@ class _ThreadPool(Generic[T]):
         self.under_way += 1
         self._tasks.put(task)
         if self._threads < min(self._many, self.under_way):
-            self._threads += threads.start(self._work, f"kinetic-transfer-{self._threads + 1}") is not None
+            self._threads += (
+                python_runtime.start_thread(self._work, f"kinetic-transfer-{self._threads + 1}") is not None
+            )
 
     def take(self) -> T:
         done = self._next()

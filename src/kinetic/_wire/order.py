@@ -2,15 +2,204 @@
 
 What to fetch, every digest, the names of environment variables, and where the outcome goes. The launch carries the
 digest of the order, and the order carries the digest of every artifact: one chain, checked link by link.
+
+It begins with the manifests in which that chain ends, and ends with the rule for where outputs and checkpoints are.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kinetic._wire import dataclass, digests, documents, fields, keys, trees
+from kinetic._wire import dataclass, digests, documents, fields, keys
+from kinetic.errors import IntegrityError, OptionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# ------------------------------------------------------------------------------------------------------------ manifests
+# The manifest of a tree of files, of a project or of data: every file, and the blobs of a store that hold its bytes. A
+# blob is an object named by the SHA-256 of its bytes. Small files share one, a pack; a large file is cut into blobs of
+# its own, chunks. A pack whose name ends with ".z" is stored compressed; the rest of the name is of its raw bytes.
+#
+# The manifest of data is written last, so its presence promises that every blob is there: it is the marker of the
+# cache. An order carries its SHA-256. A file's digest is the documented one: SHA-256 of its relative path, one NUL
+# byte, and its bytes. Files of a pack are verified against it; a chunk is verified against its own name.
+#
+# The manifest of a project is at the end of its last pack. The order names its packs, so the manifest refers to them by
+# number, and says no digests of files: a job reads whole packs, and verifies each against its name.
+
+COMPRESSED = ".z"
+MOST_COMPRESSED_BYTES = 4 << 20  # of a pack before it is compressed; a larger one is not
+_HEX = frozenset("0123456789abcdef")
+BLOB = re.compile(r"[0-9a-f]{64}(?:\.z)?")
+
+
+def inflate(data: bytes) -> bytes:
+    """Return the raw bytes of a compressed pack; never more than it may have, whatever was stored."""
+    import zlib  # only small packs are compressed
+
+    inflater = zlib.decompressobj()
+    try:
+        return inflater.decompress(data, MOST_COMPRESSED_BYTES + 1)
+    except zlib.error:
+        return b""  # what no name of a blob fits
+
+
+MANIFEST_VERSION = 1
+MOST_MANIFEST_BYTES = 4 << 30  # of the page
+
+
+class Part(NamedTuple):
+    """Where some bytes of a file are: in which blob, from where, how many."""
+
+    blob: str
+    offset: int
+    length: int
+
+
+class ManifestFile(NamedTuple):
+    """One file of a tree."""
+
+    path: str  # relative to the top, with forward slashes; the bare name when the data is a single file
+    executable: bool  # by its owner
+    size: int  # bytes
+    digest: str  # SHA-256 of path, NUL and bytes, in hexadecimal; "" in a project
+    packed: bool  # whether it is in one pack; otherwise its parts are chunks, in order
+    parts: tuple[Part, ...]  # none when it is empty
+
+
+class Manifest(NamedTuple):
+    """A tree of files, or a single file."""
+
+    hash: str  # the documented content hash; of a project, of its paths, modes and contents
+    is_dir: bool
+    files: tuple[ManifestFile, ...]  # in the order in which the content hash visits them
+    folders: tuple[str, ...] = ()  # that are empty; the others follow from the files
+
+    def to_bytes(self, blobs: Sequence[str] | None = None) -> bytes:
+        """Write the page: equal manifests are equal bytes.
+
+        Args:
+            blobs: The blobs that the order of a project names, to which the page then refers by number.
+        """
+        listed = [*(blobs or self.blobs())]
+        number = {blob: index for index, blob in enumerate(listed)}
+        files = [
+            [
+                file.path,
+                int(file.executable),
+                file.size,
+                file.digest,
+                int(file.packed),
+                [[number[part.blob], part.offset, part.length] for part in file.parts],
+            ]
+            for file in self.files
+        ]
+        page = {
+            "data": MANIFEST_VERSION,
+            "hash": self.hash,
+            "is_dir": self.is_dir,
+            "blobs": listed if blobs is None else [],
+            "files": files,
+            "folders": sorted(self.folders),
+        }
+        return json.dumps(page, sort_keys=True, separators=(",", ":")).encode()  # ASCII: names need not be UTF-8
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, sha256: str, blobs: Sequence[str] | None = None) -> Manifest:
+        """Read the page that the order promised; ``blobs`` are those that the order of a project names.
+
+        Raises:
+            IntegrityError: It is another page, damaged, of another version, or names a path outside its own tree.
+        """
+        what = f"the manifest of the {'data' if blobs is None else 'project'}"
+        changed, action = (
+            f"{what} is not what was submitted; it was not used",
+            "submit again: damaged files are sent again",
+        )
+        digests.check(digests.of_bytes(data), sha256, changed, "the order", next=action)
+        try:
+            page = documents.parse(data, what, most_bytes=MOST_MANIFEST_BYTES, any_name=True)
+            return _read_manifest(page, page["blobs"] if blobs is None else blobs)
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            raise IntegrityError(f"{what} is damaged", why=f"{type(error).__name__}: {error}") from error
+
+    def blobs(self) -> dict[str, int]:
+        """Return every blob that the manifest needs, with how many bytes of it are needed at least."""
+        needed: dict[str, int] = {}
+        for file in self.files:
+            for part in file.parts:
+                needed[part.blob] = max(needed.get(part.blob, 0), part.offset + part.length)
+        return needed
+
+
+def file_digest(path: str) -> hashlib._Hash:
+    """Begin the documented digest of a file: feed it the file's bytes."""
+    return hashlib.sha256(os.fsencode(path) + b"\0")
+
+
+def content_hash(file_digests: Iterable[bytes], *, is_dir: bool) -> str:
+    """Return the documented content hash.
+
+    Args:
+        file_digests: Raw digests of the files: depth first, names sorted, a folder's files before its folders.
+        is_dir: Whether they are the files of a folder, or one single file.
+    """
+    whole = hashlib.sha256(b"dir:" if is_dir else b"file:")
+    for digest in file_digests:
+        whole.update(digest)
+    return whole.hexdigest()
+
+
+def _read_manifest(page: dict[str, object], names: object) -> Manifest:
+    if type(page["data"]) is not int or page["data"] != MANIFEST_VERSION:
+        raise ValueError(f"its version is {page['data']!r}; this kinetic reads {MANIFEST_VERSION}")
+    blobs = [_blob(name) for name in names]  # type: ignore[attr-defined] # a TypeError is what we want
+    files = [
+        ManifestFile(
+            _inside(path),
+            bool(executable),
+            int(size),
+            _hex(digest) if digest else "",
+            bool(packed),
+            tuple(Part(blobs[number], int(offset), int(length)) for number, offset, length in parts),
+        )
+        for path, executable, size, digest, packed, parts in page["files"]  # type: ignore[attr-defined]
+    ]
+    for file in files:
+        if sum(part.length for part in file.parts) != file.size or any(min(part[1:]) < 0 for part in file.parts):
+            raise ValueError(f"{file.path!r} has parts that do not make up its size")
+    folders = tuple(_inside(path) for path in page["folders"])  # type: ignore[attr-defined]
+    return Manifest(_hex(page["hash"]), bool(page["is_dir"]), tuple(files), folders)
+
+
+def _inside(path: object) -> str:
+    if not isinstance(path, str) or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
+        raise ValueError(f"{path!r} is not a path inside a tree")
+    return path
+
+
+def _blob(text: object) -> str:
+    if not isinstance(text, str) or not BLOB.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of a blob")
+    return text
+
+
+def _hex(text: object) -> str:
+    if not isinstance(text, str) or len(text) != 64 or not _HEX.issuperset(text):
+        raise ValueError(f"{text!r} is not a digest")
+    return text
+
+
+# --------------------------------------------------------------------------------------------------------------- orders
 
 Kind = Literal["shipped", "object", "prefix", "hf", "view"]
 INLINE_BYTES = 16_384  # what is smaller travels inside the order: one object less to write and to fetch
@@ -210,7 +399,7 @@ _READERS = {
     "function_name": fields.text(),
     **fields.each(ARTIFACT, "function", "arguments"),
     "manifest": fields.optional(ARTIFACT),
-    "packs": fields.list_of(fields.text(pattern=trees.BLOB), 1_000_000),
+    "packs": fields.list_of(fields.text(pattern=BLOB), 1_000_000),
     "plan": fields.map_of(fields.any_value, 64),
     **fields.each(fields.text(fields.PATH), "script", "output_dir"),
     "environment": fields.list_of(fields.text(), 100_000),
@@ -226,3 +415,96 @@ _READERS = {
     "memory_bytes": fields.optional(fields.integer(0, fields.BYTES)),
     "retries": fields.integer(0, fields.BYTES),
 }
+
+
+# ---------------------------------------------------------------------------------------------- outputs and checkpoints
+# One rule for the client that submits, the runner, and the user's function:
+#     {output_dir}/…                               what the function writes
+#     {output_dir}/checkpoints/                    KINETIC_CHECKPOINT_DIR of a single job, and of every attempt at it
+#     {output_dir}/{group}/{index}/checkpoints/    of one child of a batch: children must not overwrite each other's
+
+CHECKPOINTS = "checkpoints"
+DEFAULT_OUTPUT_FOLDER = "outputs"  # below the current folder: where a function writes outside of a job by default
+OUTPUT_MARKER = ".gitignore"
+_MARKER_TEXT = "# made by kinetic.output_dir(), for what functions write outside of jobs\n*\n"
+_ONE_SLASH = re.compile(r"([a-z][a-z0-9]+):/(?!/)(.*)", re.DOTALL)  # what pathlib makes of "gs://bucket"
+
+
+def output_address(written: str) -> str:
+    """Return an output directory as an absolute path, or as an address such as "gs://b/x" without a last slash."""
+    if lost := _ONE_SLASH.fullmatch(written):
+        raise OptionError(
+            f"output_dir={written!r} is neither a path nor an address",
+            why="a pathlib.Path cannot hold an address: it drops one of the two slashes",
+            next=f'output_dir="{lost[1]}://{lost[2]}"',
+        )
+    scheme, separator, rest = written.partition("://")
+    if separator and scheme != "file":
+        return f"{scheme}://{rest.rstrip('/')}"
+    return os.path.abspath(os.path.expanduser(written.removeprefix("file://")))
+
+
+def resolve_output_dir(argument: str | None, environ: Mapping[str, str]) -> str:
+    """Return the output directory that a user chose for a job: the argument, else KINETIC_OUTPUT_DIR; "" for none."""
+    said = argument or environ.get("KINETIC_OUTPUT_DIR")
+    return output_address(said) if said else ""
+
+
+def local_folder(output_dir: str) -> str:
+    """Return the local folder of an address, or "" when it is elsewhere."""
+    path = output_dir.removeprefix("file://")
+    return path if path.startswith("/") else ""
+
+
+def checkpoint_dir(output_dir: str, group: str = "", index: int | None = None) -> str:
+    """Return where checkpoints belong: the same for every attempt, and for every call with the same output directory.
+
+    The output directory of a batch's child may be the child's own already: then nothing is added twice.
+    """
+    if not output_dir:
+        return ""
+    base, own = output_dir.rstrip("/"), f"/{group}/{index}" if group and index is not None else ""
+    return f"{base.removesuffix(own)}{own}/{CHECKPOINTS}"
+
+
+def checkpoints_of(order: Order) -> str:
+    """Return where the checkpoints of an order belong."""
+    return checkpoint_dir(order.output_dir, order.group, order.index)
+
+
+def make_output_dir(output_dir: str) -> str:
+    """Make the folder if it is a local one, and return the address: a function may write there at once."""
+    if folder := local_folder(output_dir):
+        os.makedirs(folder, exist_ok=True)  # as the user's umask has it: the files are the user's
+    return output_dir
+
+
+def make_default_output_dir() -> str:
+    """Make the folder below the current one, with a marker that keeps it out of git and of this project's jobs."""
+    folder = os.path.abspath(DEFAULT_OUTPUT_FOLDER)
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+        with open(os.path.join(folder, OUTPUT_MARKER), "w") as sign:  # plain: the user's own folder
+            sign.write(_MARKER_TEXT)
+    return folder
+
+
+def excluded_output_folders(output_dir: str, needed: Iterable[str]) -> list[Path]:
+    """Return the folders of outputs in a project: what jobs wrote is not sent with the next job.
+
+    A folder that holds one of the ``needed`` folders, which the job starts in or imports from, is sent.
+    """
+    from pathlib import Path  # only for a client; a job that asks for its folder need not load it
+
+    here = os.path.abspath(DEFAULT_OUTPUT_FOLDER)
+    found = [local_folder(output_dir), here if _has_marker(here) else ""]
+    starts = [f"{folder}/" for folder in needed]
+    return [Path(folder) for folder in found if folder and not any(each.startswith(f"{folder}/") for each in starts)]
+
+
+def _has_marker(folder: str) -> bool:
+    try:
+        with open(os.path.join(folder, OUTPUT_MARKER)) as sign:  # plain
+            return sign.read() == _MARKER_TEXT
+    except (OSError, ValueError):
+        return False

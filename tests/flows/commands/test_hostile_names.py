@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers import terminal
 
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
@@ -179,7 +179,7 @@ def test_a_sealed_record_with_nasty_words_steers_no_terminal(home: Path, kinetic
     store = FileStore(home / "store")
     handle = JobHandle.from_dict({**_page(store, job_id), "func_name": NASTY, "display_name": NASTY, "host": NASTY})
     handle.image_uri = handle.namespace = handle.zone = handle.created_at = NASTY
-    key_id, key = keyring.own_key(home)
+    key_id, key = config_home.own_key(home)
     handle.key_id = key_id
     page = locate.seal_record(
         handle.to_dict(), {"machine": NASTY, "python": NASTY}, documents.job_key(key, job_id, store.url)

@@ -12,7 +12,7 @@ from servers.sealed import put_history
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._batches.state import BatchTracker
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._jobs import locate
 from kinetic._runner.supervisor import attempts
 from kinetic._stores.files import FileStore
@@ -38,7 +38,7 @@ class Ground:
 
     def __init__(self, tmp_path, count, **settings):
         self.store = FileStore(tmp_path / "store")
-        key_id, self.root = keyring.own_key(locate.home())
+        key_id, self.root = config_home.own_key(locate.home())
         self.backend = LocalBackend(locate.runtime(), {"KINETIC_LOCAL_SLOTS": "2"})
         self.backend._advanced = time.monotonic() + 3600  # nobody carries these jobs out
         self.group = Group(

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from kinetic import _config as settings
 from kinetic._batches import state
 from kinetic._cli.main import cli
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore
@@ -76,7 +76,7 @@ def made_job(home: Path, store: Store) -> Callable[..., str]:
     ) -> str:
         when = time.time() - days * DAY
         job_id = keys.new_job_id("cpu", f"{function}-{next(number)}", now=when)
-        key_id, own = keyring.own_key(settings.ensure_home(os.environ))
+        key_id, own = config_home.own_key(settings.ensure_home(os.environ))
         key = documents.job_key(own, job_id, store.url)
         handle = JobHandle(
             job_id=job_id,
@@ -131,7 +131,7 @@ def made_batch(home: Path, store: Store) -> Callable[..., str]:
     ) -> str:
         when = time.time() if created is None else created
         group_id = keys.new_group_id()
-        key_id, own = keyring.own_key(settings.ensure_home(os.environ))
+        key_id, own = config_home.own_key(settings.ensure_home(os.environ))
         table = Table(tuple(Input(f"x={index}", Artifact.within(b"")) for index in range(len(states))))
         group = Group(
             group_id=group_id,

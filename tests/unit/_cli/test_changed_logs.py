@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kinetic._config import keyring
+from kinetic._config import home
 from kinetic._jobs import find, locate, logs, wait
 from kinetic._wire import digests, documents, keys, outcomes
 from kinetic._wire.outcomes import AttemptNote
@@ -101,7 +101,7 @@ def test_a_log_that_nobody_sealed_is_shown_without_a_word(kinetic, made_job) -> 
 @pytest.mark.parametrize("honest", [True, False])
 def test_the_log_of_an_attempt_that_was_tried_again_is_sealed_in_its_note(honest, kinetic, made_job, store) -> None:
     job_id = made_job(log="", attempt=1)
-    key = documents.job_key(keyring.own_key(locate.home())[1], job_id, store.url)
+    key = documents.job_key(home.own_key(locate.home())[1], job_id, store.url)
     hasher = digests.LogHasher()
     hasher.update(b"first\n")
     sealed = hasher.digest(0, 0)

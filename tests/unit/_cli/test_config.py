@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._config.options import INSIDE_A_JOB, VARIABLES
 
 PLACE = ("--project", "acme", "--zone", "us-west4-a", "--cluster", "main")
@@ -223,7 +223,7 @@ def test_a_place_that_no_project_may_set_is_told(kinetic, folder) -> None:
 
 def test_no_secret_is_shown(kinetic, folder, home, monkeypatch) -> None:
     home.mkdir()
-    keyring.add_key(home, "cd" * 32)
+    config_home.add_key(home, "cd" * 32)
     monkeypatch.setenv("KINETIC_STORE", "s3://me:hunter2@bucket/x?sig=hunter2")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 from kinetic._jobs import find
 from kinetic._wire import documents, keys
 from kinetic.errors import CredentialsError, IntegrityError
@@ -73,7 +73,7 @@ FORGED = {
 def test_a_record_that_cannot_be_verified_steers_nothing(
     change, store, victim, home, kinetic, tmp_path, caplog
 ) -> None:
-    key_id, _ = keyring.own_key(home)
+    key_id, _ = config_home.own_key(home)
     for job_id in (EVIL, "photos"):  # the second is the name of a folder in the store that it names
         page = record(victim, job_id, **change)
         page["key_id"] = key_id if page["key_id"] is None else page["key_id"]
@@ -112,7 +112,7 @@ def test_a_record_that_cannot_be_verified_steers_nothing(
 
 
 def test_a_record_of_ours_from_another_store_or_under_another_name_is_not_believed(store, victim, home) -> None:
-    key_id, key = keyring.own_key(home)
+    key_id, key = config_home.own_key(home)
     fields = record(victim, key_id=key_id, backend="local", store="file:///old/store")
     fields.pop("schema")
     from kinetic._jobs import locate

@@ -6,26 +6,26 @@ import json
 
 import pytest
 
-from kinetic._config import keyring
+from kinetic._config import home as config_home
 
 
 def test_a_key_goes_from_one_home_to_another(tmp_path, kinetic, monkeypatch) -> None:
     exported = kinetic("key", "export")
-    key_id = keyring.list_ids(tmp_path / "home")[0]
+    key_id = config_home.list_ids(tmp_path / "home")[0]
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path / "other"))
 
     imported = kinetic("key", "import", input=exported.stdout)
 
     assert imported.exit_code == 0
     assert key_id in imported.stderr
-    assert keyring.find_key(tmp_path / "other", key_id) == bytes.fromhex(exported.stdout)
+    assert config_home.find_key(tmp_path / "other", key_id) == bytes.fromhex(exported.stdout)
 
 
 def test_a_key_can_be_read_from_a_file(tmp_path, kinetic) -> None:
     (tmp_path / "kinetic.key").write_text("ab" * 32)
 
     assert kinetic("key", "import", str(tmp_path / "kinetic.key")).exit_code == 0
-    assert len(keyring.list_ids(tmp_path / "home")) == 1
+    assert len(config_home.list_ids(tmp_path / "home")) == 1
 
 
 def test_only_the_key_itself_goes_to_standard_output(kinetic) -> None:
@@ -36,13 +36,13 @@ def test_only_the_key_itself_goes_to_standard_output(kinetic) -> None:
 
 
 def test_a_chosen_key_can_be_exported(home, kinetic) -> None:
-    key_id = keyring.add_key(home, "cd" * 32)
+    key_id = config_home.add_key(home, "cd" * 32)
 
     assert kinetic("key", "export", key_id).stdout == "cd" * 32 + "\n"
 
 
 def test_the_list_shows_ids_and_no_keys(home, kinetic) -> None:
-    key_id = keyring.add_key(home, "cd" * 32)
+    key_id = config_home.add_key(home, "cd" * 32)
 
     told = kinetic("key", "list")
 
@@ -58,7 +58,7 @@ def test_looking_makes_no_key(home, kinetic) -> None:
 
 
 def test_an_unknown_key_is_refused_with_those_that_there_are(home, kinetic) -> None:
-    key_id = keyring.add_key(home, "cd" * 32)
+    key_id = config_home.add_key(home, "cd" * 32)
 
     told = kinetic("key", "export", "ffff")
 
@@ -73,4 +73,4 @@ def test_what_is_not_a_key_is_not_added(text, home, kinetic) -> None:
     assert told.exit_code == 1
     assert told.stderr.startswith("error: this is not a valid key")
     assert told.stderr.splitlines()[-1].startswith("next:  ")
-    assert keyring.list_ids(home) == []
+    assert config_home.list_ids(home) == []

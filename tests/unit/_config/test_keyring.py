@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import keyring
+from kinetic._config import home
 from kinetic.errors import SettingsError
 
 
@@ -22,9 +22,9 @@ def test_what_to_do_fits_why_the_key_cannot_be_made(
     def fail(folder: Path) -> None:
         raise OSError(number, os.strerror(number), str(folder))
 
-    monkeypatch.setattr(keyring.folders, "make", fail)
+    monkeypatch.setattr(home.folders, "make", fail)
 
     with pytest.raises(SettingsError, match="cannot be created or read") as raised:
-        keyring.own_key(tmp_path)
+        home.own_key(tmp_path)
 
     assert help_ in str(raised.value.next)

@@ -14,7 +14,7 @@ from kinetic._blobs import file_tree, sender
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.trees import Manifest
+from kinetic._wire.order import Manifest
 
 
 class Watched:

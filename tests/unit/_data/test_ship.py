@@ -21,8 +21,7 @@ from kinetic._output.format import size_text
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys
-from kinetic._wire.order import DataRef
-from kinetic._wire.trees import Manifest
+from kinetic._wire.order import DataRef, Manifest
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KeyMissingError
 
 DAY = 24 * 3600

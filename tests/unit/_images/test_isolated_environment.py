@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._images import isolated_environment
-from kinetic._wire import distribution
+from kinetic._wire import python_runtime
 from kinetic.errors import ImageBuildError, OptionError
 
 DAY = 24 * 3600.0
@@ -334,7 +334,7 @@ def test_uv_may_be_a_package_of_this_interpreter(monkeypatch, tmp_path):
 def test_without_uv_the_way_to_it_is_told(cache, monkeypatch, tmp_path):
     said = []
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(distribution, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(python_runtime, "_candidates", lambda: iter(()))
 
     error = refused(lambda: ready(cache, say=said.append))
 

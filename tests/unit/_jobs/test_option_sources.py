@@ -17,10 +17,9 @@ import pytest
 
 import kinetic
 from kinetic._cli.run import run as command_run
-from kinetic._config import resources
-from kinetic._config.options import JOB_OPTIONS
+from kinetic._config import options as config_options
+from kinetic._config.options import JOB_OPTIONS, ResourceRequests
 from kinetic._config.profiles import Profile
-from kinetic._config.resources import ResourceRequests
 from kinetic._jobs import options
 from kinetic._jobs import options as job_options
 from kinetic._jobs.options import Options
@@ -247,7 +246,7 @@ def test_retries_come_from_the_first_that_says_something(given, more, profile, w
 def test_resources_come_from_the_first_that_says_something(root, environ):
     def found(profile=None, **given):
         options = Options.checked(**given)
-        return resources.read(job_options.applied(options, root, profile, environ).resources or {})
+        return config_options.read_resources(job_options.applied(options, root, profile, environ).resources or {})
 
     assert found() == ResourceRequests()
     project(root, 'resources = { cpu = 1.5, memory = "16Gi", shm = "500M" }')

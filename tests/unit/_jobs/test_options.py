@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._config import resources
+from kinetic._config import options
 from kinetic._jobs.options import Options
 from kinetic.errors import OptionError, OptionTypeError
 
@@ -106,7 +106,7 @@ def test_a_deadline_may_be_whole_or_not(deadline) -> None:
 def test_resources_are_a_table_or_a_text(written) -> None:
     found = Options.checked(accelerator="cpu", resources=written).resources
 
-    assert resources.read(found) == resources.ResourceRequests(4.0, 16 * 2**30)
+    assert options.read_resources(found) == options.ResourceRequests(4.0, 16 * 2**30)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 
 from kinetic import _output as output
 from kinetic._config import profiles
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._config.cluster import ClusterSettings, PodRequirements
+from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
 from kinetic._jobs import options as job_options
 from kinetic._jobs import pod_requirements
@@ -24,7 +24,7 @@ from kinetic._jobs.options import Options
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
 from kinetic._version import __version__
-from kinetic._wire import digests, distribution, keys
+from kinetic._wire import digests, keys, python_runtime
 from kinetic._wire.order import INLINE_BYTES, Artifact
 from kinetic.errors import ImageBuildError, OptionError, SettingsError
 
@@ -399,7 +399,7 @@ def test_the_versions_of_a_lock_are_installed(project):
 def test_a_lock_that_nobody_here_can_read_is_an_error_with_a_way_out(project, monkeypatch):
     project.write("pyproject.toml", LOCKED)
     project.write("uv.lock", LOCK)
-    monkeypatch.setattr(distribution, "find_installer", lambda: None)
+    monkeypatch.setattr(python_runtime, "find_installer", lambda: None)
 
     with pytest.raises(ImageBuildError) as caught:
         project.wishes()

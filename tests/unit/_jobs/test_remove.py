@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from servers.sealed import put_history
 
-from kinetic._config import keyring
+from kinetic._config import home
 from kinetic._jobs import collect, find, history, locate, logs
 from kinetic._jobs.status import Snapshot
 from kinetic._maintenance import garbage_collection
@@ -51,7 +51,7 @@ def handle(store: FileStore, **more: object) -> find.JobHandle:
     store.put(keys.record(JOB), b"{}")
     store.put(keys.attempt(JOB, 0), b"{}")
     locate.home().mkdir(exist_ok=True)
-    key_id, _ = keyring.own_key(locate.home())
+    key_id, _ = home.own_key(locate.home())
     return find.JobHandle.from_dict({"job_id": JOB, **FIELDS, "store": store.url, "key_id": key_id, **more})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._backends.protocol import DebugAddress, Observation
-from kinetic._config import keyring
+from kinetic._config import home
 from kinetic._jobs import locate, status
 from kinetic._jobs.handle import JobHandle
 from kinetic._wire.outcomes import AttemptNote
@@ -39,7 +39,7 @@ class Cluster:
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
     monkeypatch.setenv("KINETIC_HOME", str(tmp_path))
-    key_id, _ = keyring.own_key(tmp_path)
+    key_id, _ = home.own_key(tmp_path)
     fields = dict.fromkeys(REQUIRED, "") | {"job_id": JOB_ID, "store": f"file://{tmp_path}/store", "key_id": key_id}
     return JobHandle.from_dict(fields)
 

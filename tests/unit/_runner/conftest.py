@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from kinetic._stores import open_store
-from kinetic._wire import keys, trees
+from kinetic._wire import keys, order
 from kinetic._wire.order import DataRef
 
-SOURCE = Path(trees.__file__).parents[2]
+SOURCE = Path(order.__file__).parents[2]
 NOBODY = 65534
 
 # Who becomes nobody cannot read the standard library of a Python below /root, so all of it is loaded before; and who
@@ -133,20 +133,20 @@ def _ship(
         parts = []
         if path in large:
             pieces = [data[start : start + chunk] for start in range(0, len(data), chunk)]
-            parts = [trees.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
+            parts = [order.Part(_put(store, piece), 0, len(piece)) for piece in pieces]
         elif data:
-            parts = [trees.Part("", len(pack), len(data))]
+            parts = [order.Part("", len(pack), len(data))]
             pack += data
-        digest = trees.file_digest(path)
+        digest = order.file_digest(path)
         digest.update(data)
         files.append(
-            trees.ManifestFile(path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts))
+            order.ManifestFile(path, path in executable, len(data), digest.hexdigest(), path not in large, tuple(parts))
         )
     blob = _put(store, bytes(pack))
     files = [file._replace(parts=tuple(part._replace(blob=part.blob or blob) for part in file.parts)) for file in files]
     is_dir = not isinstance(content, bytes)
-    whole = trees.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
-    page = trees.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
+    whole = order.content_hash((bytes.fromhex(file.digest) for file in files), is_dir=is_dir)
+    page = order.Manifest(whole, is_dir, tuple(files), folders).to_bytes()
     sha256 = hashlib.sha256(page).hexdigest()
     store.put(keys.data_manifest(whole, sha256), page)
     return DataRef("shipped", url, f"./{name}", name, is_dir, whole, sha256, **more)

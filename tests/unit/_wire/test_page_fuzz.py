@@ -21,9 +21,8 @@ from kinetic._batches import control
 from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, inspection, keys, outcomes, records, task
-from kinetic._wire.order import Artifact, Child, DataRef, Order
+from kinetic._wire.order import Artifact, Child, DataRef, Manifest, ManifestFile, Order, Part
 from kinetic._wire.records import MANIFEST, Group, Input, Settings, Table
-from kinetic._wire.trees import Manifest, ManifestFile, Part
 from kinetic.errors import IntegrityError, KineticError
 
 JOB, GROUP, KEY = "cpu-f-1", "grp-00000001", b"k" * 32

@@ -31,8 +31,8 @@ from kinetic._backends.kube.informer import Informer, Informers
 from kinetic._backends.kube.job_launcher import MOST_NAMES, JobLauncher
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, LiveLog, Observation, Stacks
 from kinetic._config import cluster
-from kinetic._config.resources import PodRequirements
-from kinetic._wire import inspection, threads
+from kinetic._config.cluster import PodRequirements
+from kinetic._wire import inspection, python_runtime
 from kinetic.errors import AccessDeniedError, KineticError, OptionError
 from kinetic.job_status import JobStatus
 
@@ -123,7 +123,7 @@ class KubeBackend:
         """Build the runner in a thread while the client packs."""
         from kinetic._project import runner_bundle
 
-        threads.start(runner_bundle.build, "kinetic-prepare")
+        python_runtime.start_thread(runner_bundle.build, "kinetic-prepare")
 
     def begin(self, job_id: str) -> None:
         """Do nothing: before its launch, a job has no objects in the cluster."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kinetic._backends.kube import object_status
 from kinetic._backends.kube.transport import RETRYABLE_STATUSES, Reply, stream_errors
-from kinetic._wire import threads
+from kinetic._wire import python_runtime
 from kinetic.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Informer:
     def start(self) -> Informer:
         """Begin to watch, in threads that do not keep the interpreter; if none can be started, it ends."""
         for at, kind in enumerate(self._kinds):
-            if thread := threads.start(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}"):
+            if thread := python_runtime.start_thread(partial(self._follow, at, kind), f"kinetic-watch-{kind.plural}"):
                 self.threads.append(thread)
             else:
                 self.end()

@@ -20,11 +20,12 @@ from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import discovery, job_manifests, object_status, preflight
 from kinetic._backends.kube.client import CONFIG_MAP, JOB, JOB_SET, LEADER_WORKER_SET, POD, SECRET, SERVICE
 from kinetic._backends.kube.job_manifests import GROUP, RUNNER_FILE, RUNNER_PATH, BucketVolume, JobRequest
-from kinetic._config.resources import PodRequirements
+from kinetic._config.cluster import PodRequirements
 from kinetic._data.remote_refs import fuse_mount
 from kinetic._project import runner_bundle
 from kinetic._stores.protocol import PUBLIC_VARIABLES
-from kinetic._wire import inspection, output_paths, threads
+from kinetic._wire import inspection, python_runtime
+from kinetic._wire import order as wire_order
 from kinetic._wire.documents import KEY_BYTES
 from kinetic._wire.failpoints import step
 from kinetic._wire.task import (
@@ -180,7 +181,7 @@ def request_of(
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
     environment["KERAS_BACKEND"] = "jax"
     if order.cpu is not None:
-        environment |= threads.thread_count_variables(order.cpu)
+        environment |= python_runtime.thread_count_variables(order.cpu)
     if launch.placement.kind == "gpu" and is_python:
         environment["LD_LIBRARY_PATH"] = _DRIVER
     if settings.store_secret and launch.store_url.startswith("gs://"):
@@ -230,7 +231,7 @@ def manifest_of(
         request = replace(request, needs_token=True)
     settings = PodSettings(
         output_dir=order.output_dir,
-        checkpoint_dir=output_paths.checkpoints_of(order),
+        checkpoint_dir=wire_order.checkpoints_of(order),
         most_attempts=requirements.settings.most_attempts,
         holds=bool(removes),
         removes=removes,

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends.kube.client import JOB, JOB_SET
-from kinetic._config.resources import PodRequirements
+from kinetic._config.cluster import PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._wire import dataclass, keys
 from kinetic._wire.task import (

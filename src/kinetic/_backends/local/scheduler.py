@@ -21,7 +21,8 @@ from kinetic._backends.local import liveness, recovery
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
-from kinetic._wire import digests, documents, failpoints, output_paths, threads
+from kinetic._wire import digests, documents, failpoints, python_runtime
+from kinetic._wire import order as wire_order
 from kinetic.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def advance(
                 if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in passes:
                     recovery.give_up_on_template(paths, queue, its_template, str(error.why))
                 continue
-            if collect or threads.start(partial(_collect, pid), "kinetic-start") is None:
+            if collect or python_runtime.start_thread(partial(_collect, pid), "kinetic-start") is None:
                 _collect(pid)  # it forks the supervisor and ends within milliseconds
         if not dead:  # else one has died just now: is there another one?
             return
@@ -182,7 +183,7 @@ _NAMES = frozenset(  # a string is read more easily than forty quoted words
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR TERM COLUMNS NO_COLOR VIRTUAL_ENV CONDA_PREFIX "
     "CONDA_DEFAULT_ENV SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
     "http_proxy https_proxy no_proxy XLA_FLAGS".split()
-) | frozenset(threads.VARIABLES)
+) | frozenset(python_runtime.VARIABLES)
 _OURS = ("KINETIC_HOME", "KINETIC_RUNTIME_DIR", "KINETIC_PORTABLE", "KINETIC_VOLUME_ROOT")
 _COPIED_PREFIXES = ("LC_", "XDG_", "PYTHON", "LD_", "DYLD_", "CUDA_", "NVIDIA_", *_OURS)
 
@@ -218,12 +219,14 @@ def job_environment(
         frameworks |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(max(1, placement.chips_per_host))}
     if order.cpu is not None:
         frameworks |= {
-            name: value for name, value in threads.thread_count_variables(order.cpu).items() if name not in chosen
+            name: value
+            for name, value in python_runtime.thread_count_variables(order.cpu).items()
+            if name not in chosen
         }
     own = {
         "KINETIC_JOB_ID": order.job_id,
         "KINETIC_OUTPUT_DIR": order.output_dir,
-        "KINETIC_CHECKPOINT_DIR": output_paths.checkpoints_of(order),
+        "KINETIC_CHECKPOINT_DIR": wire_order.checkpoints_of(order),
         "KINETIC_HOST_INDEX": "0",
         "KINETIC_HOST_COUNT": str(order.hosts),
     }

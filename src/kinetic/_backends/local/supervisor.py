@@ -27,7 +27,7 @@ from kinetic._runner.supervisor.supervise import DECIDED, REMOVED, Decision, Sup
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES, Store
-from kinetic._wire import digests, distribution, documents, keys
+from kinetic._wire import digests, documents, keys, python_runtime
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic._wire.task import Task
@@ -199,7 +199,7 @@ class QueueSource:
 
     def claim(self, key: bytes) -> AttemptNote | None:
         details: dict[str, object] = {"supervisor": self._process.name, "machine_id": self.task.machine}
-        runner, python = Path(self._process.runner).name, distribution.python_version()
+        runner, python = Path(self._process.runner).name, python_runtime.python_version()
         note = AttemptNote(self.task.job_id, 0, os.uname().nodename, time.time(), runner, python, details)
         return attempts.claim(self.store, note, key)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._wire import folders
-from kinetic._wire.trees import Manifest, ManifestFile, file_digest
+from kinetic._wire.order import Manifest, ManifestFile, file_digest
 from kinetic.errors import IntegrityError
 
 _CHUNK = 1 << 20

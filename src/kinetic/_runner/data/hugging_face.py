@@ -26,9 +26,8 @@ from urllib.parse import unquote
 from kinetic._runner.data import download_data, shipped_data
 from kinetic._runner.data.file_cache import Cache, mode_of, say
 from kinetic._wire import digests
-from kinetic._wire.order import DataRef
+from kinetic._wire.order import DataRef, Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.task import DATA
-from kinetic._wire.trees import Manifest, ManifestFile, Part, file_digest
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -20,8 +20,7 @@ from kinetic._runner.data.file_cache import Cache, Stamp, mode_of, stamp_of, ver
 from kinetic._stores import Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import keys
-from kinetic._wire.order import DataRef
-from kinetic._wire.trees import Manifest, ManifestFile
+from kinetic._wire.order import DataRef, Manifest, ManifestFile
 from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
 LINKED_PAGE = "linked"  # in a job's folder: the manifests to whose files it has links

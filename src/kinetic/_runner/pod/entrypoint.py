@@ -31,7 +31,7 @@ from kinetic._runner.supervisor.supervise import DECIDED, Decision, EarlyWorker,
 from kinetic._runner.supervisor.verdicts import Ending
 from kinetic._runner.worker import worker
 from kinetic._stores.protocol import Store
-from kinetic._wire import digests, distribution, keys, outcomes, pod_log_format
+from kinetic._wire import digests, keys, outcomes, pod_log_format, python_runtime
 from kinetic._wire.outcomes import FAILED, AttemptNote, Outcome
 from kinetic._wire.task import FAILED_EXIT, INFRASTRUCTURE_EXIT, ORDER, TERMINATION_LOG, AttemptFiles, Task
 from kinetic.errors import (
@@ -168,7 +168,7 @@ class PodSource:
             supervisor.early = None
         import sysconfig  # 1 ms, while the worker gets ready
 
-        if found := distribution.foreign_distribution(map(sysconfig.get_path, ("purelib", "platlib"))):
+        if found := python_runtime.foreign_distribution(map(sysconfig.get_path, ("purelib", "platlib"))):
             say(f"this image has another package named kinetic ({found}); the job imports ours, which it brings along")
         supervisor.carry_out(self)
         if supervisor.early is not None:  # there was nothing to do
@@ -280,7 +280,7 @@ class PodSource:
     def claim(self, key: bytes) -> AttemptNote | None:
         """Make the next attempt ours; of several hosts all have the number of their set's restarts."""
         task, host = self.task, self.place.host
-        machine, python = os.uname().nodename, distribution.python_version()
+        machine, python = os.uname().nodename, python_runtime.python_version()
         details: dict[str, object] = {"pod": machine, "host": host}
         note = AttemptNote(task.job_id, 0, machine, time.time(), self.settings.runner_sha256, python, details)
         found = self._claim_together(note, key) if task.hosts > 1 else attempts.claim(self.store, note, key)

@@ -19,7 +19,7 @@ from typing import Any
 from kinetic._runner.pod.log_pump import say
 from kinetic._runner.worker import workspace
 from kinetic._stores.protocol import Store
-from kinetic._wire import distribution
+from kinetic._wire import python_runtime
 from kinetic._wire.order import Artifact
 from kinetic.errors import KineticError, RunnerError, StoreUnreachableError
 
@@ -42,8 +42,8 @@ def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) 
         folder = base / "packages"
         words += ["--target", str(folder)]
     overrides = base / "overrides.txt"
-    overrides.write_text(distribution.OVERRIDES)
-    _run([*uv(base), *words], distribution.with_overrides({**os.environ, **_UV}, str(overrides)))
+    overrides.write_text(python_runtime.OVERRIDES)
+    _run([*uv(base), *words], python_runtime.with_overrides({**os.environ, **_UV}, str(overrides)))
     add_to_path(folder)
 
 
@@ -53,7 +53,7 @@ def install_beside(folder: Path, base: Path, name: str) -> None:
     ``base``: a folder of this job's own, for uv if there is none.
     """
     requirements = _write_pinned(base, name)
-    _print(f"fetching {name}=={distribution.INSTALLER_VERSIONS[name]}")
+    _print(f"fetching {name}=={python_runtime.INSTALLER_VERSIONS[name]}")
     words = ["pip", "install", "--python", sys.executable, "--target", str(folder)]
     # In a folder of ours: the project, in which this process may be by now, must not influence what we fetch.
     _run([*uv(base), *words, "--require-hashes", "--requirements", requirements], {**os.environ, **_UV}, folder=base)
@@ -88,7 +88,7 @@ def uv(base: Path, *, before_log: bool = False) -> list[str]:
 
     If uv is fetched before the log begins, to open the store, the command is printed again by the first call after it.
     """
-    found = distribution.find_installer()
+    found = python_runtime.find_installer()
     if found:
         return [found]
     folder = base / "uv"
@@ -97,7 +97,7 @@ def uv(base: Path, *, before_log: bool = False) -> list[str]:
     words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     words += ["--target", str(folder), "--only-binary", ":all:", "--no-deps", "--require-hashes"]
     words += ["--requirement", _write_pinned(base, "uv")]
-    version = distribution.INSTALLER_VERSIONS["uv"]
+    version = python_runtime.INSTALLER_VERSIONS["uv"]
     if not program.exists():
         _print(f"fetching uv=={version}")
         _run(words, dict(os.environ))
@@ -112,7 +112,7 @@ def uv(base: Path, *, before_log: bool = False) -> list[str]:
 def _write_pinned(base: Path, name: str) -> str:
     """Write a requirements file for one version of a package, and return its path."""
     file = base / f"{name}.txt"
-    file.write_text(distribution.pinned(name))
+    file.write_text(python_runtime.pinned(name))
     return str(file)
 
 

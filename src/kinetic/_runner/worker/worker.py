@@ -19,7 +19,8 @@ from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
 from kinetic._runner.worker import function_call, process_setup, stack_dump, workspace
 from kinetic._runner.worker.function_call import Failure, Value
 from kinetic._stores import open_store
-from kinetic._wire import outcomes, output_paths, references, threads
+from kinetic._wire import order as wire_order
+from kinetic._wire import outcomes, python_runtime, references
 from kinetic._wire.failpoints import step
 from kinetic._wire.order import DataRef, Order
 from kinetic._wire.task import (
@@ -81,7 +82,7 @@ def _begin_to_fetch(task: Task, found: list[workspace.Fetched]) -> threading.Thr
         with contextlib.suppress(Exception):  # as above
             found.append(workspace.fetch(store, task))
 
-    return threads.start(fetch, "kinetic-order") if store.local is None else None
+    return python_runtime.start_thread(fetch, "kinetic-order") if store.local is None else None
 
 
 def work(task: Task, pipe: int, fetched: list[workspace.Fetched] | None = None) -> NoReturn:
@@ -184,7 +185,7 @@ def _prepare(
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
         process_setup.install_stand_ins(task.runner)
         process_setup.become_main(order.script, task.folder)
-        output_paths.make_folder(output_paths.checkpoints_of(order))  # and with it the output folder above it
+        wire_order.make_output_dir(wire_order.checkpoints_of(order))  # and with it the output folder above it
         process_setup.join_when_jax_is_imported(process_setup.JaxProcess(task.host, task.hosts, task.coordinator))
     if order.data:
         with phase(DATA):

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from kinetic._blobs import fetch as blobs
 from kinetic._stores.parallel import in_parallel
 from kinetic._stores.protocol import Store
-from kinetic._wire import dataclass, digests, distribution, keys
+from kinetic._wire import dataclass, digests, keys, python_runtime
 from kinetic._wire import order as orders
-from kinetic._wire.order import Artifact, Child, Order
+from kinetic._wire.order import Artifact, Child, Manifest, Order
 from kinetic._wire.task import Task
-from kinetic._wire.trees import Manifest
 from kinetic.errors import KineticError, RunnerError, StoreError
 
 Stamp = tuple[int, int, int]  # size, time of the last change in nanoseconds, inode
@@ -33,7 +32,7 @@ def fetch_order(
     found = orders.read(store, key or keys.order(job_id), sha256)
     if child is not None:
         found = found.of_child(Child.from_json(dict(child)))
-    why = distribution.version_mismatch(found.fingerprint.get("python", distribution.python_version()))
+    why = python_runtime.version_mismatch(found.fingerprint.get("python", python_runtime.python_version()))
     if why:
         raise RunnerError(
             "this job cannot be opened by this Python",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kinetic._backends.kube.job_manifests import JobRequest
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._config.cluster import ClusterSettings, PodRequirements
+from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
 
 Ask = Callable[..., JobRequest]

@@ -14,7 +14,7 @@ import pytest
 from kinetic._backends.kube import job_manifests
 from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET, Kind
 from kinetic._backends.kube.job_manifests import BucketVolume
-from kinetic._config.resources import ResourceRequests
+from kinetic._config.options import ResourceRequests
 from kinetic._data.remote_refs import FuseMount
 from kinetic._wire import task
 from kinetic.errors import LaunchError

@@ -10,8 +10,8 @@ import pytest
 
 from kinetic._backends.kube import client, job_launcher
 from kinetic._backends.protocol import Launch
-from kinetic._config.cluster import ClusterSettings
-from kinetic._config.resources import PodRequirements, ResourceRequests
+from kinetic._config.cluster import ClusterSettings, PodRequirements
+from kinetic._config.options import ResourceRequests
 from kinetic._hardware import place
 from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.task import Task

@@ -26,7 +26,7 @@ from kinetic._runner.worker import worker as working
 from kinetic._runner.supervisor import attempts as supervisor_attempts
 from kinetic._runner.supervisor.supervise import Supervisor
 from kinetic._stores.files import FileStore
-from kinetic._wire import digests, distribution as fingerprint, keys
+from kinetic._wire import digests, python_runtime as fingerprint, keys
 from kinetic._wire.outcomes import AttemptNote
 from kinetic._wire.order import Artifact, Order
 from kinetic._wire.task import Task

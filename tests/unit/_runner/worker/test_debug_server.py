@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinetic._runner.worker import debug_server
-from kinetic._wire import distribution
+from kinetic._wire import python_runtime
 from kinetic.errors import RunnerError
 
 
@@ -26,7 +26,7 @@ def test_a_job_that_has_no_debugpy_and_cannot_install_it_says_what_to_do(tmp_pat
 
     assert raised.value.code == "no-debugger"
     assert "to the image" in raised.value.next
-    assert f"fetching debugpy=={distribution.INSTALLER_VERSIONS['debugpy']}" in capfd.readouterr().out
+    assert f"fetching debugpy=={python_runtime.INSTALLER_VERSIONS['debugpy']}" in capfd.readouterr().out
 
 
 TAKEN = """

@@ -16,7 +16,7 @@ from kinetic._project.root import Plan
 from kinetic._runner.worker.workspace import unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
-from kinetic._wire import keys, trees
+from kinetic._wire import keys, order
 from kinetic._wire.order import Artifact
 from kinetic.errors import IntegrityError, KeyMissingError, StoreError
 
@@ -45,10 +45,10 @@ def shipped(store, tmp_path):
 
 def project_of(store, path, content, *, compressed=False, size=None):
     """Store a project of one file as anybody may who can write to the store; return its page and its blobs."""
-    parts = (trees.Part("", 0, len(content) if size is None else size),)
-    file = trees.ManifestFile(path, executable=False, size=parts[0].length, digest="", packed=True, parts=parts)
-    page = trees.Manifest("0" * 64, is_dir=True, files=(file,)).to_bytes([""])
-    blob = hashlib.sha256(content + page).hexdigest() + trees.COMPRESSED * compressed
+    parts = (order.Part("", 0, len(content) if size is None else size),)
+    file = order.ManifestFile(path, executable=False, size=parts[0].length, digest="", packed=True, parts=parts)
+    page = order.Manifest("0" * 64, is_dir=True, files=(file,)).to_bytes([""])
+    blob = hashlib.sha256(content + page).hexdigest() + order.COMPRESSED * compressed
     store.put(keys.data_blob(blob), zlib.compress(content + page) if compressed else content + page)
     return Artifact(hashlib.sha256(page).hexdigest(), len(page), key=keys.data_blob(blob), start=len(content)), [blob]
 

@@ -1,4 +1,4 @@
-"""Our own distribution: what it is called on a package index, and which other packages share our import name.
+"""The Python around us: our own distribution in it, its installer, its version, and its threads.
 
 The import name and the command are ``kinetic``. On PyPI that name belongs to somebody else, so the distribution is
 called ``kinetic-jobs``. Every job brings its own copy of us: neither name is ever installed for a job.
@@ -6,12 +6,14 @@ called ``kinetic-jobs``. Every job brings its own copy of us: neither name is ev
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 
 NAME = "kinetic-jobs"
 FOREIGN_NAME = "kinetic"
@@ -148,3 +150,31 @@ def version_mismatch(client: str) -> str | None:
     if client.split(".")[:2] == ours.split(".")[:2]:
         return None
     return f"it was submitted from Python {client}, and this is Python {ours}"
+
+
+VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def start_thread(work: Callable[[], object], name: str, *, daemon: bool = True) -> threading.Thread | None:
+    """Start a thread, and return it; None where the system refuses.
+
+    A process may have too many; and in Python 3.12.0 and 3.12.1 no thread can be started once the main thread has
+    ended, though others that keep the interpreter are still at work.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=daemon)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def thread_count_variables(cores: float) -> dict[str, str]:
+    """Return what tells libraries how many threads to start in a job that asked for some cores.
+
+    Without it they start one for each core of the machine, and jobs side by side slow each other down.
+    """
+    return dict.fromkeys(VARIABLES, str(max(1, math.ceil(cores))))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._wire import output_paths
+from kinetic._wire import order as wire_order
 from kinetic._wire.order import Artifact, Order
 from kinetic.errors import OptionError
 
@@ -25,20 +25,20 @@ NOTHING = Artifact.within(b"")
     ],
 )
 def test_an_output_directory_is_written_in_one_way(written, address):
-    assert output_paths.address(written) == address
+    assert wire_order.output_address(written) == address
 
 
 def test_a_relative_path_begins_at_the_current_folder_and_a_tilde_at_the_home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
 
-    assert output_paths.address("runs/a") == f"{tmp_path}/runs/a"
-    assert output_paths.address("~/runs") == "/home/me/runs"
+    assert wire_order.output_address("runs/a") == f"{tmp_path}/runs/a"
+    assert wire_order.output_address("~/runs") == "/home/me/runs"
 
 
 def test_an_address_that_went_through_a_path_is_refused_with_the_one_that_was_meant():
     with pytest.raises(OptionError) as caught:
-        output_paths.address(os.fspath(Path("gs://bucket/out")))
+        wire_order.output_address(os.fspath(Path("gs://bucket/out")))
 
     assert caught.value.next == 'output_dir="gs://bucket/out"'
 
@@ -53,7 +53,7 @@ def test_an_address_that_went_through_a_path_is_refused_with_the_one_that_was_me
     ],
 )
 def test_the_argument_wins_over_the_variable(argument, environ, chosen):
-    assert output_paths.resolve(argument, environ) == chosen
+    assert wire_order.resolve_output_dir(argument, environ) == chosen
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_argument_wins_over_the_variable(argument, environ, chosen):
     ],
 )
 def test_each_child_of_a_batch_has_checkpoints_of_its_own(output_dir, group, index, found):
-    assert output_paths.checkpoint_dir(output_dir, group, index) == found
+    assert wire_order.checkpoint_dir(output_dir, group, index) == found
 
 
 def test_the_checkpoints_of_an_order_do_not_depend_on_its_attempt():
@@ -79,14 +79,14 @@ def test_the_checkpoints_of_an_order_do_not_depend_on_its_attempt():
         for n in (0, 1)
     ]
 
-    assert {output_paths.checkpoints_of(order) for order in orders} == {"/out/grp-1/7/checkpoints"}
+    assert {wire_order.checkpoints_of(order) for order in orders} == {"/out/grp-1/7/checkpoints"}
 
 
 def test_a_folder_is_made_and_an_address_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert output_paths.make_folder(f"{tmp_path}/a/b") == f"{tmp_path}/a/b"
-    assert output_paths.make_folder("gs://bucket/out") == "gs://bucket/out"
+    assert wire_order.make_output_dir(f"{tmp_path}/a/b") == f"{tmp_path}/a/b"
+    assert wire_order.make_output_dir("gs://bucket/out") == "gs://bucket/out"
 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a" / "b").is_dir()
@@ -94,9 +94,9 @@ def test_a_folder_is_made_and_an_address_is_left_alone(tmp_path, monkeypatch):
 
 def test_what_jobs_wrote_into_the_project_does_not_ship_with_the_next_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    output_paths.make_default_folder()
+    wire_order.make_default_output_dir()
 
-    assert output_paths.excluded_folders(f"{tmp_path}/runs/a", [f"{tmp_path}/src"]) == [
+    assert wire_order.excluded_output_folders(f"{tmp_path}/runs/a", [f"{tmp_path}/src"]) == [
         tmp_path / "runs" / "a",
         tmp_path / "outputs",
     ]
@@ -107,9 +107,9 @@ def test_a_folder_named_outputs_that_is_the_users_own_ships(tmp_path, monkeypatc
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / ".gitignore").write_text("*.bin\n")
 
-    output_paths.make_default_folder()
+    wire_order.make_default_output_dir()
 
-    assert output_paths.excluded_folders("", [str(tmp_path)]) == []
+    assert wire_order.excluded_output_folders("", [str(tmp_path)]) == []
     assert (tmp_path / "outputs" / ".gitignore").read_text() == "*.bin\n"
 
 
@@ -117,4 +117,4 @@ def test_a_folder_named_outputs_that_is_the_users_own_ships(tmp_path, monkeypatc
 def test_a_folder_that_holds_the_code_ships_though_outputs_go_there(tmp_path, monkeypatch, needed):
     monkeypatch.chdir("/")
 
-    assert output_paths.excluded_folders(f"{tmp_path}{needed}", [f"{tmp_path}/src/deep"]) == []
+    assert wire_order.excluded_output_folders(f"{tmp_path}{needed}", [f"{tmp_path}/src/deep"]) == []

@@ -12,7 +12,7 @@ import pytest
 
 from kinetic import _output as output
 from kinetic._jobs import submit
-from kinetic._wire import distribution
+from kinetic._wire import python_runtime
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -22,15 +22,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def test_what_is_fetched_is_what_the_suite_was_run_with(name):
     tested = [line for line in PROJECT["dependency-groups"]["test"] if str(line).startswith(f"{name}==")]
 
-    assert tested == [f"{name}=={distribution.INSTALLER_VERSIONS[name]}"]
-    assert re.fullmatch(rf"{name}==\S+(?: --hash=sha256:[0-9a-f]{{64}}){{10,}}\n", distribution.pinned(name))
+    assert tested == [f"{name}=={python_runtime.INSTALLER_VERSIONS[name]}"]
+    assert re.fullmatch(rf"{name}==\S+(?: --hash=sha256:[0-9a-f]{{64}}){{10,}}\n", python_runtime.pinned(name))
 
 
 def test_our_names_and_extras_are_those_of_the_project():
     extras = PROJECT["project"]["optional-dependencies"]
 
-    assert PROJECT["project"]["name"] == distribution.NAME
-    assert {name: extras[name][0] for name in distribution.EXTRAS_OF_JOBS} == distribution.EXTRAS_OF_JOBS
+    assert PROJECT["project"]["name"] == python_runtime.NAME
+    assert {name: extras[name][0] for name in python_runtime.EXTRAS_OF_JOBS} == python_runtime.EXTRAS_OF_JOBS
 
 
 def test_uv_is_found_beside_this_python_and_never_in_the_folder_that_we_are_in(tmp_path, monkeypatch):
@@ -39,14 +39,14 @@ def test_uv_is_found_beside_this_python_and_never_in_the_folder_that_we_are_in(t
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert distribution.find_installer() == os.path.join(os.path.dirname(sys.executable), "uv")
+    assert python_runtime.find_installer() == os.path.join(os.path.dirname(sys.executable), "uv")
 
 
 def test_where_there_is_no_uv_none_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(distribution, "_candidates", lambda: iter([str(tmp_path / "uv")]))
+    monkeypatch.setattr(python_runtime, "_candidates", lambda: iter([str(tmp_path / "uv")]))
 
-    assert distribution.find_installer() is None
+    assert python_runtime.find_installer() is None
 
 
 # ----------------------------------------------------------------------------------------------------- another kinetic
@@ -64,7 +64,7 @@ def test_another_package_of_our_import_name_is_named(tmp_path, name):
     installed(tmp_path / "site", name, "[console_scripts]\nkinetic = kinetic.shell:main\n")
 
     assert (
-        distribution.foreign_distribution([str(tmp_path / "none"), str(tmp_path / "site")])
+        python_runtime.foreign_distribution([str(tmp_path / "none"), str(tmp_path / "site")])
         == f"kinetic 9.1 in {tmp_path / 'site'}"
     )
 
@@ -74,7 +74,7 @@ def test_we_are_no_stranger_under_our_new_name_nor_under_our_old_one(tmp_path):
     installed(tmp_path, "kinetic_utils-1.0.dist-info")
     installed(tmp_path, "kinetic-0.1.0.dist-info", "[console_scripts]\nkinetic = kinetic._cli.main:main\n")
 
-    assert distribution.foreign_distribution([str(tmp_path)]) == ""
+    assert python_runtime.foreign_distribution([str(tmp_path)]) == ""
 
 
 def test_whoever_submits_from_an_environment_with_a_stranger_is_warned_once(tmp_path, monkeypatch):

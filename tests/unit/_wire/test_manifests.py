@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from kinetic._wire import trees
-from kinetic._wire.trees import Manifest, ManifestFile, Part
+from kinetic._wire import order
+from kinetic._wire.order import Manifest, ManifestFile, Part
 from kinetic.errors import IntegrityError
 
 BLOBS = ("1" * 64, f"{'2' * 64}.z")
@@ -82,8 +82,8 @@ def test_a_later_version_is_refused():
 
 
 def test_what_is_compressed_never_becomes_larger_than_a_pack_may_be():
-    bomb = zlib.compress(bytes(trees.MOST_COMPRESSED_BYTES * 10))
+    bomb = zlib.compress(bytes(order.MOST_COMPRESSED_BYTES * 10))
 
-    assert len(trees.inflate(bomb)) == trees.MOST_COMPRESSED_BYTES + 1
-    assert trees.inflate(zlib.compress(b"text")) == b"text"
-    assert trees.inflate(b"not compressed") == b""
+    assert len(order.inflate(bomb)) == order.MOST_COMPRESSED_BYTES + 1
+    assert order.inflate(zlib.compress(b"text")) == b"text"
+    assert order.inflate(b"not compressed") == b""
