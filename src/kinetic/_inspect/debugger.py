@@ -43,18 +43,7 @@ _WORKSPACE = "${workspaceFolder}"  # an editor replaces it by the folder that is
 def wait_for_server(
     job: JobRecord, *, host: int = 0, timeout: float | None = None, given_up: threading.Event | None = None
 ) -> DebugAddress:
-    """Wait until a job's debug server can be reached.
-
-    Args:
-        job: The job.
-        host: Of which host, from 0.
-        timeout: Seconds; None waits as long as the job has not ended, for its machine too.
-        given_up: When it is set, waiting ends.
-
-    Raises:
-        DebugError: The job has no debug server, or has ended, or waiting was given up.
-        JobTimeoutError: The time is over.
-    """
+    """Wait until a job's debug server can be reached."""
     _check_is_debugged(job)
     if not locate.can_be_seen(job):
         raise DebugError(
@@ -90,10 +79,7 @@ def wait_for_server(
 def _pause(
     backend: Backend, job: JobRecord, given_up: threading.Event, *, observed: float | None, limit: float | None
 ) -> None:
-    """Wait until a job that was observed at some time has changed; for a moment if it runs (None).
-
-    A debug server is not reported. And on this machine an observation costs no more than to ask for a change.
-    """
+    """Wait until a job that was observed at some time has changed; for a moment if it runs (None)."""
     pause = _POLL_SECONDS if backend.is_here else _POLL_CLUSTER_SECONDS
     if observed is None or backend.is_here:
         given_up.wait(pause if limit is None else min(pause, limit - backend.clock.monotonic()))
@@ -151,13 +137,7 @@ class DebugTunnel:
 def launch_json(
     roots: tuple[tuple[str, str], ...], *, local_port: int = inspection.PORT, working_dir: str | None = None
 ) -> str:
-    """Return the launch.json with which an editor attaches.
-
-    Args:
-        roots: Pairs of folders: as the client that submitted knew one, and where it is in the job.
-        local_port: Where the editor connects to.
-        working_dir: The project's folder on this machine; None means where it was when the job was submitted.
-    """
+    """Return the launch.json with which an editor attaches."""
     mappings = [  # the job may have been submitted on another machine
         {"localRoot": working_dir or (local if os.path.isdir(local) else _WORKSPACE), "remoteRoot": remote}
         for local, remote in roots
@@ -226,18 +206,7 @@ _RELATIVE = re.compile(r'(?m)^  File "(?=[^/<])')  # a file of the project, as a
 
 
 def run_in(job: JobRecord, command: Sequence[str], *, host: int, tty: bool) -> int:
-    """Run a command, or a shell, where a job runs; return its exit code.
-
-    Args:
-        job: The job.
-        command: Program and arguments; none for a shell.
-        host: On which host, from 0.
-        tty: Whether input and output are a terminal.
-
-    Raises:
-        OptionError: The job has no such host.
-        BackendError: It does not run, or cannot be reached from here.
-    """
+    """Run a command, or a shell, where a job runs; return its exit code."""
     _check_host(job, host)
     _check_running(job)
     try:
@@ -248,16 +217,7 @@ def run_in(job: JobRecord, command: Sequence[str], *, host: int, tty: bool) -> i
 
 
 def stacks(job: JobRecord, *, host: int | None) -> list[Stacks]:
-    """Return the Python stacks of all threads of a host of a job, or of all hosts.
-
-    Args:
-        job: The job.
-        host: Which one, from 0; None for all.
-
-    Raises:
-        OptionError: The job has no such host.
-        BackendError: It does not run, or cannot be reached from here.
-    """
+    """Return the Python stacks of all threads of a host of a job, or of all hosts."""
     if host is not None:
         _check_host(job, host)
     _check_running(job)

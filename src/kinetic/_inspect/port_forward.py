@@ -46,20 +46,7 @@ _HIGHEST_PORT = 65_535
 
 
 def start(job: JobRecord, *, host: int, local_port: int) -> subprocess.Popen[bytes]:
-    """Start a process that listens on 127.0.0.1 and forwards each connection to the job's debug server.
-
-    Returns when it listens. It ends when the job has ended for good, or on SIGTERM; see ``stop``.
-
-    Args:
-        job: The job.
-        host: Which host of it, from 0.
-        local_port: Where to listen.
-
-    Raises:
-        DebugError: The port is in use; nothing was started.
-        BackendError: The process did not start.
-        CredentialsError: The job's key, which its server requires, is not on this machine.
-    """
+    """Start a process that listens on 127.0.0.1 and forwards each connection to the job's debug server."""
     locate.key_to_attach(job)
     listener = _listen(local_port)
     with listener:
@@ -91,11 +78,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_port(port: int) -> None:
-    """Refuse a port of this machine that cannot be listened on.
-
-    Raises:
-        DebugError: It is in use; the message names a free one.
-    """
+    """Refuse a port of this machine that cannot be listened on."""
     _listen(port).close()
 
 

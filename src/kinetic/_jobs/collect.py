@@ -42,8 +42,6 @@ from kinetic.errors import (
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    import logging
-
     from kinetic._backends.protocol import LiveLog, Observation
     from kinetic._stores.protocol import Entry
     from kinetic._wire.order import DataRef
@@ -55,12 +53,7 @@ _IN_MEMORY = 16 << 20  # bodies up to 16 MiB are read once, verified and opened 
 
 
 def body_of(store: Store, outcome: Outcome) -> Any:
-    """Verify the whole body, then unpickle it.
-
-    Raises:
-        IntegrityError: Its bytes changed; nothing of them was used.
-        ResultUnreadableError: It needs a module or a class that this machine does not have; the bytes stay.
-    """
+    """Verify the whole body, then unpickle it."""
     import pickle  # 3 ms; only when a value is opened
 
     name = keys.result(outcome.job_id)
@@ -74,11 +67,7 @@ def body_of(store: Store, outcome: Outcome) -> Any:
 
 
 def save(store: Store, outcome: Outcome, to: Path) -> int:
-    """Write the verified body, an ordinary pickle, into a file, and return its size.
-
-    Raises:
-        IntegrityError: Its bytes changed; there is no file.
-    """
+    """Write the verified body, an ordinary pickle, into a file, and return its size."""
     beside = to.with_name(f".{to.name}.{os.getpid():x}-{os.urandom(4).hex()}.part")
     try:
         with _as_file(store, keys.result(outcome.job_id)) as file, beside.open("xb") as target:
@@ -172,11 +161,7 @@ _broken: dict[tuple[str, str], int] = {}  # by the batch or job that failed, and
 
 
 def repair_data(store: Store, outcome: Outcome) -> str:
-    """Verify the project and all data of a job again, and remove what is damaged, so that the next submission sends it.
-
-    Returns:
-        A sentence for the user, or "" when nothing is damaged.
-    """
+    """Verify project and data of a job again, and remove what is damaged: the next submission sends it."""
     from kinetic._blobs import fetch  # only when something is wrong
 
     broken = 0
@@ -243,11 +228,7 @@ def value_of(store: Store, outcome: Outcome, function: str) -> Any:
 
 
 def failure_of(store: Store, outcome: Outcome, function: str) -> BaseException:
-    """Return the exception of a failed or cancelled job.
-
-    The user's own exception, with the remote traceback as a note; a JobError of a failure without one: killed, out of
-    memory, past its deadline, not picklable; a RunnerError of a failure before the function began.
-    """
+    """Return the exception of a failed or cancelled job."""
     if outcome.status == outcomes.CANCELLED:
         return JobCancelledError(
             f"{outcome.job_id} was cancelled", why="it left no result", next=f"kinetic jobs cleanup {outcome.job_id}"
@@ -316,18 +297,7 @@ _LEVEL = 1  # 10 MiB in 60 ms; a user waits for the value of this job
 
 
 def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome | None) -> list[dict[str, Any]]:
-    """Write the end of every log of an ended job into the history.
-
-    Args:
-        job: The job.
-        inside: What the store has of it.
-        outcome: Its verdict. The log of a job that left a value is in the store, or it printed nothing: no cluster is
-            asked.
-
-    Returns:
-        Attempt, host, size and digest of each, for the page, and whether it was changed after the job had ended; [] as
-        well where another process removed the job meanwhile.
-    """
+    """Write the end of every log of an ended job into the history."""
     store, kept, succeeded = locate.store_of(job), [], outcome is not None and outcome.succeeded
     try:
         for attempt, host, log in _logs_of(job, store, inside, succeeded=succeeded):
@@ -446,7 +416,7 @@ def _delete(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, 
     if resource:
         ended = seen.outcome is not None and seen.outcome.witness != "client"  # then its worker is gone already
         if (not ended or not artifacts) and not backend.stop([job.job_id], wait=wait):
-            _log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
+            locate.log().warning("%s was asked to end and has not ended within %g s", job.job_id, wait)
         backend.remove([job.job_id])
         if not seen.status.is_final:
             _report_another_host(job)
@@ -461,11 +431,7 @@ def _delete(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, 
 
 
 def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str, Any] | None:
-    """Remove a job whose value is in memory, and keep its log and its record as history.
-
-    Returns:
-        Its page of the history; None where it could not be removed: that is a warning, never an error.
-    """
+    """Remove a job whose value is in memory, and keep its log and its record as history."""
     step("client:collected")
     try:
         page = collected_page(job, seen)
@@ -473,7 +439,7 @@ def after_collection(job: JobRecord, seen: Snapshot, *, wait: float) -> dict[str
         step("client:history-written")
         _delete(job, seen, resource=True, artifacts=True, wait=wait)
     except (KineticError, OSError) as error:
-        _log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
+        locate.log().warning("%s was collected, and could not be removed: %s", job.job_id, error)
         return None
     return page
 
@@ -591,12 +557,6 @@ def _report_another_host(job: JobRecord) -> None:
     """Print that a job elsewhere ends a little later: only its own supervisor can end it, and checks once a minute."""
     if not locate.can_be_seen(job):
         output.report(f"{job.job_id} runs on {job_status.place_of(job)}; its processes there end within a minute")
-
-
-def _log() -> logging.Logger:
-    import logging  # 5 ms; only when there is something to report
-
-    return logging.getLogger("kinetic.jobs")
 
 
 def _history_page(job: JobRecord, seen: Snapshot, inside: Sequence[Entry] | None = None) -> dict[str, Any]:

@@ -24,8 +24,6 @@ from kinetic._wire import keys
 from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
-    import logging
-
     from kinetic._config import Target
     from kinetic._wire.records import JobRecord
 
@@ -105,10 +103,7 @@ def list_stored_jobs(
 
 
 def newest_job(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> JobHandle | None:
-    """Return the job that was submitted last, or None where there is none.
-
-    One that was cancelled or collected counts, since its log stays; of one that was removed by hand nothing is left.
-    """
+    """Return the job that was submitted last, or None where there is none."""
     stores = _stores(settings.resolve(project=project, zone=zone, cluster=cluster))
     stored = list(_records((store, _ids(store)) for store in stores))
     known = {handle.job_id for handle in stored}
@@ -150,7 +145,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
         try:
             there |= {seen.name for seen in locate.backend_at(target).find()}
         except KineticError as error:  # its store has them all
-            _log().warning("the cluster was not asked, only its store: %s", error.what)
+            locate.log().warning("the cluster was not asked, only its store: %s", error.what)
     yield from _records((store, _unremoved(store, there)) for store in _stores(target))
 
 
@@ -183,7 +178,7 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
                 yield JobHandle.from_dict(read)
         index.write(functools.partial(history.job_ids, store))
     for line in locate.untrusted_warnings(untrusted, "job"):
-        _log().warning("%s", line)
+        locate.log().warning("%s", line)
 
 
 def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None:
@@ -194,7 +189,7 @@ def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
         return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one page, the others are listed
         what = error.what if isinstance(error, KineticError) else f"{type(error).__name__}: {error}"
-        _log().warning("%s is not listed: %s", plain(job_id), plain(what))
+        locate.log().warning("%s is not listed: %s", plain(job_id), plain(what))
         return None
 
 
@@ -205,7 +200,7 @@ def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says
     except TypeError:
-        _log().warning("%s is not listed: its page of the history is incomplete", plain(str(page.get("job_id"))))
+        locate.log().warning("%s is not listed: its page of the history is incomplete", plain(str(page.get("job_id"))))
         return None
     handle._past = page  # noqa: SLF001 - one room
     return handle
@@ -245,10 +240,7 @@ class Creation(NamedTuple):
 
 
 def ids_newest_first(jobs: Sequence[JobRecord], past: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Return the ids of jobs, and of pages of the history, newest first.
-
-    The pages are of other jobs, or of these, and then they say more exactly when they were made.
-    """
+    """Return the ids of jobs, and of pages of the history, newest first."""
     return [each.job_id for each in sort_newest_first(_creations(jobs, past))]
 
 
@@ -305,12 +297,6 @@ def _of_page(page: Mapping[str, Any]) -> Creation:
     if isinstance(index, int):
         return Creation(job_id, created_at, group_index=index)
     return Creation(job_id, created_at, float(created) if isinstance(created, int | float) else 0.0)
-
-
-def _log() -> logging.Logger:
-    import logging  # 5 ms; only when there is something to report
-
-    return logging.getLogger("kinetic.jobs")
 
 
 def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:

@@ -36,11 +36,7 @@ _indexes: dict[Path, Index] = {}
 
 
 def write_page(store: Store, fields: dict[str, Any], key: bytes, *, again: bool = False) -> bool:
-    """Write the page of a job, once, sealed with the job's key; ``again`` replaces the page that is there.
-
-    Returns:
-        False when there is a page already, which stays; one that cannot be verified is replaced.
-    """
+    """Write the page of a job, once, sealed with the job's key; ``again`` replaces the page that is there."""
     at = keys.history(fields["job_id"])
     data = documents.seal_page(HISTORY, {"removed": time.time(), **fields, "store": store.url}, at, key)
     if store.put(at, data, if_absent=not again):
@@ -136,10 +132,7 @@ class Index:
         self._note(job_id, _OUTCOME, asdict(outcome) | {"phases": {}, "files": (), "error": error})
 
     def past(self, job_id: str, stamp: tuple[int, float], read: Callable[[], dict[str, Any] | None]) -> Any:
-        """Return the page of the history of a job, and read it where size or time differ from the known one's.
-
-        A page that cannot be believed reads as None and is never kept.
-        """
+        """Return the page of the history of a job, and read it where size or time differ from the known one's."""
         found = self._of(job_id).get(_PAST)
         if isinstance(found, list) and tuple(found[:2]) == stamp and self._is_ours(found[2]):
             return found[2]

@@ -25,6 +25,7 @@ from kinetic._wire.records import HANDLE, REQUIRED, JobRecord
 from kinetic.errors import CredentialsError, IntegrityError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Mapping
 
     from kinetic._backends.local.backend import LocalBackend
@@ -48,11 +49,7 @@ def local() -> LocalBackend:
 
 
 def backend_at(target: Target, *, strict: bool = False) -> Backend:
-    """Return the backend that a target names; strict where the user asked for it by name.
-
-    Raises:
-        BackendUnavailableError: What it needs is not installed here.
-    """
+    """Return the backend that a target names; strict where the user asked for it by name."""
     address = Address(
         target.project.value, target.zone.value, target.cluster.value, target.namespace.value, target.context.value
     )
@@ -60,7 +57,7 @@ def backend_at(target: Target, *, strict: bool = False) -> Backend:
 
 
 def backend_of(job: JobRecord) -> Backend:
-    """Return the backend that a job runs on; see above. An unknown name is an OptionError."""
+    """Return the backend that a job runs on. An unknown name is an OptionError."""
     return backend_for(vars(job))
 
 
@@ -101,6 +98,13 @@ def warn_if_shared(store: Store) -> Store:
     return store
 
 
+def log() -> logging.Logger:
+    """Return the logger of this room."""
+    import logging  # 5 ms; only when there is something to report
+
+    return logging.getLogger("kinetic.jobs")
+
+
 def home() -> Path:
     """Return this caller's kinetic home."""
     return settings.kinetic_home(os.environ)
@@ -131,16 +135,12 @@ def key_ids() -> frozenset[str]:
 
 
 def key_to_read(job: JobRecord) -> bytes | None:
-    """Return the key without which no page of a job is believed; None only when the user trusts the store.
-
-    Raises:
-        CredentialsError: The key is not on this machine.
-    """
+    """Return the key without which no page of a job is believed; None only when the user trusts the store."""
     return _needed(job.job_id, job.key_id or "", store_of(job).url)
 
 
 def key_to_seal(job: JobRecord) -> bytes:
-    """Return the key that seals what this caller writes about a job; see above."""
+    """Return the key that seals what this caller writes about a job."""
     key = key_to_read(job)
     if key is not None:
         return key
@@ -161,11 +161,7 @@ def _needed(name: str, key_id: str, store_url: str) -> bytes | None:
 
 
 def key_to_attach(job: JobRecord) -> bytes:
-    """Return the key that opens a job's debug server.
-
-    Raises:
-        CredentialsError: The key is not on this machine.
-    """
+    """Return the key that opens a job's debug server."""
     what = f"no debugger can attach to {job.job_id} from here"
     return _key(job.job_id, job.key_id or "", store_of(job).url, what, "its debug server requires")
 
@@ -250,12 +246,7 @@ def seal_record(handle: dict[str, Any], more: dict[str, Any], key: bytes) -> byt
 
 
 def read_record(store: Store, job_id: str) -> dict[str, Any] | Untrusted:
-    """Read the record of a job, or what can be shown of one that cannot be verified here.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is damaged.
-    """
+    """Read the record of a job, or what can be shown of one that cannot be verified here."""
     return open_claimed(RECORD, store, keys.record(job_id), job_id)
 
 
@@ -301,12 +292,7 @@ def untrusted_warnings(untrusted: Iterable[Untrusted], what: str) -> Iterator[st
 
 
 def open_claimed(kind: PageKind[T], store: Store, at: str, name: str) -> T | Untrusted:
-    """Read a page that names the key it is sealed with and the store it was written for; ``name`` is its job or batch.
-
-    Raises:
-        KeyMissingError: There is none.
-        IntegrityError: It is damaged.
-    """
+    """Read a page that names its key and the store it was written for; ``name`` is its job or batch."""
     page = documents.read_unverified(kind, store, at)
     if trusts_the_store():
         return documents.verify(kind, page, at, None)

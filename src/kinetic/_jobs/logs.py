@@ -175,10 +175,7 @@ def log_of(job: JobRecord, *, attempt: int | None = None, host: int = 0) -> Live
 
 
 def checked_log(log: LiveLog, sealed: LogDigest | None, job_id: str) -> LiveLog:
-    """Return a log that is compared with what was sealed, where there is something to compare.
-
-    What a cluster serves of a pod is not compared: it may lack the end, and cannot be changed through the store.
-    """
+    """Return a log that is compared with what was sealed, where there is something to compare."""
     if sealed is None or not log.is_complete or isinstance(log, HistoryLog):
         return log
     return CheckedLog(log, sealed, functools.partial(report, job_id))
@@ -192,11 +189,7 @@ def report(job_id: str, why: str) -> None:
 
 
 def sealed_digest(job: JobRecord, *, attempt: int, host: int, outcome: Outcome | None = None) -> LogDigest | None:
-    """Return what the log of an attempt was when it had ended, by the job's verdict (read if it is not given).
-
-    None while it runs, and of what was not sealed: an attempt whose machine was taken away, a job that was cancelled or
-    whose pod was killed.
-    """
+    """Return what the log of an attempt was when it had ended, by the job's verdict (read if it is not given)."""
     try:
         outcome = outcome or locate.read_outcome(job)
         if outcome is not None and outcome.attempt == attempt:
@@ -222,10 +215,7 @@ def _size_difference(found: int, sealed: int) -> str:
 def open_log(
     backend: Backend, store: Store, job_id: str, *, attempt: int | None, host: int, follow: bool = False
 ) -> LiveLog | None:
-    """Open the log of an attempt, by default the last: the live one while it is there, else the stored one, or None.
-
-    ``follow`` says that it is read as it grows, rather than once.
-    """
+    """Open the log of an attempt, by default the last: the live one while it is there, else the stored one, or None."""
     number = latest_attempt(backend, store, job_id) if attempt is None else attempt
     live = backend.live_log(job_id, host=host, attempt=number, follow=follow)
     if live is not None:
@@ -353,18 +343,7 @@ def tail_bytes(log: LiveLog | None, lines: int, *, most: int = HISTORY_LOG_BYTES
 
 
 class Follower:
-    """Reads what is new in a log, each byte once, across attempts.
-
-    Args:
-        reopen: Opens the log of an attempt, or returns None when there is none yet.
-        attempt: Returns which attempt is read now.
-        stored: Opens what the store has of an attempt's log, at the same positions; used at the end where the live log
-            need not have everything.
-        sealed: Returns the sealed digest of an attempt's log, once the attempt has ended; None where there is none.
-        report: Called where what was read differs from it.
-        store_seconds: How often at most a store is asked whether a log has grown.
-        clock: Returns seconds.
-    """
+    """Reads what is new in a log, each byte once, across attempts."""
 
     def __init__(
         self,

@@ -53,12 +53,7 @@ class Options(NamedTuple):
 
     @classmethod
     def checked(cls, **given: Any) -> Options:
-        """Validate options, all that can be validated before a call.
-
-        Raises:
-            OptionError: A value that cannot work, with the nearest that can.
-            OptionTypeError: A value of the wrong type.
-        """
+        """Validate options, all that can be validated before a call."""
         output_dir = given.get("output_dir")
         if isinstance(output_dir, os.PathLike):
             given["output_dir"] = os.fspath(output_dir)
@@ -81,11 +76,7 @@ class Options(NamedTuple):
         return options
 
     def changed(self, **given: Any) -> Options:
-        """Return options with some values replaced, validated again.
-
-        Raises:
-            OptionError: A name that is no option; the message lists the nearest.
-        """
+        """Return options with some values replaced, validated again."""
         for name in given:
             if name not in self._fields:
                 import difflib
@@ -212,12 +203,7 @@ def is_given(options: Options, name: str) -> bool:
 
 
 def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:
-    """Fill in what the decorator leaves open; doing it again changes nothing.
-
-    Raises:
-        SettingsError: A value in the profile or in the project's file cannot work; file and option are named.
-        OptionError: A variable has a value that cannot work; it is named.
-    """
+    """Fill in what the decorator leaves open; doing it again changes nothing."""
     from kinetic import _output as output  # only at a submission
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
@@ -232,10 +218,7 @@ def applied(options: Options, root: Path, profile: Profile | None, environ: Mapp
 def look_up(
     root: Path | None, profile: Profile | None, environ: Mapping[str, str], *, only: Iterable[str] = NAMES
 ) -> Sources:
-    """Return what each option is where the decorator does not say, and where that is written; errors as above.
-
-    Of options that are not in ``only``, what is written is not checked.
-    """
+    """Return what each option is where the decorator does not say, and where that is written."""
     pages: list[_Page] = []
     if profile is not None:
         from kinetic._config import profiles
@@ -250,7 +233,7 @@ def look_up(
 
 
 def is_wanted(name: str, root: Path | None, profile: Profile | None, environ: Mapping[str, str]) -> bool:
-    """Return whether a flag that is not an argument, such as base_packages, is set; errors as above."""
+    """Return whether a flag that is not an argument, such as base_packages, is set."""
     return bool(look_up(root, profile, environ, only=[name]).options[name].value)
 
 
@@ -411,11 +394,7 @@ class FoundData:
         return references.data, (self._numbers[id(obj)],)
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Refuse Data where no path can take its place.
-
-        Raises:
-            OptionError: It is in a set, or a key of a dict (also a ValueError); the position is named.
-        """
+        """Refuse Data where no path can take its place."""
         if not self.data:
             return
         for spot in references.find_objects(args, kwargs, lambda value: id(value) in self._numbers):
@@ -466,12 +445,7 @@ def _holds(kind: type, *values: object) -> bool:
 def ship(
     found: FoundData, volumes: Mapping[str, Data] | None, store: Store, cache: Path, *, is_here: bool = False
 ) -> tuple[DataRef, ...]:
-    """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes.
-
-    Raises:
-        DataMissingError: It does not exist; nothing was launched.
-        DataChangedError: It was edited meanwhile; nothing of it was promised.
-    """
+    """Bring data into the store, and return what the order says of it: arguments by their numbers, then volumes."""
     if not found.data and not volumes:
         return ()
     from kinetic._data import ship as data_ship  # hashing, for calls that read data

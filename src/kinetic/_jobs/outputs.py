@@ -61,11 +61,7 @@ class OutputFile(NamedTuple):
 
 
 class FoundOutputs(NamedTuple):
-    """What a job wrote, in the order of the paths.
-
-    ``others`` are paths that are never copied: sockets, links to folders or out of the outputs, names that lead
-    elsewhere.
-    """
+    """What a job wrote, in the order of the paths."""
 
     store: Store
     files: tuple[OutputFile, ...]
@@ -97,12 +93,7 @@ def newest_location(
 
 
 def find_location(job_id: str, project: str | None = None, cluster: str | None = None) -> OutputLocation:
-    """Return where the outputs of a job are, given its id or the start of it: stored, in the history, or only outputs.
-
-    Raises:
-        JobNotFoundError: There is no such job, and there are no outputs of one.
-        OptionError: It cannot be an id, or several jobs match.
-    """
+    """Return where the outputs of a job are, by its id or the start of it: stored, in the history, or only outputs."""
     try:
         return _location_of(job_find.attach(job_id, project=project, cluster=cluster))
     except (JobNotFoundError, BackendUnavailableError):
@@ -113,12 +104,7 @@ def find_location(job_id: str, project: str | None = None, cluster: str | None =
 
 
 def find_files(place: OutputLocation, path: str = "") -> FoundOutputs:
-    """Return what a job wrote, at and below one path of its output directory.
-
-    Raises:
-        DataMissingError: There is no such file or folder, though there are others.
-        OptionError: The path leads out of the output directory.
-    """
+    """Return what a job wrote, at and below one path of its output directory."""
     wanted = relative_path(path)
     store, prefix = _open(place.address)
     found = list(_files(store, prefix, wanted))
@@ -247,11 +233,7 @@ def _behind(root: Path, prefix: str, link: str) -> tuple[str, os.stat_result]:
 
 
 class Copy:
-    """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs.
-
-    Raises:
-        OptionError: Other files are in the way, and ``force`` does not allow to replace them; nothing was copied.
-    """
+    """A copy of outputs into a folder, with the same paths there; a thread may ask for its progress while it runs."""
 
     def __init__(self, found: FoundOutputs, to: Path, *, force: bool = False) -> None:
         self.to = Path(os.path.abspath(to))
@@ -267,14 +249,7 @@ class Copy:
             raise _in_the_way(in_the_way, self.to)
 
     def run(self) -> None:
-        """Copy. Each file appears under its name when it is complete, with its time and its executable bits.
-
-        What was removed meanwhile is skipped, and named in ``missing``: the job may still be running.
-
-        Raises:
-            KineticError: A file cannot be written ("not-saved"), or the store fails. What was copied stays, and is not
-                copied again the next time.
-        """
+        """Copy. Each file appears under its name when it is complete, with its time and its executable bits."""
         with _writing(self.to):
             self.to.mkdir(parents=True, exist_ok=True)
             with _scratch_in(self.to) as scratch:

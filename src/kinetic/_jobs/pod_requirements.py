@@ -52,14 +52,7 @@ def requirements_of(
     profile: Profile | None,
     environ: Mapping[str, str],
 ) -> PodRequirements:
-    """Return what a job asks of a cluster, and bring what is too long to travel with it into the store.
-
-    Raises:
-        OptionError: There can be no such image, a dependency cannot be installed elsewhere, or the project wants
-            another Python.
-        ImageBuildError: The project's uv.lock cannot be read.
-        SettingsError: The resources that the project or a profile asks for cannot be read.
-    """
+    """Return what a job asks of a cluster, and bring what is too long to travel with it into the store."""
     image = image_choice.choose(
         options.container_image,
         options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),

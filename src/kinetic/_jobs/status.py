@@ -77,13 +77,7 @@ def observe(job: JobRecord) -> Snapshot:
 
 
 def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thorough: bool = False) -> list[Snapshot]:
-    """Look at jobs, in their order. One that cannot be judged does not hide the others: its snapshot has the error.
-
-    Args:
-        jobs: The jobs.
-        from_index: Take outcomes that were read before from the index; they lack logs and tracebacks.
-        thorough: Ask the backend why a job failed that left no outcome: several questions for each of them.
-    """
+    """Look at jobs, in their order. One that cannot be judged does not hide the others: its snapshot has the error."""
     present = [job for job in jobs if past_of(job) is None]  # a job that is history needs nothing
     found, listed = _outcomes_by_index(present) if from_index else ({job.job_id: _outcome(job) for job in present}, {})
     seen = _ask_backends([job for job in present if found[job.job_id] is None and locate.can_be_seen(job)])
@@ -159,10 +153,7 @@ def _outcome(job: JobRecord) -> Outcome | Exception | None:
 def _outcomes_by_index(
     jobs: Sequence[JobRecord],
 ) -> tuple[dict[str, Outcome | Exception | None], dict[str, Snapshot]]:
-    """Return how jobs ended, from the index or else from the store, and the snapshots that this decides.
-
-    A job that has an outcome and no page of the history is what its outcome says. A listing tells which have one.
-    """
+    """Return how jobs ended, from the index or else from the store, and the snapshots that this decides."""
     by_store: dict[str | None, list[JobRecord]] = {}
     for job in jobs:
         by_store.setdefault(job.store, []).append(job)
@@ -279,10 +270,7 @@ def last_attempt_note(job: JobRecord) -> AttemptNote | None:
 
 
 def _explain_failure(job: JobRecord, backend: Backend, observation: Observation) -> tuple[Observation, Outcome | None]:
-    """Ask the backend why a job failed that left no outcome: its store could not take one, or its runner was killed.
-
-    In which phase it was is not known; its last lines are, as long as the backend has them.
-    """
+    """Ask the backend why a job failed that left no outcome: its store could not take one, or its runner was killed."""
     found, log = None, ""
     if not backend.is_here:
         with contextlib.suppress(KineticError):

@@ -113,10 +113,7 @@ def _phase(name: str, *, is_remote: bool, summary: bool = False) -> contextlib.A
 
 
 def announce(context: SubmitContext, options: Options) -> None:
-    """Report once in a process where jobs run, what is emulated, and which options have no effect here.
-
-    Only once the options are final: the project may have said what the decorator did not.
-    """
+    """Report once in a process where jobs run, what is emulated, and which options have no effect here."""
     if context.backend.is_here:
         ignored = [name for name in _IGNORED_HERE if getattr(options, name) is not None]
         ignored += ["spot"] if options.spot else []
@@ -181,11 +178,7 @@ def check_not_debug(options: Options) -> None:
 def submit_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
 ) -> JobHandle:
-    """Submit a call: the backend prepares while the rest of this client is still being imported.
-
-    Raises:
-        CallableError: The arguments do not fit the function's signature; nothing was submitted.
-    """
+    """Submit a call: the backend prepares while the rest of this client is still being imported."""
     with naming_shadowing_files():
         context = prepare(options)
         from kinetic._jobs import handle  # 40 ms with the pickler on first use, beside the supervisor's own start
@@ -199,13 +192,7 @@ def submit_call(
 def call_and_wait(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str, options: Options
 ) -> Any:
-    """Run a call as a job, and return its value or raise the function's own exception.
-
-    Raises:
-        DebugError: It would wait for a debugger, and there is no terminal; nothing was submitted.
-        KeyboardInterrupt: Ctrl-C; the job keeps running, and the commands to follow and to cancel it are printed. Where
-            it is not caught, nothing is printed below them, and the program ends as Ctrl-C ends programs (130).
-    """
+    """Run a call as a job, and return its value or raise the function's own exception."""
     is_expected = settings.read_variable(_NO_TERMINAL, os.environ) == "1"
     if options.debug and not is_expected and not (sys.stdin is not None and sys.stdin.isatty()):
         raise DebugError(
@@ -236,13 +223,7 @@ _UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is
 
 
 def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
-    """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own.
-
-    Raises:
-        OptionError: KINETIC_LOCAL_ENV is not known, a dependency cannot be installed elsewhere, or the project wants
-            another Python.
-        ImageBuildError: uv could not build the environment.
-    """
+    """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own."""
     from kinetic._images import isolated_environment
 
     if not context.backend.is_here or isolated_environment.wanted(os.environ) == "same":
@@ -404,11 +385,7 @@ def versions() -> dict[str, str]:
 
 
 def _submit(call: Call, options: Options, context: SubmitContext) -> JobRecord:
-    """Pack a call, write its order and record, and launch it; return once the job no longer needs this process.
-
-    Raises:
-        KineticError: Nothing was launched, and nothing of it is left.
-    """
+    """Pack a call, write its order and record, and launch it; return once the job no longer needs this process."""
     shipment = resolve(call.function, options, context)
     options, context = shipment.options, shipment.context
     check_debug(options, context, shipment.interpreter)
@@ -439,10 +416,7 @@ def _submit(call: Call, options: Options, context: SubmitContext) -> JobRecord:
 
 
 def _pack(call: Call, shipment: Shipment, job_id: str) -> tuple[Order, job_options.FoundData]:
-    """Bring call and project into the store, and say so in the order; return the data that the call refers to as well.
-
-    The call first: only then it is known what of the project ships as data.
-    """
+    """Bring the call and then its project into the store; return the order, and the data that the call refers to."""
     from kinetic._project import pickler
 
     options, context, plan = shipment.options, shipment.context, shipment.plan

@@ -25,8 +25,6 @@ from kinetic.errors import (
 from kinetic.job_status import JobStatus
 
 if TYPE_CHECKING:
-    import logging
-
     from kinetic._backends.protocol import Backend, Observer
     from kinetic._wire.digests import LogDigest
     from kinetic._wire.records import JobRecord
@@ -50,18 +48,7 @@ def wait(
     follow: Callable[[str], object] | None = None,
     progress: output.Progress | None = None,
 ) -> Snapshot:
-    """Wait until a job has its verdict.
-
-    Args:
-        job: The job.
-        timeout: Seconds; None means no limit, 0 looks once.
-        on_change: Called with the first status, each change, and the last; what it raises is logged.
-        follow: Receives the text of the job's log as it comes.
-        progress: Shows the user a long wait; the caller ends it. Where the log is followed there is always one.
-
-    Raises:
-        JobTimeoutError: The time is over; the job keeps running.
-    """
+    """Wait until a job has its verdict."""
     if past_of(job) is not None:  # its backend need not exist any more
         seen = observe(job)
         _notify(on_change, seen.status)
@@ -325,10 +312,4 @@ def _notify(on_change: OnChange | None, status: JobStatus) -> None:
     try:
         on_change(status)
     except Exception:  # noqa: BLE001 - the callback is user code
-        _log().exception("the on_status_change callback failed; the job is not affected")
-
-
-def _log() -> logging.Logger:
-    import logging  # 5 ms; only when there is something to report
-
-    return logging.getLogger("kinetic.jobs")
+        locate.log().exception("the on_status_change callback failed; the job is not affected")

@@ -22,19 +22,12 @@ DAY = 24 * 3600.0
 
 
 class Rule(NamedTuple):
-    """How long one kind of file stays.
-
-    Attributes:
-        name: Of the kind.
-        what: What one of them is.
-        stays: Until when they stay.
-        seconds: After which they are removed; None for what no clock removes.
-    """
+    """How long one kind of file stays."""
 
     name: str
-    what: str
-    stays: str
-    seconds: float | None = None
+    what: str  # one of them is
+    stays: str  # until when
+    seconds: float | None = None  # after which they are removed; None for what no clock removes
 
     @property
     def why(self) -> str:
@@ -87,15 +80,7 @@ _NOT_JOBS = frozenset({"history", "outputs", "data"})
 
 
 class Removed(NamedTuple):
-    """What was removed.
-
-    Attributes:
-        pages: How many pages of the cache.
-        environments: How many isolated environments.
-        size_bytes: What all of it held.
-        payloads: How many pickled functions and arguments.
-        data: How many blobs and manifests of projects and data.
-    """
+    """What was removed."""
 
     pages: int = 0
     environments: int = 0
@@ -113,14 +98,7 @@ def collect_if_due(store: Store, home: Path, runtime: Path, *, now: float | None
 
 
 def collect(store: Store, home: Path, runtime: Path, *, now: float | None = None) -> Removed:
-    """Remove what nobody needs any more.
-
-    Args:
-        store: Where the jobs are; blobs are removed from a store in a folder only.
-        home: The kinetic home.
-        runtime: The folder of this host.
-        now: Unix time; the current time by default.
-    """
+    """Remove what nobody needs any more."""
     now = time.time() if now is None else now
     data, freed = _collect_data(store.local, now) if store.local is not None else (0, 0)
     payloads, payload_bytes = _collect_payloads(store, now)

@@ -100,14 +100,7 @@ class _Folder:
 
 
 def measure(home: Path, runtime: Path, store: Store, value_since: ValueSince) -> Usage:
-    """Measure every folder; a file that has several names counts once.
-
-    Args:
-        home: The kinetic home.
-        runtime: The runtime folder of this machine, inside the home or elsewhere.
-        store: Where the jobs are, inside the home or elsewhere.
-        value_since: Returns since when the value of a job in the store waits: 0.0 if unknown, None if it failed.
-    """
+    """Measure every folder; a file that has several names counts once."""
     return _Survey(home, runtime, store, value_since).usage()
 
 
