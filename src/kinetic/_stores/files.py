@@ -89,10 +89,16 @@ class FileStore:
                         os.unlink(scratch)
             self._sync_folders(*[key for key, _ in objects])
 
-    def put_hint(self, key: str) -> None:
+    def put_hint(self, key: str, data: bytes = b"") -> bool:
         with _translated_errors(key, writing=True):
             check_key(key)
-            self._place("", key, if_absent=True)
+            scratch = self._write_beside(data, forced=False) if data else ""
+            try:
+                return self._place(scratch, key, if_absent=True)
+            finally:
+                if scratch:
+                    with contextlib.suppress(OSError):
+                        os.unlink(scratch)  # hot path
 
     def adopt(self, key: str, path: os.PathLike[str], *, if_absent: bool = False) -> bool:
         with _translated_errors(key, writing=True):
@@ -240,12 +246,13 @@ class FileStore:
             self._known_folders.pop(key.partition("/")[0], None)
             folder = folder.rpartition("/")[0]
 
-    def _write_beside(self, source: Source) -> str:
-        """Write the bytes into a scratch file and force them to the disk."""
+    def _write_beside(self, source: Source, *, forced: bool = True) -> str:
+        """Write the bytes into a scratch file, forced to the disk."""
         path, descriptor = self._create_scratch_file()
         try:
             _write_all(descriptor, source)
-            os.fsync(descriptor)
+            if forced:
+                os.fsync(descriptor)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # hot path

@@ -106,8 +106,8 @@ class LocalStore(Store, Protocol):
     def put_many(self, objects: Sequence[tuple[str, bytes]]) -> None:
         """Write objects; see the function of this name."""
 
-    def put_hint(self, key: str) -> None:
-        """Create an empty object; see the function of this name."""
+    def put_hint(self, key: str, data: bytes = b"") -> bool:
+        """Create an object; see the function of this name."""
 
     def scratch(self) -> Path:
         """Return a folder of this store's file system for files that will be adopted."""
@@ -157,12 +157,14 @@ def put_many(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
         store.put(*last)
 
 
-def put_hint(store: Store, key: str) -> None:
-    """Create an empty object that can be put again if it is lost: in a folder, nothing is forced to the disk for it."""
+def put_hint(store: Store, key: str, data: bytes = b"") -> bool:
+    """Create an object that a power cut may undo or damage: in a folder, nothing is forced to the disk for it.
+
+    Returns whether this call created it.
+    """
     if store.local is not None:
-        store.local.put_hint(key)
-    else:
-        store.put(key, b"")
+        return store.local.put_hint(key, data)
+    return store.put(key, data, if_absent=True)
 
 
 def scratch_folder(store: Store) -> Path:

@@ -1,5 +1,7 @@
 """A power cut leaves only what was forced to the disk: every job that was accepted until then survives it, or says why.
 
+A job that was seen to have ended has the same outcome after the cut, and no function starts a second time.
+
 A small library, compiled here and loaded before all others, copies each file and each folder's names when they are
 synced. From these copies alone a home is made as it would be after a cut at any place of that record, stricter than a
 real file system is: a file that was never synced is empty, and a name whose folder was never synced is not there.
@@ -29,8 +31,14 @@ RECORDED = """
     import sys
     import kinetic
 
-    @kinetic.run(accelerator="cpu")
+    def note(line):
+        log = os.open(sys.argv[1] if len(sys.argv) > 1 else os.environ["NOTES"], os.O_WRONLY | os.O_APPEND)
+        os.write(log, f"{line}\\n".encode())
+        os.close(log)
+
+    @kinetic.run(accelerator="cpu", capture_env_vars=["NOTES"])
     def add(a, b):
+        note(f"B {os.environ['KINETIC_JOB_ID']}")
         return a + b
 
     @kinetic.run(accelerator="cpu")
@@ -38,21 +46,27 @@ RECORDED = """
         raise ValueError("theirs")
 
     if __name__ == "__main__":
-        log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
         jobs = []
         for number in range(4):
             jobs.append(add.run_async(number, 1) if number != 2 else fail.run_async())
-            os.write(log, f"A {jobs[-1].job_id}\\n".encode())  # accepted: from here on it must not be lost
-        for job in jobs:
+            note(f"A {jobs[-1].job_id}")  # accepted: from here on it must not be lost
+        batch = add.run_async_map([(number, 1) for number in range(4, 7)], max_concurrent=None)
+        for job in batch.jobs:
+            note(f"A {job.job_id}")
+        for job in [*jobs, *batch.jobs]:
             job.wait()
+            note(f"E {job.job_id}")  # seen to have ended: from here on its outcome must not change
 """
 
 # After each cut a process of its own asks for every job that had been accepted. Forked, so that imports cost once.
 ASKING = """
 import json, os, sys
 import kinetic
-from kinetic._backends.local import backend  # loaded here, and not in every child
+import time
+from kinetic._backends.local import backend, recovery  # loaded here, and not in every child
 from kinetic._jobs import collect as reading, wait as waiting
+
+recovery._boot_time = time.time  # the machine has been started again
 
 def told(job):
     try:
@@ -70,18 +84,31 @@ for line in sys.stdin:
 
 
 class Disk:
-    """What was synced, in order: ``("F" or "D", inode, copy)``, and ``("A", job id)`` where a job was accepted."""
+    """What was synced, in order: ``("F" or "D", inode, copy)``, and among it ``("A", "B" or "E", job id)``.
+
+    A job was accepted, its function began, and it was seen to have ended.
+    """
 
     def __init__(self, log: Path) -> None:
-        self.copies = log.with_name(log.name + ".d")
-        self.events = [line.split() for line in log.read_text().splitlines()]
+        self.log, self.copies = log, log.with_name(log.name + ".d")
+        self.events = self._lines()
+        self._asked = len(self.events)
 
-    def accepted(self, place: int) -> list[str]:
-        return [words[1] for words in self.events[:place] if words[0] == "A"]
+    def _lines(self) -> list[list[str]]:
+        return [line.split() for line in self.log.read_text().splitlines()]
+
+    def named(self, kind: str, place: int) -> list[str]:
+        return [words[1] for words in self.events[:place] if words[0] == kind]
+
+    def began_since(self) -> list[str]:
+        """Return the jobs whose functions began after this was asked last."""
+        lines = self._lines()
+        before, self._asked = self._asked, len(lines)
+        return [words[1] for words in lines[before:] if words[0] == "B"]
 
     def restore(self, place: int, base: Path, inode: str) -> None:
         """Make everything below a folder as it was durable at a place."""
-        durable = {words[1]: self.copies / words[2] for words in self.events[:place] if words[0] != "A"}
+        durable = {words[1]: self.copies / words[2] for words in self.events[:place] if words[0] in "FD"}
         self._fill(base, inode, durable)
 
     def _fill(self, folder: Path, inode: str, durable: dict[str, Path]) -> None:
@@ -125,6 +152,7 @@ def test_every_accepted_job_survives_a_power_cut_at_any_place_or_says_why(
     monkeypatch.setenv("KINETIC_HOME", str(base / "home"))
     monkeypatch.setenv("KINETIC_LOCAL_SLOTS", "1")
     project.write("recorded.py", RECORDED)
+    monkeypatch.setenv("NOTES", str(log))
     monkeypatch.setenv("LD_PRELOAD", str(recorder))
     done = project.run("recorded.py", str(log))
     monkeypatch.delenv("LD_PRELOAD")
@@ -150,12 +178,15 @@ def test_every_accepted_job_survives_a_power_cut_at_any_place_or_says_why(
     lost = []
     for place in places:
         disk.restore(place, base, root)
-        asking.stdin.write(json.dumps(disk.accepted(place)) + "\n")
+        accepted, ended = disk.named("A", len(disk.events)), disk.named("E", place)
+        asking.stdin.write(json.dumps(disk.named("A", place)) + "\n")
         asking.stdin.flush()
         for job, (what, value) in json.loads(asking.stdout.readline()).items():
-            if not is_told(disk.accepted(len(disk.events)).index(job), what, value):
+            if not is_told(accepted.index(job), what, value, has_ended=job in ended):
                 lost.append(f"place {place} of {len(disk.events)}: {job}: {what}: {value}")
         end(base / "home", living_processes)
+        began = [*disk.named("B", place), *disk.began_since()]
+        lost += [f"place {place}: {job} began {began.count(job)} times" for job in set(began) if began.count(job) > 1]
         shutil.rmtree(base)
     asking.communicate(timeout=10)
 
@@ -163,11 +194,11 @@ def test_every_accepted_job_survives_a_power_cut_at_any_place_or_says_why(
     assert not lost, "\n".join(lost)
 
 
-def is_told(number: int, what: str, value: Any) -> bool:
-    """Say whether a job has its value, or its failure with words of ours or its own."""
-    if number == 2:
-        return what == "ValueError" or "killed" in value
-    return [what, value] == ["value", number + 1] or (what == "JobLostError" and "was killed" in value)
+def is_told(number: int, what: str, value: Any, *, has_ended: bool) -> bool:
+    """Return whether a job has its value or its own failure, or was lost before anybody saw its end."""
+    if not has_ended and what == "JobError" and "was killed" in value and "[lost]" in value:
+        return True
+    return what == "ValueError" if number == 2 else [what, value] == ["value", number + 1]
 
 
 def end(home: Path, living_processes: Any) -> None:

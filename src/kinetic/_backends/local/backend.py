@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kinetic._backends import registry
 from kinetic._backends.local import limits, liveness, recovery, runtime_files, scheduler
 from kinetic._backends.local.liveness import CompletionReader, ProcessLock
-from kinetic._backends.local.queue import ACTIVE, JobRow, Queue
+from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._config import home
@@ -497,7 +497,7 @@ class LocalBackend:
 
 def _reason(row: JobRow) -> str:
     """Return why a job failed where no store could take its verdict, or what a finished one waits for."""
-    return "" if row.verdict in {"", "succeeded", "failed", "ended"} else row.verdict
+    return "" if row.verdict in {"", *VERDICTS} else row.verdict
 
 
 def _start(words: list[str], variables: Mapping[str, str], pid: int, folder: str) -> subprocess.Popen[bytes]:

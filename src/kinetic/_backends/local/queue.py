@@ -42,6 +42,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DAMAGED = "damaged"  # in the name of a database that was renamed
+VERDICTS = ("succeeded", "failed", "ended")  # of rows; any other text is why no store has a verdict
 _SCHEMA = 1
 _LOCK_SECONDS = 1.0  # how long SQLite itself waits for a lock, before we look at its holder
 _REPORT_SECONDS = 5.0  # after which a waiting process reports which process it waits for
@@ -180,13 +181,19 @@ class Queue:
         self._pid = os.getpid()
         self._file = (0, 0)
         self._db: sqlite3.Connection | None = None
+        self._is_forced = True
         self._connection()
 
     @contextmanager
-    def change(self) -> Iterator[sqlite3.Connection]:
-        """Run one transaction that no other process can interrupt."""
+    def change(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
+        """Run one transaction that no other process can interrupt.
+
+        It outlives any process. Only a power cut can undo one that was not ``forced`` to the disk, by itself or by a
+        later one, and never the earlier of two alone: for what a restart makes void, or finds out anew
+        (docs/design/decisions/0023-what-is-forced-to-the-disk.md).
+        """
         with self._lock:
-            db = self._patiently(self._begin)
+            db = self._patiently(functools.partial(self._begin, forced))
             try:
                 yield db
                 _patiently(self._path, lambda: db.execute("COMMIT"))
@@ -200,9 +207,9 @@ class Queue:
                 raise
 
     @_again_if_repaired
-    def _change_rows(self, statement: str, *values: object) -> bool:
+    def _change_rows(self, statement: str, *values: object, forced: bool = True) -> bool:
         """Run one statement in a transaction; return whether it changed a row."""
-        with self.change() as db:
+        with self.change(forced=forced) as db:
             return db.execute(statement, values).rowcount > 0
 
     def rows(self, where: str = "1", values: Sequence[Any] = ()) -> list[JobRow]:
@@ -238,7 +245,7 @@ class Queue:
     @_again_if_repaired
     def may_start(self, row: JobRow) -> bool:
         """Return whether a supervisor that claims a job now could get this one."""
-        with self.change() as db:
+        with self.change(forced=False) as db:
             return any(other.seq == row.seq for other in _startable(db))
 
     def supervisors(self) -> list[SupervisorRow]:
@@ -257,7 +264,7 @@ class Queue:
         return [template for (template,) in self._read(question)]
 
     def add_template(self, template_id: str, template: str) -> None:
-        self._change_rows(_NEW_TEMPLATE, template_id, template)
+        self._change_rows(_NEW_TEMPLATE, template_id, template, forced=False)
 
     @_again_if_repaired
     def add(self, jobs: Sequence[tuple[str, str, int]], template_id: str, template: str, limits: Limits) -> None:
@@ -287,7 +294,7 @@ class Queue:
         """
         wake: list[str] = []
         start: list[tuple[str, str]] = []
-        with self.change() as db:
+        with self.change(forced=False) as db:
             known = [SupervisorRow(*row) for row in db.execute(_SUPERVISORS)]
             working = {name for (name,) in db.execute(f"SELECT supervisor FROM jobs WHERE {ACTIVE}")}
             wanted = Counter(row.template_id for row in _startable(db))
@@ -309,7 +316,7 @@ class Queue:
     @_again_if_repaired
     def claim(self, supervisor: str, template_id: str) -> JobRow | None:
         """Give the oldest job that may start now to a supervisor of its kind."""
-        with self.change() as db:
+        with self.change(forced=False) as db:
             row = next((row for row in _startable(db) if row.template_id == template_id), None)
             if row is not None:
                 db.execute(
@@ -322,16 +329,19 @@ class Queue:
         return row._replace(state="claimed", supervisor=supervisor) if row is not None else None
 
     def register(self, supervisor: str, template_id: str) -> None:
-        self._change_rows(_SET_SUPERVISOR, supervisor, template_id, "idle", os.getpid(), time.time())
+        self._change_rows(_SET_SUPERVISOR, supervisor, template_id, "idle", os.getpid(), time.time(), forced=False)
 
     def leave(self, supervisor: str, template_id: str, *, at_once: bool) -> bool:
         """Remove a supervisor; return False, and do nothing, if a job of its kind is queued, unless it ends at once."""
         waiting = "SELECT 1 FROM jobs WHERE state = 'queued' AND template_id = ?"
         delete = f"DELETE FROM supervisors WHERE supervisor = ? AND (? OR NOT EXISTS ({waiting}))"
-        return self._change_rows(delete, supervisor, at_once, template_id) or at_once
+        return self._change_rows(delete, supervisor, at_once, template_id, forced=False) or at_once
 
     def running(self, job_id: str, supervisor: str, attempt: int) -> bool:
-        """Note that the worker is about to start; False when the job was taken away or stopped meanwhile."""
+        """Note that the worker is about to start; False when the job was taken away or stopped meanwhile.
+
+        This is on the disk before the function begins: after a power cut it must not begin a second time.
+        """
         update = (
             "UPDATE jobs SET state = 'running', attempt = ?, started = ?"
             " WHERE job_id = ? AND supervisor = ? AND stop = 0"
@@ -347,11 +357,13 @@ class Queue:
                 not be written to a store.
         """
         update = "UPDATE jobs SET state = 'ended', ended = ?, verdict = ?, supervisor = NULL WHERE job_id = ?"
-        return self._change_rows(update, time.time(), verdict, job_id)
+        is_stored = verdict in VERDICTS  # then the outcome is on the disk, and a row that still runs is settled by it
+        return self._change_rows(update, time.time(), verdict, job_id, forced=not is_stored)
 
     def note(self, job_id: str, waits_for: str) -> None:
         """Write down what a job waits for whose function has returned."""
-        self._change_rows("UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'", waits_for, job_id)
+        update = "UPDATE jobs SET verdict = ? WHERE job_id = ? AND state = 'running'"
+        self._change_rows(update, waits_for, job_id, forced=False)
 
     def requeue(self, job_id: str, supervisor: str, *, counted: bool = True) -> None:
         """Put a job back to its old place: its function never started, which is counted, or it has retries left."""
@@ -381,7 +393,7 @@ class Queue:
             db.executemany("DELETE FROM jobs WHERE job_id = ?", [(name,) for name in names])
 
     def forget_supervisor(self, supervisor: str) -> None:
-        self._change_rows("DELETE FROM supervisors WHERE supervisor = ?", supervisor)
+        self._change_rows("DELETE FROM supervisors WHERE supervisor = ?", supervisor, forced=False)
 
     def close(self) -> None:
         """Close the database until it is used again; in a forked child, leave it to the parent."""
@@ -390,8 +402,11 @@ class Queue:
                 self._db.close()
                 self._db = None
 
-    def _begin(self) -> sqlite3.Connection:
+    def _begin(self, forced: bool) -> sqlite3.Connection:
         db = self._connection()
+        if forced != self._is_forced:
+            db.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")  # in WAL, NORMAL forces no commit
+            self._is_forced = forced
         db.execute("BEGIN IMMEDIATE")
         return db
 
@@ -431,7 +446,7 @@ class Queue:
         if self._db is None:
             try:
                 with _gate(self._path):
-                    self._db = _open(self._path)
+                    self._db, self._is_forced = _open(self._path), True
                     self._file = _file_id(self._path)
             except (OSError, sqlite3.Error) as error:
                 raise _unusable(self._path, str(error)) from error
@@ -651,10 +666,13 @@ def _set_aside(path: Path) -> None:
 
 
 def note_held_job(paths: Paths, supervisor: str, job_id: str, attempt: int, devices: str) -> None:
-    """Note which job a supervisor has; not synced to the disk: after a power failure no supervisor lives."""
+    """Note which job a supervisor has, until the next one; an ended one has no launch page, so no row comes of it.
+
+    Not forced to the disk: after a power cut no supervisor lives.
+    """
     page = {"job": job_id, "attempt": attempt, "devices": devices}
-    with contextlib.suppress(OSError):  # a full disk: only a rebuilt queue would miss it
-        folders.write_whole(paths.held_job(supervisor), json.dumps(page).encode())
+    with contextlib.suppress(OSError), open(paths.held_job(supervisor), "wb", opener=folders.opener) as file:
+        file.write(json.dumps(page).encode())  # a full disk: only a rebuilt queue would miss it
 
 
 def _rebuilt_rows(path: Path) -> list[tuple[dict[str, Any], str]]:

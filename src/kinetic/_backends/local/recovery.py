@@ -212,8 +212,9 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
     store once its record is deleted.
     """
     job_id = tasks[0].job_id
-    if queue.jobs([job_id]):
-        for task in tasks:
+    printed = [task for task in tasks if _has_text(task.log)]
+    if printed and queue.jobs([job_id]):
+        for task in printed:
             ship_log(store, task)
         step("supervisor:log-shipped")
     clear_scratch(tasks)
@@ -231,13 +232,14 @@ def finish(paths: Paths, queue: Queue, store: Store, tasks: Sequence[Task], stat
         abandon(paths, store, job_id)
 
 
-def tidy(paths: Paths, job_id: str, task: Task | None = None) -> None:
+def tidy(paths: Paths, job_id: str, task: Task | None = None, *, whole: bool = False) -> None:
     """Remove what an ended job does not need: its pipe, its marks, an empty log, and empty folders.
 
     Args:
         paths: The runtime folder.
         job_id: The job; its row says that it has ended.
         task: Its task, which names its output folders.
+        whole: Also its working folder, which a job that failed keeps for a day.
     """
     if task is not None and task.store_url.startswith("file://"):
         outputs = f"{task.store_url.removeprefix('file://')}/{keys.OUTPUTS}"
@@ -248,8 +250,14 @@ def tidy(paths: Paths, job_id: str, task: Task | None = None) -> None:
                 with contextlib.suppress(OSError):  # the job left something in it, or never made it
                     os.rmdir(folder)
     with contextlib.suppress(OSError):
-        for entry in os.scandir(paths.job(job_id)):
+        entries = list(os.scandir(paths.job(job_id)))
+        if whole and not any(_is_log(entry.name) and _has_text(entry.path) for entry in entries):
+            remove_folder(paths.job(job_id))
+            return
+        for entry in entries:
             is_empty_log = entry.name.startswith("log-") and entry.is_file() and entry.stat().st_size == 0
+            if whole and entry.name.startswith("work-"):
+                remove_folder(Path(entry.path))
             if entry.name == paths.completion_pipe(job_id).name or entry.name.endswith(".stacks") or is_empty_log:
                 os.unlink(entry)
         os.rmdir(paths.job(job_id))  # not of a job that failed: its working folder is kept for a day
@@ -292,8 +300,18 @@ def log_digests(tasks: Sequence[Task]) -> tuple[digests.LogDigest, ...]:
 def ship_log(store: Store, task: Task) -> None:
     """Make a finished log durable: by a rename where the store is on the same disk."""
     with contextlib.suppress(OSError, KineticError):
-        if task.log.stat().st_size:
-            put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
+        put_file(store, keys.log_segment(task.job_id, task.attempt, task.host, 0), task.log)
+
+
+def _is_log(name: str) -> bool:
+    return name.startswith("log-") and "." not in name  # of an attempt; beside it are files that are named after it
+
+
+def _has_text(log: str | Path) -> bool:
+    try:
+        return os.stat(log).st_size > 0
+    except OSError:
+        return False
 
 
 _ADVICE = ("why: ", "next: ", " ")  # how the lines below an error of ours begin, and those of a traceback
@@ -365,9 +383,12 @@ def remove_job(paths: Paths, job_id: str) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    import shutil  # 3 ms, for archives that are not used here; by now the job has ended
+    try:
+        folders.remove(folder.parent, folder.name)
+    except OSError:  # something in it cannot be removed: the rest can
+        import shutil  # 3 ms
 
-    shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------- garbage collection

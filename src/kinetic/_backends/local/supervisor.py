@@ -36,6 +36,7 @@ from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachab
 T = TypeVar("T")
 
 _IDLE_SECONDS = 60.0
+_ADVANCE_SECONDS = 0.5  # how often a supervisor with one job after the other looks after the rest of the queue
 
 
 class SupervisorProcess:
@@ -52,8 +53,8 @@ class SupervisorProcess:
         liveness.make_pipe(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
-        self.title = processes.ProcessTitle(self.supervisor.libc)
         self.queue = Queue(self.paths.queue)
+        self.advanced = float("inf")  # when; infinite while there was no job since
         self.ending = False
         signal.signal(signal.SIGTERM, self._on_term)
 
@@ -68,8 +69,13 @@ class SupervisorProcess:
                 step("supervisor:claimed")
                 self._carry_out(row)
                 step("supervisor:ended")
+                self.advanced = min(self.advanced, time.monotonic())
+                if time.monotonic() > self.advanced + _ADVANCE_SECONDS:
+                    self._start_others()
+                continue
+            if self.advanced != float("inf"):
                 self._start_others()
-            elif not self._wait() and self._leave():
+            if not self._wait() and self._leave():
                 return
         self._leave()
 
@@ -92,7 +98,8 @@ class SupervisorProcess:
             _print_traceback()
             recovery.kill_marked(self.name)
             self._give_up(row.job_id, error)
-        self.paths.held_job(self.name).unlink(missing_ok=True)
+        if self.paths.launch(row.job_id).exists():  # else no row is ever rebuilt for it, and the next job replaces this
+            self.paths.held_job(self.name).unlink(missing_ok=True)
 
     def _give_up(self, job_id: str, error: Exception) -> None:
         """Write down what became of a job that could not be brought to its end."""
@@ -115,6 +122,7 @@ class SupervisorProcess:
         Meanwhile this process adopts no orphans: a supervisor that detaches itself would become its child, and be ended
         with what its next job leaves behind.
         """
+        self.advanced = float("inf")
         processes.adopt_orphans(self.supervisor.libc, on=False)
         with contextlib.suppress(KineticError, OSError):
             scheduler.advance(self.paths, self.queue, collect=True)
@@ -133,7 +141,8 @@ class SupervisorProcess:
         """Remove this supervisor from the queue, unless a job came at the same moment."""
         if not self.queue.leave(self.name, self.template_id, at_once=self.ending):
             return False
-        self.paths.wake(self.name).unlink(missing_ok=True)
+        for path in (self.paths.wake(self.name), self.paths.held_job(self.name)):
+            path.unlink(missing_ok=True)
         log = self.paths.supervisor_log(self.name)
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
@@ -217,14 +226,13 @@ class QueueSource:
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
         self._completion = liveness.CompletionWriter(self._paths.completion_pipe(job_id))
-        self._queue.close()  # until it is used next: SQLite's connections must not cross a fork
         coordinator = _free_address() if self.task.hosts > 1 else ""
         return runtime_files.tasks_of(
             self._paths, self.task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator
         )
 
     def forked(self, hosts: Sequence[supervise.WatchedWorker]) -> None:
-        self._process.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
+        self._process.supervisor.title.set(self.task.job_id, f"supervisor {hosts[0].task.folder}")
         if self._completion is not None:
             self._completion.running()
 
@@ -289,15 +297,13 @@ class QueueSource:
         return attempts.HOUR  # the value is on the disk of this machine
 
     def let_go(self) -> None:
-        self._process.title.reset()
+        self._process.supervisor.title.reset()
         if self._completion is not None:
             self._completion.stop()
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:
         recovery.finish(self._paths, self._queue, self.store, tasks, verdict.status)
-        for task in tasks if verdict.succeeded else ():
-            recovery.remove_folder(task.folder)  # a failed one keeps its working folder for a day
-        recovery.tidy(self._paths, self.task.job_id, self.task)
+        recovery.tidy(self._paths, self.task.job_id, self.task, whole=verdict.succeeded)
 
 
 def _free_address() -> str:

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kinetic._stores.protocol import Store, put_file
+from kinetic._stores.protocol import Store, put_file, put_hint
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.failpoints import step
 from kinetic._wire.outcomes import FAILED, LOGS_DETAIL, AttemptNote, Outcome
@@ -53,7 +53,8 @@ def claim(store: Store, note: AttemptNote, key: bytes) -> AttemptNote | None:
     machine = note.details.get("machine_id")
     for attempt in range(_ATTEMPTS):
         ours = replace(note, attempt=attempt)
-        if store.put(ours.key, ours.to_bytes(key), if_absent=True):
+        # A hint: of what is claimed when the power is cut, the row of the queue says that it may have begun.
+        if put_hint(store, ours.key, ours.to_bytes(key)):
             return ours
         if machine:
             with contextlib.suppress(KeyMissingError, IntegrityError):
@@ -119,10 +120,16 @@ def _failure(verdict: Outcome) -> str:
 
 
 class DiskReserve:
-    """Space on the store's disk, in a nameless file, so that "the disk is full" can still be written down."""
+    """Space on the disk of a store, in a nameless file, so that "the disk is full" can still be written down."""
 
-    def __init__(self, store: Store) -> None:
-        self._descriptor = -1 if store.local is None else store.local.reserve(RESERVE_BYTES)
+    def __init__(self) -> None:
+        self._descriptor, self._url = -1, ""
+
+    def hold(self, store: Store) -> None:
+        """Reserve the space, unless it is held already since an earlier job."""
+        if store.local is not None and (self._descriptor < 0 or self._url != store.url):
+            self.release()
+            self._descriptor, self._url = store.local.reserve(RESERVE_BYTES), store.url
 
     def release(self) -> None:
         """Give the space back."""
@@ -148,7 +155,7 @@ def seal_outcome(
     verdict, created = _create_outcome(store, verdict, key, body, spare)
     if created and mark:
         step("supervisor:unmarked")
-        store.put(documents.sealed_name(mark, verdict.status, key), b"")
+        put_hint(store, documents.sealed_name(mark, verdict.status, key))  # who misses it reads the Outcome
     return created
 
 

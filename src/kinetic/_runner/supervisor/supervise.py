@@ -124,7 +124,9 @@ class Supervisor:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
+        self._reserve = attempts.DiskReserve()
         self.libc = processes.load_libc()
+        self.title = processes.ProcessTitle(self.libc)
         self.early: EarlyWorker | None = None  # for the next task, which has one host
         processes.adopt_orphans(self.libc)
         self._child_signal = ChildSignal()
@@ -156,30 +158,31 @@ class Supervisor:
         if not tasks:
             return
         step("supervisor:marked-running")
-        reserve = attempts.DiskReserve(source.store)
+        self._reserve.hold(source.store)
         try:
-            sealed = self._run_to_verdict(source, note, tasks, reserve)
+            sealed = self._run_to_verdict(source, note, tasks)
         finally:
             source.let_go()
-            reserve.release()
         step("supervisor:told")
         if sealed is not None:
             verdict, created = sealed
             source.finish(tasks, verdict, created=created)
 
-    def _run_to_verdict(
-        self, source: Source, note: AttemptNote, tasks: Sequence[Task], reserve: attempts.DiskReserve
-    ) -> tuple[Outcome, bool] | None:
+    def _run_to_verdict(self, source: Source, note: AttemptNote, tasks: Sequence[Task]) -> tuple[Outcome, bool] | None:
         """Fork, watch, judge and seal; return the verdict, and whether it is the one in the store."""
         early, self.early = self.early, None
-        hosts = [early.start(tasks[0])] if early else [start_worker(task, self._entry, self.libc) for task in tasks]
+        hosts = (
+            [early.start(tasks[0])]
+            if early
+            else [start_worker(task, self._entry, self.libc, self.title) for task in tasks]
+        )
         step("supervisor:forked")
         source.forked(hosts)
         endings = watch_workers(hosts, self._child_signal, source)
         step("supervisor:worker-ended")
         at = verdicts.decisive_host(tasks, endings)
         task, ending = tasks[at], endings[at]
-        memory = processes.memory_bytes()
+        memory = 0 if ending.word is not None else processes.memory_bytes()
         judged = verdicts.judge(task, ending, started=note.started, ended=time.time(), machine_bytes=memory)
         decided = source.decide(tasks, task, ending, replace(judged, key_id=task.key_id, witness=source.witness))
         if decided is None:
@@ -201,7 +204,7 @@ class Supervisor:
         step("supervisor:judged")
         created = store_patiently(
             source,
-            lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=reserve, mark=task.mark),
+            lambda: attempts.seal_outcome(source.store, verdict, key, body=body, spare=self._reserve, mark=task.mark),
             seconds=source.patience_seconds(verdict),
         )
         step("supervisor:sealed")
@@ -280,7 +283,7 @@ def preload() -> None:
     _ = (random, shutil, cloudpickle)
 
 
-def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
+def start_worker(task: Task, entry: Entry, libc: Any, title: processes.ProcessTitle) -> WatchedWorker:
     """Fork a worker, which holds no descriptor of this process but its end of the report."""
 
     def begin(report: int) -> NoReturn:
@@ -292,7 +295,7 @@ def start_worker(task: Task, entry: Entry, libc: Any) -> WatchedWorker:
                 os._exit(70)
         entry(task, report)
 
-    return _watch(task, *_fork(task, libc, begin))
+    return _watch(task, *_fork(task, libc, title, begin))
 
 
 class EarlyWorker:
@@ -307,7 +310,8 @@ class EarlyWorker:
 
         file = self._file = tempfile.TemporaryFile()  # noqa: SIM115 - nameless; the job's environment will be in it
         told, self._tell = os.pipe()
-        self._forked = _fork(task, libc, lambda report: entry(task, told, file, report), told, file.fileno())
+        title = processes.ProcessTitle(libc)
+        self._forked = _fork(task, libc, title, lambda report: entry(task, told, file, report), told, file.fileno())
         os.close(told)
 
     def start(self, task: Task) -> WatchedWorker:
@@ -328,7 +332,9 @@ class EarlyWorker:
         self._file.close()
 
 
-def _fork(task: Task, libc: Any, begin: Callable[[int], NoReturn], *kept: int) -> tuple[int, ...]:
+def _fork(
+    task: Task, libc: Any, title: processes.ProcessTitle, begin: Callable[[int], NoReturn], *kept: int
+) -> tuple[int, ...]:
     """Fork a process for a worker; return its number, our end of the report, and what else to close at the end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
@@ -339,7 +345,7 @@ def _fork(task: Task, libc: Any, begin: Callable[[int], NoReturn], *kept: int) -
         os.setpgid(0, 0)
         _close_all_but(write_end, life, *kept)
         _die_with(supervisor, libc, life)
-        processes.ProcessTitle(libc).set(task.job_id, f"worker {task.folder}")
+        title.set(task.job_id, f"worker {task.folder}")
         begin(write_end)
     os.close(write_end)
     with contextlib.suppress(OSError):
@@ -350,7 +356,7 @@ def _fork(task: Task, libc: Any, begin: Callable[[int], NoReturn], *kept: int) -
 
 
 def _watch(task: Task, pid: int, *closing: int) -> WatchedWorker:
-    watched = WatchedWorker(task, pid, ReportReader(closing[0]), time.monotonic(), closing, _memory_kills())
+    watched = WatchedWorker(task, pid, ReportReader(closing[0]), time.monotonic(), closing, _recent_memory_kills())
     if task.memory_bytes and processes.can_measure_memory():
         watched.guard = processes.MemoryGuard(task.memory_bytes, lambda: _processes_of(pid))
     return watched
@@ -464,16 +470,15 @@ def watch_workers(hosts: Sequence[WatchedWorker], child_signal: ChildSignal, sou
     for watched in hosts:
         for descriptor in watched.closing:
             os.close(descriptor)
-    memory_kills = _memory_kills()
     return [
         Ending(
             status=watched.status,
-            phase=watched.reader.report.phase,
+            phase=verdicts.read_phase(watched.task.word) or watched.reader.report.phase,
             word=watched.reader.report.done,
             deadline=watched.deadline_hit,
             stopped=watched.stopped,
             peak_bytes=watched.peak_bytes,
-            memory_kill=memory_kills > watched.memory_kills,
+            memory_kill=not watched.reader.report.done and _memory_kills() > watched.memory_kills,
             failed_at=watched.failed_at,
             for_a_peer=watched.for_a_peer,
             held_bytes=watched.held_bytes,
@@ -627,6 +632,17 @@ def _signal(watched: WatchedWorker, number: signal.Signals, *, alone: bool = Fal
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if alone or os.getpgid(watched.pid) != watched.pid:
             os.kill(watched.pid, number)
+
+
+_counted_kills = (float("-inf"), 0)  # when, and how many there were
+
+
+def _recent_memory_kills() -> int:
+    """Return what ``_memory_kills`` returned within the last second: counting takes the kernel 0.2 ms."""
+    global _counted_kills  # noqa: PLW0603 - of this process
+    if time.monotonic() > _counted_kills[0] + 1.0:
+        _counted_kills = time.monotonic(), _memory_kills()
+    return _counted_kills[1]
 
 
 def _memory_kills() -> int:

@@ -23,6 +23,7 @@ from os import getppid as _getppid
 from os import kill as _kill
 from os import lseek as _lseek
 from os import open as _open
+from os import pwrite as _pwrite
 from os import write as _write
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from kinetic._wire.outcomes import Outcome
 from kinetic._wire.task import MORE_MEMORY, Task
 
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in its place blocks nobody
+_PHASE_BYTES = 64  # of the page that names a phase: the next one covers it
 _MOST_BYTES = 8 << 20  # of a final report: the longest traceback that is kept, escaped
 _SCALARS = (str, int, float, type(None))
 _LOG_LINES = 20
@@ -110,9 +112,14 @@ class ReportWriter:
         return _getpid() == self._pid
 
     def enter(self, phase: str) -> None:
-        """Report that a phase begins."""
+        """Report that a phase begins: in the file, which wakes no supervisor, and is read if no final report comes."""
         self.phase = phase
-        self._send({"phase": phase})
+        if not self.is_the_worker or self._is_final:
+            return
+        try:
+            _pwrite(self._file.descriptor(), dumps({"phase": phase}).encode().ljust(_PHASE_BYTES), 0)
+        except OSError:  # a full disk: the pipe remains
+            self._send({"phase": phase})
 
     def done(self, final: dict[str, Any]) -> bool:
         """Write the final report, once: on disk first, so that it outlives both processes.
@@ -194,6 +201,16 @@ class ReportReader:
 
 def read_final_report(path: Path) -> dict[str, Any] | None:
     """Return the final report of a worker as it is on disk, or None: for a supervisor that did not get it."""
+    return checked_report(_read_page(path))
+
+
+def read_phase(path: Path) -> str:
+    """Return the phase that a worker without a final report was in, "" if it did not say."""
+    phase = (_read_page(path) or {}).get("phase")
+    return phase if isinstance(phase, str) else ""
+
+
+def _read_page(path: Path) -> dict[str, Any] | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -201,7 +218,7 @@ def read_final_report(path: Path) -> dict[str, Any] | None:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        return checked_report(_parsed(file.read(_MOST_BYTES)))
+        return _parsed(file.read(_MOST_BYTES))
 
 
 def checked_report(page: object) -> dict[str, Any] | None:

@@ -18,7 +18,6 @@ from dataclasses import field, replace
 from hashlib import sha256
 from io import FileIO as _FileIO
 from os import _exit
-from os import fsync as _fsync
 from os import ftruncate as _ftruncate
 from os import getpid as _getpid
 from os import lseek as _lseek
@@ -215,7 +214,7 @@ class BodyFile:
         self.error: OSError | None = None
 
     def write(self, value: object) -> tuple[int, str]:
-        """Pickle a value into the file, force it to the disk, and return its length and digest.
+        """Pickle a value into the file, and return its length and digest.
 
         Raises whatever the value's own code raises, or the disk.
         """
@@ -227,8 +226,7 @@ class BodyFile:
         dump_value(value, writer)
         with self.noting_errors():
             self.descriptor()
-            writer.flush()
-            _fsync(writer.descriptor)
+            writer.flush()  # who seals it forces it to the disk
         return writer.length, writer.digest.hexdigest()
 
     def descriptor(self) -> int:

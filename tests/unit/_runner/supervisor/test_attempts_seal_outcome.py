@@ -36,6 +36,10 @@ class Failing:
         self._meet("put", key)
         return super().put(key, source, if_absent=if_absent)
 
+    def put_hint(self, key, data=b""):
+        self._meet("put", key)
+        return super().put_hint(key, data)
+
     def size(self, key):
         self._meet("size", key)
         return super().size(key)
