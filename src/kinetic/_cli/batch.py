@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
@@ -16,7 +15,6 @@ import click
 
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._cli.command_tree import LazyGroup
-from kinetic._cli.job_actions import CleanupRequest
 from kinetic._output import format as output_format
 from kinetic._output.format import Column, age_text, count_text, duration_cell, shortened
 from kinetic._wire import dataclass, python_runtime
@@ -49,7 +47,6 @@ STATUS_COLUMNS = (
 _LONGEST_INPUT = 60  # characters
 _ROWS = 20  # of a table that a person reads
 _LOGS = 3  # commands for logs of failed jobs
-_CLEANUP_SECONDS = 10.0  # how long removing waits for processes
 _REFRESH_SECONDS = 0.2
 
 
@@ -95,25 +92,13 @@ class BatchState(NamedTuple):
         return state.summary_text(self.counts)
 
 
-def batch_argument(function: shared_options.Command) -> shared_options.Command:
-    """Give a command the argument GROUP, and call it with that batch first."""
-
-    @shared_options.place_options
-    @click.argument("group", metavar="GROUP", shell_complete=shared_options.complete_batches)
-    @functools.wraps(function)
-    def found(group: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:  # noqa: ARG001 - a batch is found without its zone
-        return function(_find(group, project, cluster), **others)
-
-    return found
-
-
-def _find(word: str, project: str | None, cluster: str | None) -> Batch:
+def _find(name: str, project: str | None, _zone: str | None, cluster: str | None) -> Batch:
     """Return the batch with this id or a unique beginning of it, or the newest for "@last" or "-"."""
     from kinetic._batches import batch_handle
 
     store = batch_handle.store_of(project, cluster)
-    newest = word in shared_options.NEWEST
-    group = batch_handle.newest_batch(store) if newest else batch_handle.find_batch(word, store)
+    newest = name in shared_options.NEWEST
+    group = batch_handle.newest_batch(store) if newest else batch_handle.find_batch(name, store)
     if group is None:
         raise BatchNotFoundError(
             "there are no batches, so @last is not available",
@@ -121,6 +106,9 @@ def _find(word: str, project: str | None, cluster: str | None) -> Batch:
             next="kinetic jobs list --all",
         )
     return Batch(group, batch_handle.attached_handle(group, store))
+
+
+batch_argument = shared_options.found_argument("group", "GROUP", shared_options.complete_batches, _find)
 
 
 def batch_state(batch: Batch) -> BatchState:
@@ -429,14 +417,7 @@ def cancel(batch: Batch, as_json: bool) -> None:
 
 @click.command
 @batch_argument
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option(
-    "--k8s/--no-k8s",
-    default=True,
-    help="Remove the processes, queue entries and working folders, or the Kubernetes objects.",
-)
-@click.option("--gcs/--no-gcs", default=True, help="Remove the stored files and the batch itself.")
+@shared_options.removal_options
 @shared_options.json_option
 def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_json: bool) -> None:
     """Remove a batch: its jobs, their results and logs, and itself.
@@ -447,7 +428,7 @@ def cleanup(batch: Batch, dry_run: bool, yes: bool, k8s: bool, gcs: bool, as_jso
     Example: kinetic batch cleanup @last --yes
     """
     group_id = batch.group.group_id
-    CleanupRequest(k8s, gcs, _CLEANUP_SECONDS).check(f"kinetic batch cleanup {group_id}")
+    shared_options.check_removal(f"kinetic batch cleanup {group_id}", k8s=k8s, gcs=gcs)
     now, removed = batch_state(batch), False
     if dry_run:
         click.echo(f"{group_id} would be removed: {now.summary}", err=True)

@@ -53,13 +53,6 @@ class CleanupRequest(NamedTuple):
     artifacts: bool
     timeout: float  # seconds to wait until processes have ended
 
-    def check(self, command: str) -> None:
-        """Refuse to remove nothing; `command` is what would remove something."""
-        if not (self.resource or self.artifacts):
-            raise OptionError(
-                "there is nothing to remove", why="--no-k8s and --no-gcs together remove nothing", next=command
-            )
-
     def remove(self, handle: JobHandle, seen: Snapshot) -> None:
         """Remove a job."""
         from kinetic._jobs import collect
@@ -76,14 +69,7 @@ class CleanupRequest(NamedTuple):
     metavar="AGE",
     help="With --all: only jobs that ended longer ago than this, such as 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="With --all: show the jobs, and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="With --all: do not ask for confirmation.")
-@click.option(
-    "--k8s/--no-k8s",
-    default=True,
-    help="Remove the processes, the queue entry and the working folder, or the Kubernetes objects.",
-)
-@click.option("--gcs/--no-gcs", default=True, help="Remove the stored files: result, log and record.")
+@shared_options.removal_options
 @shared_options.cleanup_options
 @shared_options.place_options
 @shared_options.json_option
@@ -107,6 +93,7 @@ def cleanup(
 
     Example: kinetic jobs cleanup --all --older-than 7d
     """
+    shared_options.check_removal(f"kinetic jobs cleanup {job_id or '--all'}", k8s=k8s, gcs=gcs)
     request = CleanupRequest(k8s, gcs, cleanup_timeout)
     if everything and job_id is None:
         _cleanup_all(request, older_than, place, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -121,7 +108,6 @@ def cleanup(
 def _cleanup_one(handle: JobHandle, request: CleanupRequest, *, as_json: bool) -> None:
     from kinetic._jobs.status import observe_many
 
-    request.check(f"kinetic jobs cleanup {handle.job_id}")
     (seen,) = observe_many([handle])  # which a damaged result does not prevent: nothing of it is read
     request.remove(handle, seen)
     ended = "" if seen.status.is_final else f"it was {seen.status.value} and was stopped; "
@@ -161,7 +147,6 @@ def _cleanup_all(
 
     command = "kinetic jobs cleanup --all"
     command += f" --older-than {shared_options.duration_argument(older_than)}" if older_than else ""
-    request.check(command)
     with output.phase("looking at the jobs", summary=False):
         found = _ended_jobs(place, older_than)
     jobs, size, now = count_text(len(found), "job"), size_text(sum(job.size_bytes for job in found)), time.time()
@@ -242,7 +227,7 @@ def _is_removed(job: EndedJob, request: CleanupRequest) -> bool:
     metavar="N",
     help="The local port for the editor.",
 )
-@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Use host N of a slice.  [default: 0]")
+@shared_options.host_option
 def debug(handle: JobHandle, port: int, host: int) -> None:
     """Attach a debugger to a job that was submitted with debug=True.
 
@@ -266,7 +251,7 @@ def debug(handle: JobHandle, port: int, host: int) -> None:
 @click.command
 @shared_options.job_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help="Use host N of a slice.  [default: 0]")
+@shared_options.host_option
 @click.pass_context
 def shell(ctx: click.Context, /, handle: JobHandle, command: tuple[str, ...], host: int) -> None:
     """Open a shell in a running job, or run a command there.

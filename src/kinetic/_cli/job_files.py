@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Iterable
@@ -50,30 +49,26 @@ def outputs() -> None:
     """
 
 
-def _location_argument(function: shared_options.Command) -> shared_options.Command:
-    """Give a command the arguments JOB_ID and PATH, and call it with the location of that job's outputs first."""
+def _find(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> OutputLocation:
+    from kinetic._jobs import outputs as job_outputs
 
-    @shared_options.place_options
-    @click.argument("job_id", metavar="JOB_ID", shell_complete=shared_options.complete_jobs)
-    @click.argument("path", default="", metavar="[PATH]")
-    @functools.wraps(function)
-    def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
-        from kinetic._jobs import outputs as job_outputs
+    if job_id not in shared_options.NEWEST:
+        return job_outputs.find_location(job_id, project=project, cluster=cluster)
+    newest = job_outputs.newest_location(project=project, zone=zone, cluster=cluster)
+    if newest is None:
+        raise JobNotFoundError(
+            "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"
+        )
+    return newest
 
-        if job_id not in shared_options.NEWEST:
-            return function(job_outputs.find_location(job_id, project=project, cluster=cluster), **others)
-        newest = job_outputs.newest_location(project=project, zone=zone, cluster=cluster)
-        if newest is None:
-            raise JobNotFoundError(
-                "there are no jobs, so @last is not available", next="kinetic outputs ls JOB_ID     for an older job"
-            )
-        return function(newest, **others)
 
-    return found
+_location_argument = shared_options.found_argument("job_id", "JOB_ID", shared_options.complete_jobs, _find)
+_path_argument = click.argument("path", default="", metavar="[PATH]")
 
 
 @click.command
 @_location_argument
+@_path_argument
 @click.option(
     "--recursive", "-r", is_flag=True, help="List every file, instead of one level with the totals of folders."
 )
@@ -121,6 +116,7 @@ def _row_page(row: OutputRow) -> dict[str, Any]:
 
 @click.command
 @_location_argument
+@_path_argument
 @click.option(
     "--to",
     type=click.Path(file_okay=False, path_type=Path),

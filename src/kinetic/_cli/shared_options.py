@@ -15,6 +15,7 @@ import click
 from kinetic import _output as output
 from kinetic._config.options import BY_NAME, JOB_OPTIONS
 from kinetic._wire.fields import UNITS, seconds_of
+from kinetic.errors import OptionError
 
 if TYPE_CHECKING:
     from kinetic._jobs.handle import JobHandle
@@ -190,18 +191,44 @@ def cleanup_options(function: Command) -> Command:
     return click.option("--cleanup-timeout", type=timeout, default=180, help=wait, **words)(function)
 
 
-def job_argument(function: Command) -> Command:
-    """Give a command the argument JOB_ID, and call it with the handle of that job first."""
+def removal_options(function: Command) -> Command:
+    """Add the options of commands that remove jobs."""
+    resources = "Remove the processes, queue entries and working folders, or the Kubernetes objects."
+    stored = "Remove the stored files: results, logs and records."
+    function = click.option("--gcs/--no-gcs", default=True, help=stored)(function)
+    function = click.option("--k8s/--no-k8s", default=True, help=resources)(function)
+    function = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+    return click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")(function)
 
-    @place_options
-    @click.argument("job_id", metavar="JOB_ID", shell_complete=complete_jobs)
-    @functools.wraps(function)
-    def found(job_id: str, project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
-        with output.phase("looking for the job", summary=False):
-            handle = find_job(job_id, project, zone, cluster)
-        return function(handle, **others)
 
-    return found
+def check_removal(command: str, *, k8s: bool, gcs: bool) -> None:
+    """Refuse to remove nothing; `command` is what would remove something."""
+    if not (k8s or gcs):
+        why = "--no-k8s and --no-gcs together remove nothing"
+        raise OptionError("there is nothing to remove", why=why, next=command)
+
+
+def host_option(function: Command) -> Command:
+    """Add --host, for one host."""
+    help_ = "Use host N of a slice.  [default: 0]"
+    return click.option("--host", type=click.IntRange(min=0), default=0, metavar="N", help=help_)(function)
+
+
+def found_argument(
+    name: str, metavar: str, complete: Any, find: Callable[[str, str | None, str | None, str | None], Any]
+) -> Callable[[Command], Command]:
+    """Give a command an argument and the options of a place, and call it with what `find` returns for them."""
+
+    def decorate(function: Command) -> Command:
+        @place_options
+        @click.argument(name, metavar=metavar, shell_complete=complete)
+        @functools.wraps(function)
+        def found(project: str | None, zone: str | None, cluster: str | None, **others: Any) -> Any:
+            return function(find(others.pop(name), project, zone, cluster), **others)
+
+        return found
+
+    return decorate
 
 
 def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | None) -> JobHandle:
@@ -211,9 +238,10 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
     """
     from kinetic._jobs import find
 
-    if job_id not in NEWEST:
-        return find.attach(job_id, project=project, cluster=cluster)
-    newest = find.newest_job(project=project, zone=zone, cluster=cluster)
+    with output.phase("looking for the job", summary=False):
+        if job_id not in NEWEST:
+            return find.attach(job_id, project=project, cluster=cluster)
+        newest = find.newest_job(project=project, zone=zone, cluster=cluster)
     if newest is None:
         from kinetic.errors import JobNotFoundError
 
@@ -224,6 +252,9 @@ def find_job(job_id: str, project: str | None, zone: str | None, cluster: str | 
             next="kinetic jobs list --all",
         )
     return newest
+
+
+job_argument = found_argument("job_id", "JOB_ID", complete_jobs, find_job)
 
 
 @contextlib.contextmanager
@@ -253,16 +284,8 @@ def ask(question: str, suggested: str = "") -> str:
 
 
 def confirm(question: str, *, refused: str, command: str) -> bool:
-    """Ask a yes-or-no question on standard error.
-
-    Args:
-        question: What to ask.
-        refused: What the error says where there is no terminal to ask in.
-        command: The command with --yes.
-    """
+    """Ask a yes-or-no question on standard error; without a terminal refuse, and advise the command with --yes."""
     if not is_interactive():
-        from kinetic.errors import OptionError
-
         raise OptionError(refused, why="not a terminal: pass --yes to confirm", next=command)
     try:
         return click.confirm(question, err=True)
