@@ -14,7 +14,7 @@ from _measure import Bench, Ground, alternate
 SHIP = """
 import json, os
 from pathlib import Path
-from kinetic._config import kinetic_home
+from kinetic._config.home import kinetic_home
 
 class Counting:
     def __init__(self, store):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kinetic
-from kinetic._config import VARIABLES
+from kinetic._config.options import VARIABLES
 from kinetic._jobs import status
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import kinetic
-from kinetic import _config as settings
 from kinetic import errors
 from kinetic._config import home as config_home
+from kinetic._config import target as settings
 from kinetic._stores.files import FileStore
 
 FLOWS = Path(__file__).parents[1] / "flows" / "conftest.py"

@@ -25,7 +25,6 @@ from cluster.accounts import account_token, bind
 from cluster.plane import wait_for
 from servers.gcs import GcsServer
 
-from kinetic import _config as settings
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.backend import KubeBackend
@@ -34,6 +33,7 @@ from kinetic._backends.kube.connection import ClusterAddress, FixedCredential, c
 from kinetic._backends.kube.job_manifests import RUNNER_FILE, RUNNER_PATH, JobRequest
 from kinetic._backends.protocol import DebugAddress
 from kinetic._config import home
+from kinetic._config import target as settings
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._hardware import place
 from kinetic._inspect import port_forward

@@ -94,7 +94,7 @@ def test_what_a_job_wrote_outlives_result_cleanup_disk_and_time(project, write, 
     project.out(  # two years later
         """
         import os, time
-        from kinetic import _config as settings
+        from kinetic._config import target as settings
         from kinetic._jobs import locate
         from kinetic._maintenance import garbage_collection
         from kinetic._stores import open_store

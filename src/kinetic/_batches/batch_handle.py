@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from kinetic import _config as settings
-from kinetic import _output as output
 from kinetic._batches import collection, display, driver, removal, state
 from kinetic._batches.collection import Detaching, completions
 from kinetic._batches.state import Batch, Poll
+from kinetic._config import target as settings
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted, untrusted_warnings
+from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._stores import open_store
 from kinetic._wire import keys

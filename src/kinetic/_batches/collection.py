@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kinetic import _output as output
 from kinetic._batches import control, display, removal
 from kinetic._batches.state import BatchTracker
 from kinetic._output import terminal, tracebacks
+from kinetic._output import terminal as output
 from kinetic._wire.outcomes import FAILED
 from kinetic.errors import BatchError, JobCancelledError, JobTimeoutError, KineticError, LaunchError
 

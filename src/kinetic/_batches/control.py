@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic import _output as output
 from kinetic._backends.local import liveness
 from kinetic._jobs import locate
+from kinetic._output import terminal as output
 from kinetic._wire import dataclass, documents, fields, folders, keys
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kinetic import _output as output
 from kinetic._batches import state as batch_state
 from kinetic._batches.state import AGAIN, ENDED, MISSING, REFUSED, REMOVED, RUNNING, STATES, WAITING, summary_text
 from kinetic._jobs.status import observe
 from kinetic._output import terminal
+from kinetic._output import terminal as output
 from kinetic._output.format import duration_text, plain
 from kinetic._output.terminal import Clock
 from kinetic._wire.outcomes import CANCELLED, FAILED, SUCCEEDED

@@ -19,13 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.protocol import Launch
 from kinetic._batches import control, removal, state
 from kinetic._batches.state import BatchTracker
 from kinetic._config import home
 from kinetic._jobs import locate
+from kinetic._output import terminal as output
 from kinetic._project import pickler
 from kinetic._wire import dataclass, documents, keys, python_runtime, records
 from kinetic._wire import order as orders

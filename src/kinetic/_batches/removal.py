@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kinetic import _output as output
 from kinetic._batches import control, state
 from kinetic._batches.state import REMOVED, BatchTracker
 from kinetic._jobs import collect, history, locate
 from kinetic._jobs.status import observe
+from kinetic._output import terminal as output
 from kinetic._stores import parallel
 from kinetic._wire import keys, records
 from kinetic._wire.failpoints import step

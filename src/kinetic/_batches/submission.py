@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic import _hardware as hardware
-from kinetic import _output as output
 from kinetic._batches import control, driver
 from kinetic._batches.batch_handle import BatchHandle, handle_of_group
 from kinetic._batches.driver import ChildLauncher
@@ -24,6 +23,7 @@ from kinetic._batches.state import BatchTracker
 from kinetic._config.options import UNSET
 from kinetic._jobs import locate, options
 from kinetic._jobs import submit as job_submit
+from kinetic._output import terminal as output
 from kinetic._project import pickler
 from kinetic._project.pickler import InputPacker
 from kinetic._wire import digests, documents, keys, python_runtime

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kinetic import _output as output
 from kinetic._output import terminal
+from kinetic._output import terminal as output
 from kinetic._output.format import share_text, size_text
 from kinetic._wire import folders, order, python_runtime
 from kinetic.errors import DataChangedError, DataError, DataMissingError, KineticError

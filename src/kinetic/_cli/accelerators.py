@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, count_text
 from kinetic.errors import CapacityError, OptionError
 
@@ -87,8 +87,8 @@ def accelerators(name: str | None, live: bool, as_json: bool, **place: str | Non
 
 def _cluster_notes(placement: Placement, place: Mapping[str, str | None]) -> tuple[str, ...]:
     """Check the cluster as a submission does, and return its notes."""
-    from kinetic import _config as settings
     from kinetic._config import cluster
+    from kinetic._config import target as settings
     from kinetic._jobs import locate
 
     project, zone, cluster_name = place["project"], place["zone"], place["cluster"]

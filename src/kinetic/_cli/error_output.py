@@ -63,7 +63,7 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
         if not text:
             continue
         if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-            from kinetic._output.format import Sanitized  # the color is ours
+            from kinetic._output.terminal import Sanitized  # the color is ours
 
             sys.stderr.write(Sanitized(click.style(label.ljust(len(_INDENT)), fg=color, bold=True)))
         else:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kinetic import _output as output
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, size_text
 from kinetic.errors import KineticError, OptionError
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic import _output as output
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, names_text, size_text
 from kinetic.errors import DataMissingError, JobNotFoundError, ProjectRootError
 
@@ -189,7 +189,7 @@ def package(file: Path, dry_run: bool, as_json: bool) -> None:
 
     Example: kinetic package --dry-run train.py
     """
-    from kinetic import _config as settings
+    from kinetic._config import target as settings
     from kinetic._jobs import locate
     from kinetic._project import archive, root
     from kinetic._wire import order

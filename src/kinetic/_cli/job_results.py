@@ -16,7 +16,7 @@ import click
 
 from kinetic._cli import error_output, shared_options
 from kinetic._output import format as output_format
-from kinetic._output.format import Terminal
+from kinetic._output.terminal import Terminal, for_bytes, write_job_text
 from kinetic.errors import KineticError, OptionError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _deliver(handle: JobHandle, outcome: Outcome, save: Path | None, *, as_json:
         if as_json:
             output_format.print_document(**job_page(handle, outcome), **value_page(value))
         else:
-            output_format.write_job_text(sys.stdout, f"{value if isinstance(value, str) else value_repr(value)}\n")
+            write_job_text(sys.stdout, f"{value if isinstance(value, str) else value_repr(value)}\n")
     sys.stdout.flush()
 
 
@@ -228,9 +228,9 @@ def logs(handle: JobHandle, follow: bool, tail: int | None, attempt: int | None,
 
     _check(handle, follow=follow, tail=tail, attempt=attempt)
     hosts = _hosts(handle, host)
-    outs: dict[int, Out] = {number: output_format.for_bytes(sys.stdout) for number in hosts}
+    outs: dict[int, Out] = {number: for_bytes(sys.stdout) for number in hosts}
     if host == "all":
-        outs = {number: PrefixedLog(output_format.for_bytes(sys.stdout), number) for number in hosts}
+        outs = {number: PrefixedLog(for_bytes(sys.stdout), number) for number in hosts}
     if follow and past_of(handle) is None:  # there is nothing to follow of a collected job, only a log to print
         with error_output.job_keeps_running(handle):
             seen = _follow(handle, outs, attempt=attempt)

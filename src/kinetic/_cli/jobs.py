@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from kinetic import _output as output
 from kinetic._cli import error_output, shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 from kinetic._output.format import Column, age_text, count_text, duration_cell, table_lines
 from kinetic.errors import JobTimeoutError, KineticError, OptionError
 

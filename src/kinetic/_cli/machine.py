@@ -146,8 +146,8 @@ def list_(as_json: bool) -> None:
 
     Example: kinetic key list
     """
-    from kinetic import _config as settings
     from kinetic._config import home as config_home
+    from kinetic._config import target as settings
 
     home = settings.kinetic_home(os.environ)
     found = config_home.list_ids(home)
@@ -169,8 +169,8 @@ def export(key_id: str | None) -> None:
 
     Example: kinetic key export > kinetic.key
     """
-    from kinetic import _config as settings
     from kinetic._config import home as config_home
+    from kinetic._config import target as settings
 
     found: bytes | None
     if key_id is None:
@@ -195,8 +195,8 @@ def import_(file: IO[str]) -> None:
 
     Example: kinetic key import kinetic.key
     """
-    from kinetic import _config as settings
     from kinetic._config import home
+    from kinetic._config import target as settings
 
     if file is sys.stdin and sys.stdin.isatty():
         click.echo("Paste the key and press Return, then Ctrl-D:", err=True)

@@ -127,7 +127,7 @@ def _open_closed_streams() -> None:
 
 
 class _SanitizingStream(io.TextIOWrapper):
-    """A standard stream that escapes terminal controls, except in text that `_output/format.py` marked as safe."""
+    """A standard stream that escapes terminal controls, except in text that `_output/terminal.py` marked as safe."""
 
     wrapped: TextIO
 

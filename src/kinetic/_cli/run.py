@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._cli import error_output, job_results, shared_options
 from kinetic._cli.error_output import SuggestionError
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,11 +148,11 @@ class _Log:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last = "\n"
-        self._text = output_format.JobText()
+        self._text = output.JobText()
 
     def write(self, text: str) -> None:
         """Write what is new."""
-        self._stream.write(output_format.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
+        self._stream.write(output.Sanitized(self._text.feed(text) if self._stream.isatty() else text))
         self._stream.flush()
         self._last = text[-1:] or self._last
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kinetic import _config as settings
 from kinetic._backends import registry
 from kinetic._cli import shared_options
 from kinetic._cli.command_tree import LazyGroup
 from kinetic._config import cluster, options, profiles
+from kinetic._config import target as settings
 from kinetic._config.options import BY_NAME, INSIDE_A_JOB
 from kinetic._config.profiles import FIELDS, LOCAL, REQUIRED, Profile
 from kinetic._output import format as output_format

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kinetic import _output as output
 from kinetic._config.options import BY_NAME, JOB_OPTIONS
+from kinetic._output import terminal as output
 from kinetic._wire.fields import UNITS, seconds_of
 from kinetic.errors import OptionError
 

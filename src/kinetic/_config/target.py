@@ -19,14 +19,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._config import profiles
-from kinetic._config.home import kinetic_home
-from kinetic._config.options import read_variable
+from kinetic._config.home import ensure_home, kinetic_home, machine_id, runtime_folder
+from kinetic._config.options import VARIABLES, read_variable
 from kinetic.errors import OptionError, OptionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kinetic._config.profiles import Profile
+
+__all__ = [  # with what goes with it: a room imports this module as ``settings``
+    "VARIABLES",
+    "Setting",
+    "Target",
+    "ensure_home",
+    "kinetic_home",
+    "machine_id",
+    "read_variable",
+    "resolve",
+    "runtime_folder",
+]
 
 IN_CLUSTER = "in-cluster"  # the context that means: the cluster of the pod that we run in
 _OF_EVERY_POD = "KUBERNETES_SERVICE_HOST"  # a variable that Kubernetes sets

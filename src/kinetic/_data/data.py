@@ -160,7 +160,7 @@ def frozen_of(data: Data) -> str:
 
 
 def _cache() -> Path | None:
-    from kinetic import _config as settings
+    from kinetic._config import target as settings
     from kinetic.errors import SettingsError
 
     try:
@@ -264,6 +264,6 @@ def _nearest(path: str) -> str | None:
 def _warn_of_missing_slash(data: Data) -> None:
     last = data.path.rpartition("/")[2]
     if last and "." not in last:
-        from kinetic import _output as output
+        from kinetic._output import terminal as output
 
         output.warn(f"{data!r} is one object; if you mean everything below it, end it with a slash: '{data.path}/'")

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic import _config as settings
 from kinetic._blobs import fetch, file_tree, sender
 from kinetic._blobs.file_tree import File, Selection, TransferProgress, Tree
+from kinetic._config import target as settings
 from kinetic._data import data as data_
 from kinetic._data import remote_refs
 from kinetic._data.data import Data

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kinetic import _output as output
 from kinetic._inspect import port_forward
 from kinetic._jobs import locate, status, wait
+from kinetic._output import terminal as output
 from kinetic._wire import digests, inspection, keys
 from kinetic._wire.order import Order
 from kinetic.errors import (

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kinetic import _output as output
 from kinetic._jobs import history, locate, logs
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, observe
+from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._runner.supervisor import attempts
 from kinetic._stores import open_store

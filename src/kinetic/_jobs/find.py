@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic import _config as settings
 from kinetic._backends import registry
+from kinetic._config import target as settings
 from kinetic._jobs import history, locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted
@@ -24,7 +24,7 @@ from kinetic._wire import keys
 from kinetic.errors import JobNotFoundError, KeyMissingError, KineticError
 
 if TYPE_CHECKING:
-    from kinetic._config import Target
+    from kinetic._config.target import Target
     from kinetic._wire.records import JobRecord
 
 _FUTURE_SECONDS = 60.0  # clocks of two machines that share a store may differ by so much

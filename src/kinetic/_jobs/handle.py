@@ -246,7 +246,7 @@ class JobHandle(JobRecord, Generic[R]):
             cleanup_timeout: Seconds to wait until its processes are gone.
             cleanup_poll_interval: Accepted for compatibility: the end is watched, not polled.
         """
-        from kinetic import _output as output
+        from kinetic._output import terminal as output
 
         if not collect.cancel(self, wait=cleanup_timeout):
             output.report(collect.why_not_cancelled(self))

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from kinetic import _config as settings
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.registry import Address
 from kinetic._config import home as config_home
+from kinetic._config import target as settings
+from kinetic._output import terminal as output
 from kinetic._stores import open_store
 from kinetic._wire import dataclass, documents, fields, folders, keys, outcomes, records
 from kinetic._wire.records import HANDLE, REQUIRED, JobRecord
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kinetic._backends.local.backend import LocalBackend
     from kinetic._backends.protocol import Backend, Launcher
-    from kinetic._config import Target
+    from kinetic._config.target import Target
     from kinetic._stores.protocol import Store
     from kinetic._wire.documents import PageKind
     from kinetic._wire.outcomes import Outcome

@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kinetic import _output as output
 from kinetic._backends.protocol import BytesLog, LiveLog
 from kinetic._jobs import history, locate
+from kinetic._output import terminal as output
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, fields, keys, outcomes
 from kinetic._wire.digests import LOG_BLOCK_BYTES, LogDigest

@@ -204,7 +204,7 @@ def is_given(options: Options, name: str) -> bool:
 
 def applied(options: Options, root: Path, profile: Profile | None, environ: Mapping[str, str]) -> Options:
     """Fill in what the decorator leaves open; doing it again changes nothing."""
-    from kinetic import _output as output  # only at a submission
+    from kinetic._output import terminal as output  # only at a submission
 
     open_ = [name for name in OF_CALLS if not is_given(options, name)]
     found = look_up(root, profile, environ, only=open_)
@@ -292,7 +292,7 @@ def _checked_in_file(page: _Page, name: str) -> object:
 
 def _not_enforced(options: Options, environ: Mapping[str, str]) -> Iterable[str]:
     """Yield which resources are not enforced where a job goes, if that is this machine."""
-    from kinetic import _config as settings
+    from kinetic._config import target as settings
     from kinetic._runner import processes
 
     asked = options.resources or {}

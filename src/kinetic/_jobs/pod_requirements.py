@@ -11,12 +11,12 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from kinetic import _output as output
 from kinetic._config import options as config_options
 from kinetic._config.cluster import PodRequirements
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._images import image_choice
 from kinetic._jobs import options as job_options
+from kinetic._output import terminal as output
 from kinetic._project import dependencies, root
 from kinetic._version import __version__
 from kinetic._wire import digests, keys, python_runtime

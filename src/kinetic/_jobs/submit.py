@@ -16,18 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic import _config as settings
 from kinetic import _hardware as hardware
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.local import limits
 from kinetic._backends.protocol import Launch
 from kinetic._config import home as config_home
 from kinetic._config import options as config_options
+from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
 from kinetic._jobs import history, locate
 from kinetic._jobs import options as job_options
+from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._output.format import size_text
 from kinetic._project import environment, root
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kinetic._backends.protocol import Backend
-    from kinetic._config import Target
     from kinetic._config.cluster import ClusterSettings, PodRequirements
+    from kinetic._config.target import Target
     from kinetic._data.data import Data
     from kinetic._hardware.placement import Placement
     from kinetic._jobs.handle import JobHandle

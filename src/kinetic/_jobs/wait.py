@@ -9,12 +9,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kinetic import _output as output
 from kinetic._backends.protocol import LiveLog
 from kinetic._jobs import locate, logs
 from kinetic._jobs.status import Snapshot, observe, past_of
-from kinetic._output import format as output_format
 from kinetic._output import terminal, tracebacks
+from kinetic._output import terminal as output
 from kinetic.errors import (
     BackendUnavailableError,
     CredentialsError,
@@ -35,7 +34,7 @@ _REASON_SECONDS = 2.0  # between the first two questions why a job waits; each c
 _LONGEST_REASON_SECONDS = 30.0  # and between later ones
 _ATTEMPT_SECONDS = 1.0  # between two questions which attempt runs, and where its log is
 _CLAIM_SECONDS = 60.0
-_on_the_terminal = output_format.JobText()
+_on_the_terminal = output.JobText()
 
 OnChange = Callable[[JobStatus], None]
 

@@ -1,19 +1,10 @@
-"""Text for people: sizes, durations, tables, and what a terminal may be sent.
-
-What comes from a store, a job, a cluster or a file name controls no terminal. *Text about* something (names, reasons,
-tables) is escaped: controls, escape sequences, marks that reverse the direction of text, lone surrogates. *What a job
-printed* keeps its looks on a terminal: colours and other renditions, tabs, the carriage return and the backspace of
-progress bars, and erasing the rest of a line. All other sequences, such as those that set the title, write the
-clipboard, move the cursor or clear the screen, are removed. Into a file or a pipe it is written byte for byte.
-"""
+"""Text for people: sizes, durations, tables and documents; terminal.py says what a terminal may be sent."""
 
 from __future__ import annotations
 
-import codecs
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from kinetic.errors import printable
 
@@ -22,12 +13,6 @@ _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))  # SI, as ls --si and eve
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400  # seconds
 _GAP = "  "  # between two columns
 _LEAST_WIDTH = 12  # characters: a narrower column shows nothing useful
-
-_KEPT = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")  # renditions, and erasing in the line
-_STRING = r"\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # a title, the clipboard, private messages
-_SEQUENCE = re.compile(rf"{_STRING}|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?\Z")
-_CONTROLS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
@@ -211,65 +196,3 @@ def is_json(value: object) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False
     return True
-
-
-class Sanitized(str):
-    """Text that is safe for a terminal, or that we made ourselves: the command's streams write it as it is."""
-
-    __slots__ = ()
-    is_safe = True
-
-
-class JobText:
-    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, text: str) -> str:
-        """Return what may be shown by now."""
-        text = self._held + text
-        begun = _BEGUN.search(text)
-        self._held = text[begun.start() :] if begun else ""
-        text = text[: begun.start()] if begun else text
-        if "\x1b" not in text:
-            return _escaped(text)
-        text = _SEQUENCE.sub(lambda found: found[0] if _KEPT.fullmatch(found[0]) else "", text)
-        kept = [*_KEPT.findall(text), ""]
-        return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(_KEPT.split(text), kept, strict=True))
-
-    def end(self) -> str:
-        """Return the rest, escaped: a sequence that was never finished."""
-        held, self._held = self._held, ""
-        return printable(held)
-
-
-def _escaped(text: str) -> str:
-    return _CONTROLS.sub(lambda found: printable(found[0], keep=""), text)
-
-
-class Terminal:
-    """Writes the bytes of a log to a terminal, as whole characters and without controls."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text = JobText()
-
-    def write(self, data: bytes) -> int:
-        """Write a piece of a log."""
-        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
-        return len(data)
-
-
-def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
-    """Return what the bytes of a log are written to; only a terminal's are changed."""
-    return Terminal(stream) if stream.isatty() else stream.buffer
-
-
-def write_job_text(stream: TextIO, text: str) -> None:
-    """Write a whole text that a job made, e.g. its value; only for a terminal is it changed."""
-    if stream.isatty():
-        job_text = JobText()
-        text = job_text.feed(text) + job_text.end()
-    stream.write(Sanitized(text))

@@ -4,12 +4,20 @@ There is one terminal, and several may draw on it. An *owner* keeps the place un
 meantime is not shown, and no one removes another owner's lines. Messages are written above. A phase that takes more
 than a second is shown on a terminal as a line that counts its seconds; elsewhere one line says what is waited for, or
 after some seconds that it still runs. In both, a line at its end says how long it took. No colors are used here.
+
+What comes from a store, a job, a cluster or a file name controls no terminal. *Text about* something (names, reasons,
+tables) is escaped: controls, escape sequences, marks that reverse the direction of text, lone surrogates. *What a job
+printed* keeps its looks on a terminal: colours and other renditions, tabs, the carriage return and the backspace of
+progress bars, and erasing the rest of a line. All other sequences, such as those that set the title, write the
+clipboard, move the cursor or clear the screen, are removed. Into a file or a pipe it is written byte for byte.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -17,11 +25,14 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from typing import IO, TYPE_CHECKING, TextIO
 
-from kinetic._output.format import Sanitized, duration_text, plain, shortened
+from kinetic._output.format import duration_text, plain, shortened
 from kinetic._wire import python_runtime
 from kinetic.errors import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PREFIX = "kinetic: "
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "FATAL": 50}
@@ -40,6 +51,12 @@ _above = 0  # how many of the shown lines are above the one with the cursor
 _owner: weakref.ref[object] | None = None  # who drew what is shown; one that is gone owns nothing
 _again: list[str] = []  # the lines that an owner drew, to be drawn again below what others write
 _said: set[str] = set()
+
+_KEPT = r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K"  # renditions, and erasing in the line
+_STRING = r"\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)"  # a title, the clipboard, private messages
+_SEQUENCE = rf"{_STRING}|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
+_BEGUN = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]{0,4096}\x1b?|[ -/]*)?\Z"
+_CONTROLS = "[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def is_possible() -> bool:
@@ -324,3 +341,65 @@ def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None =
             progress.end()
         else:
             progress.clear()
+
+
+class Sanitized(str):
+    """Text that is safe for a terminal, or that we made ourselves: the command's streams write it as it is."""
+
+    __slots__ = ()
+    is_safe = True
+
+
+class JobText:
+    """The text of a job on its way to a terminal; it comes in pieces, and a sequence may be cut in two."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return what may be shown by now."""
+        text = self._held + text
+        begun = re.search(_BEGUN, text)
+        self._held = text[begun.start() :] if begun else ""
+        text = text[: begun.start()] if begun else text
+        if "\x1b" not in text:
+            return _escaped(text)
+        text = re.sub(_SEQUENCE, lambda found: found[0] if re.fullmatch(_KEPT, found[0]) else "", text)
+        kept = [*re.findall(_KEPT, text), ""]
+        return "".join(f"{_escaped(part)}{keep}" for part, keep in zip(re.split(_KEPT, text), kept, strict=True))
+
+    def end(self) -> str:
+        """Return the rest, escaped: a sequence that was never finished."""
+        held, self._held = self._held, ""
+        return printable(held)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(_CONTROLS, lambda found: plain(found[0]), text)
+
+
+class Terminal:
+    """Writes the bytes of a log to a terminal, as whole characters and without controls."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = JobText()
+
+    def write(self, data: bytes) -> int:
+        """Write a piece of a log."""
+        self._stream.write(Sanitized(self._text.feed(self._decoder.decode(data))))
+        return len(data)
+
+
+def for_bytes(stream: TextIO) -> IO[bytes] | Terminal:
+    """Return what the bytes of a log are written to; only a terminal's are changed."""
+    return Terminal(stream) if stream.isatty() else stream.buffer
+
+
+def write_job_text(stream: TextIO, text: str) -> None:
+    """Write a whole text that a job made, e.g. its value; only for a terminal is it changed."""
+    if stream.isatty():
+        job_text = JobText()
+        text = job_text.feed(text) + job_text.end()
+    stream.write(Sanitized(text))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kinetic import _config as settings
+from kinetic._config import target as settings
 from kinetic._wire import folders
 from kinetic._wire.task import LEFT_OUT
 from kinetic.errors import PackingError

@@ -68,7 +68,7 @@ def report_missing_volumes(name: str, volumes: Mapping[str, Data] | None) -> Non
     """Report which volumes of a function do not exist when it is called in this process."""
     missing = [path for path in volumes or () if not os.path.isdir(path)]
     if missing:
-        from kinetic import _output as output
+        from kinetic._output import terminal as output
 
         paths = ", ".join(missing)
         output.report_once(f"{name}() runs in this process, where its volumes are not mounted: there is no {paths}")
@@ -86,7 +86,7 @@ def _path_of(data: Data) -> str:
     import tempfile
     from pathlib import Path
 
-    from kinetic import _config as settings
+    from kinetic._config import target as settings
     from kinetic._data import remote_refs
     from kinetic._runner.data.provision import provide
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kinetic import _config as settings
 from kinetic._batches import state
 from kinetic._cli.main import cli
 from kinetic._config import home as config_home
+from kinetic._config import target as settings
 from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._stores.files import FileStore

@@ -108,7 +108,7 @@ def test_a_file_in_the_place_of_the_home_is_told(tmp_path):
 def test_a_user_without_a_home_folder_is_told():
     code = (
         "import os; os.environ.pop('HOME', None)\n"
-        "from kinetic._config import kinetic_home\n"
+        "from kinetic._config.home import kinetic_home\n"
         "os.setuid(54321)\n"
         "try: kinetic_home({})\n"
         "except Exception as error: print(error)"

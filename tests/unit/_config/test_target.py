@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kinetic._config import Setting, resolve
+from kinetic._config.target import Setting, resolve
 from kinetic.errors import OptionError, OptionTypeError, SettingsError
 
 FIELDS = ("backend", "project", "zone", "cluster", "namespace")
@@ -372,7 +372,7 @@ def test_an_unknown_profile_is_refused(bare):
 
 def test_resolving_without_configuration_loads_no_parser(bare):
     code = (
-        "import sys; before = set(sys.modules); from kinetic._config import resolve; "
+        "import sys; before = set(sys.modules); from kinetic._config.target import resolve; "
         f"resolve(environ={bare!r}); print(*(set(sys.modules) - before))"
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic import _config as _settings
 from kinetic._config import options
+from kinetic._config import target as _settings
 from kinetic._config.options import VARIABLES, read_variable
 
 ROOM = Path(_settings.__file__).parent

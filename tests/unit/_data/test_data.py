@@ -226,7 +226,7 @@ def test_a_pickle_can_be_opened_where_the_path_does_not_exist(folder, tmp_path):
 
 
 def test_without_a_home_folder_the_hash_is_computed_all_the_same(folder, monkeypatch):
-    from kinetic import _config as settings
+    from kinetic._config import target as settings
     from kinetic.errors import SettingsError
 
     def no_home(_environ):

@@ -13,7 +13,6 @@ import textwrap
 
 import pytest
 
-from kinetic import _output as output
 from kinetic._config import profiles
 from kinetic._config.cluster import ClusterSettings, PodRequirements
 from kinetic._config.options import ResourceRequests
@@ -21,6 +20,7 @@ from kinetic._hardware import place
 from kinetic._jobs import options as job_options
 from kinetic._jobs import pod_requirements
 from kinetic._jobs.options import Options
+from kinetic._output import terminal as output
 from kinetic._project.root import Plan
 from kinetic._stores.files import FileStore
 from kinetic._version import __version__

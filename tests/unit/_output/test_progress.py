@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-from kinetic import _output as output
 from kinetic._output import format as format_
-from kinetic._output import terminal as output_terminal
+from kinetic._output import terminal as output
 
 
 class Clock:
@@ -45,14 +45,13 @@ def plain(monkeypatch) -> io.StringIO:
 def terminal(monkeypatch) -> Terminal:
     monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(output_terminal, "_shown", False)
+    monkeypatch.setattr(output, "_shown", False)
     return _as_stderr(Terminal(), monkeypatch)
 
 
 def _as_stderr(stream, monkeypatch):
     """Give our modules a standard error; pytest puts its own into sys between a fixture and its test."""
-    for module in (output_terminal, output_terminal):
-        monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=stream))
     return stream
 
 
@@ -176,7 +175,7 @@ def test_no_colour_is_used_whatever_the_terminal(terminal, clock, monkeypatch) -
 
 def test_a_phase_around_a_block_ends_with_it_even_when_it_fails(plain, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output, "Progress", partial(output.Progress, clock))
 
     def fail() -> None:
         with output.phase("packing"):
@@ -191,8 +190,8 @@ def test_a_phase_around_a_block_ends_with_it_even_when_it_fails(plain, monkeypat
 
 def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
-    monkeypatch.setattr(output_terminal, "SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(output, "Progress", partial(output.Progress, clock))
+    monkeypatch.setattr(output, "SLOW_SECONDS", 0.01)
 
     with output.phase("packing", summary=False):
         clock.now += 5
@@ -207,8 +206,8 @@ def test_a_phase_around_a_block_is_shown_while_it_lasts(terminal, monkeypatch) -
 
 def test_without_a_terminal_a_phase_that_goes_on_is_told_once(plain, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
-    monkeypatch.setattr(output_terminal, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(output, "Progress", partial(output.Progress, clock))
+    monkeypatch.setattr(output, "LONG_SECONDS", 0.01)
 
     with output.phase("asking the store", summary=False):
         clock.now += 5
@@ -241,7 +240,7 @@ def test_a_phase_without_a_thread_to_show_it_in_says_at_its_end_how_long_it_took
     terminal, monkeypatch, no_more_threads
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(output_terminal, "Progress", lambda: output.Progress(clock))
+    monkeypatch.setattr(output, "Progress", partial(output.Progress, clock))
 
     with output.phase("packing"):
         clock.now += 5

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kinetic import _output as output
 from kinetic._blobs.file_tree import TransferProgress
-from kinetic._output import terminal as output_terminal
+from kinetic._output import terminal as output
 
 
 class Terminal(io.StringIO):
@@ -22,11 +21,10 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch) -> Terminal:
     stream = Terminal()
     monkeypatch.delenv("KINETIC_LOG_LEVEL", raising=False)
-    monkeypatch.setattr(output_terminal, "_shown", False)
-    monkeypatch.setattr(output_terminal, "_above", 0)
-    monkeypatch.setattr(output_terminal, "_size", lambda: os.terminal_size((20, 5)))
-    for module in (output_terminal, output_terminal):
-        monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(output, "_shown", False)
+    monkeypatch.setattr(output, "_above", 0)
+    monkeypatch.setattr(output, "_size", lambda: os.terminal_size((20, 5)))
+    monkeypatch.setattr(output, "sys", SimpleNamespace(stderr=stream))
     return stream
 
 
@@ -59,14 +57,14 @@ def screen(text: str) -> list[str]:
 
 
 def test_lines_take_the_place_of_those_before_them(terminal) -> None:
-    output_terminal.show_lines(["one", "two two", "three"])
-    output_terminal.show_lines(["uno", "dos"])
+    output.show_lines(["one", "two two", "three"])
+    output.show_lines(["uno", "dos"])
 
     assert screen(terminal.getvalue()) == ["uno", "dos"]
 
 
 def test_whoever_says_something_stands_above_and_the_lines_are_gone(terminal) -> None:
-    output_terminal.show_lines(["one", "two", "three"])
+    output.show_lines(["one", "two", "three"])
 
     output.report("news")
 
@@ -74,23 +72,23 @@ def test_whoever_says_something_stands_above_and_the_lines_are_gone(terminal) ->
 
 
 def test_one_line_takes_the_place_of_several(terminal) -> None:
-    output_terminal.show_lines(["one", "two", "three"])
+    output.show_lines(["one", "two", "three"])
 
-    output_terminal.show_line("alone")
-    output_terminal.clear()
-    output_terminal.clear()
+    output.show_line("alone")
+    output.clear()
+    output.clear()
 
     assert screen(terminal.getvalue()) == [""]
 
 
 def test_a_line_is_cut_where_the_terminal_ends_and_wide_characters_count_twice(terminal) -> None:
-    output_terminal.show_lines(["x" * 50, "語" * 50])
+    output.show_lines(["x" * 50, "語" * 50])
 
     assert screen(terminal.getvalue()) == ["x" * 18 + "…", "語" * 9 + "…"]
 
 
 def test_there_are_no_more_lines_than_the_terminal_has(terminal) -> None:
-    output_terminal.show_lines([str(number) for number in range(20)])
+    output.show_lines([str(number) for number in range(20)])
 
     assert screen(terminal.getvalue()) == ["0", "1", "2", "3"]
 
@@ -101,41 +99,41 @@ class Owner:
 
 def test_only_who_drew_takes_it_away(terminal) -> None:
     mine, other = Owner(), Owner()
-    output_terminal.show_lines(["one", "two"], owner=mine)
+    output.show_lines(["one", "two"], owner=mine)
 
-    output_terminal.show_line("something else", owner=other)
-    output_terminal.release(other)
+    output.show_line("something else", owner=other)
+    output.release(other)
 
     assert screen(terminal.getvalue()) == ["one", "two"]
-    output_terminal.release(mine)
+    output.release(mine)
     assert screen(terminal.getvalue()) == [""]
 
 
 def test_what_is_said_stands_above_a_picture_that_has_an_owner_and_the_picture_stays(terminal) -> None:
     mine = Owner()
-    output_terminal.show_lines(["one", "two"], owner=mine)
+    output.show_lines(["one", "two"], owner=mine)
 
     output.report("news")
     output.report("more")
 
     assert screen(terminal.getvalue()) == ["kinetic: news", "kinetic: more", "one", "two"]
-    output_terminal.release(mine)
+    output.release(mine)
     assert screen(terminal.getvalue()) == ["kinetic: news", "kinetic: more", ""]
 
 
 def test_after_room_was_made_for_others_the_owner_draws_below_them(terminal) -> None:
     mine = Owner()
-    output_terminal.show_lines(["one", "two"], owner=mine)
+    output.show_lines(["one", "two"], owner=mine)
 
-    output_terminal.clear()
+    output.clear()
     terminal.write("theirs\n")
-    output_terminal.show_lines(["one", "two"], owner=mine)
+    output.show_lines(["one", "two"], owner=mine)
 
     assert screen(terminal.getvalue()) == ["theirs", "one", "two"]
 
 
 def test_a_picture_whose_owner_is_gone_gives_way(terminal) -> None:
-    output_terminal.show_lines(["one", "two"], owner=Owner())
+    output.show_lines(["one", "two"], owner=Owner())
 
     output.report("news")
 
@@ -145,10 +143,10 @@ def test_a_picture_whose_owner_is_gone_gives_way(terminal) -> None:
 @pytest.mark.parametrize("work", [lambda: output.phase("packing"), lambda: TransferProgress("sending", "data", 1, 1)])
 def test_work_that_took_a_moment_takes_nobody_elses_picture_away(work, terminal) -> None:
     mine = Owner()
-    output_terminal.show_lines(["one", "two"], owner=mine)
+    output.show_lines(["one", "two"], owner=mine)
 
     with work():
         pass
 
     assert screen(terminal.getvalue()) == ["one", "two"]
-    output_terminal.release(mine)
+    output.release(mine)

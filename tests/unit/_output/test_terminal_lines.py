@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kinetic import _output as output
+from kinetic._output import terminal as output
 
 DAY = 24 * 3600.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kinetic import _output as output
 from kinetic import errors
 from kinetic._output import format as output_format
+from kinetic._output import terminal as output
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_name_is_one_line_that_does_nothing_to_a_terminal(text: str, shown: st
 def test_what_a_job_prints_keeps_its_colours_and_steers_nothing_however_it_is_cut(
     text: str, shown: str, size: int
 ) -> None:
-    job = output_format.JobText()
+    job = output.JobText()
 
     found = "".join(job.feed(text[start : start + size]) for start in range(0, len(text), size))
 
@@ -51,14 +51,14 @@ def test_what_a_job_prints_keeps_its_colours_and_steers_nothing_however_it_is_cu
 
 
 def test_a_sequence_that_never_ends_is_shown_when_the_job_has_ended() -> None:
-    job = output_format.JobText()
+    job = output.JobText()
 
     assert job.feed("text\x1b]0;titl") == "text"
     assert job.end() == "\\x1b]0;titl"
 
 
 def test_a_very_long_title_does_not_hide_the_rest_of_a_log() -> None:
-    job = output_format.JobText()
+    job = output.JobText()
 
     found = job.feed("\x1b]0;" + "x" * 10_000) + job.feed("y")
 

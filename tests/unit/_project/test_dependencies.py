@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from kinetic import _output as output
+from kinetic._output import terminal as output
 from kinetic._project import dependencies
 from kinetic._project.root import Plan
 from kinetic.errors import OptionError

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kinetic import _output as output
 from kinetic._jobs import submit
+from kinetic._output import terminal as output
 from kinetic._wire import python_runtime
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic import _output as output
 from kinetic._backends import registry
 from kinetic._backends.kube import client as kube_client
 from kinetic._backends.kube import (
@@ -32,6 +31,7 @@ from kinetic._backends.kube.job_launcher import MOST_NAMES, JobLauncher
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, LiveLog, Observation, Stacks
 from kinetic._config import cluster
 from kinetic._config.cluster import PodRequirements
+from kinetic._output import terminal as output
 from kinetic._wire import inspection, python_runtime
 from kinetic.errors import AccessDeniedError, KineticError, OptionError
 from kinetic.job_status import JobStatus

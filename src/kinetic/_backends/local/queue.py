@@ -756,7 +756,7 @@ def _show_repair_note(path: Path) -> None:
     with contextlib.suppress(OSError):
         text = _repair_note(path).read_text()
         _repair_note(path).unlink()
-        from kinetic._output import warn  # a client has it; this is rare
+        from kinetic._output.terminal import warn  # a client has it; this is rare
 
         warn(text)
 
@@ -799,7 +799,7 @@ def release_stopped_holder(path: Path) -> int:
 
 
 def _report_lock_holder(path: Path, pid: int) -> None:
-    from kinetic._output import warn  # a client has it; this is rare
+    from kinetic._output.terminal import warn  # a client has it; this is rare
 
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:80]
