@@ -80,12 +80,8 @@ class KineticError(Exception):
 
     def __str__(self) -> str:
         """Return the whole message: what, why and next, a line each."""
-        lines = [f"{_part(self.what)} [{self.code}]"]
-        if self.why:
-            lines.append(f"why:   {_part(self.why)}")
-        if self.next:
-            lines.append(f"next:  {_part(self.next)}")
-        return "\n".join(lines)
+        parts = (("", f"{self.what} [{self.code}]"), ("why:   ", self.why), ("next:  ", self.next))
+        return "\n".join(label + indented(str(text), len("next:  ")) for label, text in parts if text)
 
     @property
     def _render_traceback_(self) -> Any:
@@ -111,13 +107,10 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
-def _part(text: str) -> str:
-    """Return one part of a message, indented so that none of its lines looks like another part."""
-    first, *others = printable(str(text)).split("\n")
-    return "\n".join([first, *(line if line[:1] in {"", " "} else f"{_INDENT}{line}" for line in others)])
-
-
-_INDENT = " " * len("next:  ")
+def indented(text: str, columns: int) -> str:
+    """Return a printable text, its lines after the first indented: none of them begins like a line of ours."""
+    first, *others = printable(text).split("\n")
+    return "\n".join([first, *(line if line[:1] in {"", " "} else " " * columns + line for line in others)])
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:

@@ -136,10 +136,7 @@ def _explain(name: str, place: Mapping[str, str | None] | None, *, as_json: bool
         ["in the cluster", "; ".join(there)],
         *(["note", note] for note in placement.notes),
     ]
-    width = max(len(row[0]) for row in rows)
-    for label, text in rows:
-        if text:
-            print(f"{label:<{width}}  {output_format.plain(text)}")
+    output_format.print_fields(rows)
 
 
 def _local_notes(placement: Placement) -> tuple[tuple[str, ...], bool]:

@@ -112,13 +112,7 @@ def commands_of(*group: str) -> dict[str, LazyCommand]:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called; without a command it shows its help and succeeds.
-
-    Args:
-        path: Its name in the table above; empty for ``kinetic`` itself.
-        aliases: Other names of commands, which the help does not show.
-        options: As for ``click.Group``.
-    """
+    """A group of the table that imports a command when it is called; without a command it shows its help."""
 
     def __init__(self, *, path: Sequence[str], aliases: Mapping[str, str] | None = None, **options: Any) -> None:
         settings = {"help_option_names": ["-h", "--help"]}  # every command below inherits them
@@ -188,13 +182,7 @@ class LazyGroup(click.Group):
 
 
 def suggest(group: str, word: str, words: Sequence[str]) -> tuple[str, str] | None:
-    """Return our command for a word of another tool and a command line that can be pasted, or None.
-
-    Args:
-        group: As it was typed: "kinetic", "kinetic jobs" or "kinetic batch".
-        word: What was typed in place of a command, in lower case.
-        words: What was typed after it.
-    """
+    """Return our command for a word of another tool, typed after a group, and a command line that can be pasted."""
     for theirs, ours in rows(_TABLES.get(group, "")):
         if word in theirs:
             command = " ".join(part for part in ours if not _is_example(part))

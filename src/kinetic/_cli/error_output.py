@@ -73,13 +73,7 @@ def print_parts(what: str, *, code: str, why: str | None = None, next: str | Non
 
 
 def job_error(handle: JobHandle, seen: Snapshot, *, log_is_shown: bool = False) -> KineticError:
-    """Return an error for a job that ended without a value; the user's exception is quoted and not loaded.
-
-    Args:
-        handle: The job.
-        seen: How it ended.
-        log_is_shown: The user sees its whole log, and with it the traceback.
-    """
+    """Return an error for a job that ended without a value; the user's exception is quoted and not loaded."""
     from dataclasses import replace
 
     from kinetic._jobs import collect, locate

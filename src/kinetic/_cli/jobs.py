@@ -199,7 +199,6 @@ def _pages(request: _ListRequest) -> list[Page]:
     """Return what is known of each job, in the order of the rows."""
     from kinetic._jobs import find, locate
     from kinetic._jobs import status as job_status
-    from kinetic._jobs.status import observe_many
 
     now, filters = time.time(), request.filters
     known = find.list_with_history(**request.place) if request.everything else None
@@ -218,7 +217,7 @@ def _pages(request: _ListRequest) -> list[Page]:
     if in_order and filters._replace(function=None, since=None, older_than=None) == Filters():
         live = live[: request.limit]  # before their status is read, which takes time
     shown = []
-    for handle, seen in zip(live, observe_many(live, from_index=True), strict=True):
+    for handle, seen in zip(live, job_status.observe_many(live, from_index=True), strict=True):
         with shared_options.warn_if_unlisted(handle.job_id):
             shown.append(job_status.job_to_json(handle, seen))
     shown += past
@@ -349,18 +348,14 @@ def show(handle: JobHandle, as_json: bool) -> None:
     Example: kinetic jobs show @last
     """
     from kinetic._jobs import status as job_status
-    from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
-        seen = observe(handle)
+        seen = job_status.observe(handle)
         page = job_status.job_to_json(handle, seen) | job_status.details_of(handle, seen)
     if as_json:
         output_format.print_document(job=page)
         return
-    known = {name: text for name, value in page.items() if (text := _text(value))}
-    width = max(map(len, known))
-    for name, text in known.items():
-        print(f"{name:<{width}}  {text}")
+    output_format.print_fields([(name, _text(value)) for name, value in page.items()])
 
 
 def _text(value: object) -> str:
@@ -369,7 +364,7 @@ def _text(value: object) -> str:
         return ", ".join(f"{name} {seconds:.3f}" for name, seconds in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return "" if value is None or value is False else output_format.plain(str(value))
+    return "" if value is None or value is False else str(value)
 
 
 @click.command
@@ -384,10 +379,9 @@ def status(handle: JobHandle, as_json: bool) -> None:
     Example: kinetic jobs status @last
     """
     from kinetic._jobs import status as job_status
-    from kinetic._jobs.status import observe
 
     with output.phase("looking at the job", summary=False):
-        seen = observe(handle)
+        seen = job_status.observe(handle)
     page = job_status.job_to_json(handle, seen)
     if as_json:
         output_format.print_document(job=page)
@@ -591,7 +585,6 @@ def wait(
     Example: kinetic jobs wait @last --timeout 10m
     """
     from kinetic._jobs import status as job_status
-    from kinetic._jobs.status import observe
 
     handles = [shared_options.find_job(job_id, **place) for job_id in job_ids]
     handles = list({handle.job_id: handle for handle in handles}.values())
@@ -603,7 +596,7 @@ def wait(
     }
     late = [handle for handle in handles if handle.job_id not in ended]
     if as_json:
-        now = {handle.job_id: job_status.job_to_json(handle, observe(handle)) for handle in late}
+        now = {handle.job_id: job_status.job_to_json(handle, job_status.observe(handle)) for handle in late}
         output_format.print_document(jobs=[(ended | now)[handle.job_id] for handle in handles])
     for job_id, page in ended.items():
         if not as_json:

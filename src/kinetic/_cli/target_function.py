@@ -66,16 +66,7 @@ class Target(NamedTuple):
 
 
 def find_function(written: str, words: Sequence[str]) -> Target:
-    """Import a file and return the function.
-
-    Args:
-        written: ``FILE.py::func``, or ``FILE.py`` when exactly one function in it is decorated.
-        words: What the file finds in ``sys.argv`` after its own name.
-
-    Raises:
-        OptionError: There is no such file or function, or several are decorated.
-        KineticError: The file cannot be imported; the note has the user's part of the traceback.
-    """
+    """Import a file and return the function; `words` is what the file finds in ``sys.argv`` after its own name."""
     place, _, name = written.partition("::")
     file = Path(place)
     _check_file(file, name)
@@ -258,17 +249,7 @@ def wants_help(words: Sequence[str]) -> bool:
 
 
 def read_arguments(function: Callable[..., Any], words: Sequence[str], target: str) -> Arguments:
-    """Convert the words after the function to its arguments.
-
-    Args:
-        function: The function to call.
-        words: Values by position, ``--name value``, ``--name=value``, ``--flag`` and ``--no-flag``; all words after
-            ``--`` are values.
-        target: As the user wrote it, e.g. "train.py::train".
-
-    Raises:
-        OptionError: The words do not match the signature; a note has the function's usage.
-    """
+    """Convert the words after the function to its arguments; all words after ``--`` are values by position."""
     options, values = _split(words)
     parameters = _parameters(function)
     command = _command(function, parameters, options)

@@ -116,19 +116,12 @@ def shortened(text: str, columns: int) -> str:
 
 
 class Column(NamedTuple):
-    """One column of a table.
-
-    Attributes:
-        name: Its heading.
-        right: Whether its cells are aligned to the right, like numbers.
-        flexible: Whether it is shortened if the terminal is too narrow.
-        spare: The order in which columns are left out if shortening is not enough, highest first; 0 for never.
-    """
+    """One column of a table."""
 
     name: str
-    right: bool = False
-    flexible: bool = False
-    spare: int = 0
+    right: bool = False  # aligned to the right, like numbers
+    flexible: bool = False  # shortened if the terminal is too narrow
+    spare: int = 0  # the order in which columns are left out if shortening is not enough, highest first; 0 for never
 
 
 def table_lines(
@@ -178,6 +171,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
         columns_wide = shutil.get_terminal_size().columns
     print("\n".join(table_lines(columns, rows, columns_wide=columns_wide)))
+
+
+def print_fields(fields: Sequence[Sequence[str]]) -> None:
+    """Print names and texts below each other, and leave out what has no text."""
+    shown = [(name, plain(text)) for name, text in fields if text]
+    columns = max(len(name) for name, _ in shown)
+    print("\n".join(f"{name:<{columns}}  {text}" for name, text in shown))
 
 
 def print_document(**fields: Any) -> None:

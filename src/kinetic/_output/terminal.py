@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 
 from kinetic._output.format import duration_text, plain, shortened
 from kinetic._wire import python_runtime
-from kinetic.errors import printable
+from kinetic.errors import indented, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +176,7 @@ def report(text: str) -> None:
 
 def warn(text: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - as in errors.py
     """Write something that may need attention, and on lines of their own why, and what to do."""
-    parts = [label + _below(part, len(label)) for label, part in (("why:   ", why), ("next:  ", next)) if part]
+    parts = [label + indented(part, len(label)) for label, part in (("why:   ", why), ("next:  ", next)) if part]
     _write_message(f"warning: {text}", _LEVELS["WARNING"], *parts)
 
 
@@ -221,17 +221,11 @@ def is_wanted(level: int) -> bool:
     return level >= _LEVELS.get(os.environ.get("KINETIC_LOG_LEVEL", "INFO").upper(), INFO)
 
 
-def _below(text: str, indent: int) -> str:
-    """Indent all lines after the first, so that no name with a line break in it can begin a line like ours."""
-    first, *others = printable(text).split("\n")
-    return "\n".join([first, *(line if line[:1] in {"", " "} else f"{' ' * indent}{line}" for line in others)])
-
-
 def _write_message(text: str, level: int, *parts: str) -> None:
     if sys.stderr is None or not is_wanted(level):
         return
     with contextlib.suppress(OSError, ValueError):  # a closed terminal must not harm the job
-        write_line("\n".join([f"{PREFIX}{_below(text, len(PREFIX))}", *parts]))
+        write_line("\n".join([f"{PREFIX}{indented(text, len(PREFIX))}", *parts]))
 
 
 class Progress:
@@ -247,13 +241,7 @@ class Progress:
         self._mid_line = False
 
     def enter(self, phase: str, detail: str = "", *, since: float | None = None) -> None:
-        """Begin a phase, or update its detail; another phase before it has ended.
-
-        Args:
-            phase: E.g. "waiting for a slot".
-            detail: More about it, e.g. how many jobs are before this one.
-            since: When it began, by the clock; now by default.
-        """
+        """Begin a phase, or update its detail; another phase before it has ended."""
         if phase != self._phase:
             self.end()
             self._phase, self._written = phase, ""
@@ -310,13 +298,7 @@ class Progress:
 
 @contextmanager
 def phase(name: str, *, summary: bool = True, detail: Callable[[], str] | None = None) -> Iterator[None]:
-    """Show what runs inside, if it takes long.
-
-    Args:
-        name: E.g. "packing".
-        summary: Report at the end how long it took; False where the caller reports it.
-        detail: Returns how far it is, each second on a terminal, once elsewhere; called by another thread.
-    """
+    """Show what runs inside, if it takes long, and at the end how long it took; another thread calls `detail`."""
     progress = Progress()
     progress.enter(name)
     over, thread = threading.Event(), None

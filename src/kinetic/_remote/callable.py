@@ -471,17 +471,7 @@ def refuse_blocking_call(name: str) -> None:
 
 
 def record_inputs(function: Callable[..., Any], inputs: Sequence[Any], mode: str) -> tuple[Any, list[Arguments]]:
-    """Call a function for each input; return the decorated function it submits, and the arguments of each job.
-
-    Args:
-        function: Submits one job when it is called.
-        inputs: What it is called with.
-        mode: How an input becomes its arguments; see ``run_async_map``.
-
-    Raises:
-        CallableError: It submits nothing, or more than one job; what the function itself raises is not caught.
-        OptionError: The jobs are of several functions, or have different options.
-    """
+    """Call a function for each input; return the decorated function it submits, and the arguments of each job."""
     from kinetic._batches import submission
 
     if not _may_submit(function):

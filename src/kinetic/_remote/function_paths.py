@@ -19,18 +19,7 @@ _MODULE = "kinetic._data.data"  # while it is not imported, there is no Data any
 def replace_data(
     function: Callable[..., Any], leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with a path in the place of each ``Data``, as in a job.
-
-    Args:
-        function: What they are for: its defaults may be Data, too.
-        leading: What precedes them and is left as it is.
-        args: By position.
-        kwargs: By name.
-
-    Raises:
-        OptionError: Data in a set, or as a key of a dict, or too deep in lists of lists.
-        DataMissingError: There is no such file, folder, object or prefix.
-    """
+    """Return the arguments, with the defaults, and with a path in the place of each ``Data``, as in a job."""
     module = sys.modules.get(_MODULE)
     if module is None:
         return args, dict(kwargs)
