@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import io
 import json
 import math
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +28,7 @@ from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts
 from kinetic._runner.worker import function_call, workspace
 from kinetic._stores import open_store
-from kinetic._wire import dataclass, documents, keys, outcomes
+from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import BackendError, JobNotFoundError, LaunchError, RunnerError
 from kinetic.job_status import JobStatus
@@ -61,11 +63,13 @@ class FakeClock:
             self._passed += max(seconds, 0.0)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Job:
     """One job of a fake backend. Times are of its clock, which only goes forward."""
 
-    launch: Launch
+    job_id: str
+    number: int  # of several that are due at one time, the one that was submitted first is first
+    launch: Launch  # until it has ended
     begins: float
     submitted: float
     attempt: int = 0
@@ -78,17 +82,9 @@ class _Job:
     log: dict[int, bytes] = field(default_factory=dict)
 
     @property
-    def job_id(self) -> str:
-        return self.launch.order.job_id
-
-    @property
     def due(self) -> float:
         """When something happens to it next."""
         return {JobStatus.PENDING: self.begins, JobStatus.RUNNING: self.ends}.get(self.status, math.inf)
-
-    def change(self, status: JobStatus, reason: str = "") -> None:
-        self.status, self.reason = status, reason
-        self.changes += 1
 
     def observation(self) -> Observation:
         return Observation(
@@ -119,6 +115,10 @@ class _Roles:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
+        self._groups: dict[str, dict[str, _Job]] = defaultdict(dict)  # the jobs of each batch that have not ended
+        self._ends = Counter[str]()  # by batch
+        self._due: list[tuple[float, int, _Job]] = []  # a heap; what has changed since then is passed over
+        self._launched = 0
         self._secrets: dict[str, str] = {}
         self._seen: dict[tuple[int, str], int] = {}  # by thread and job: the changes that were reported to it
         self._lock = threading.RLock()  # a function that is called may submit jobs of its own
@@ -146,8 +146,12 @@ class _Roles:
         with self._lock:
             now = self.clock.monotonic()
             for launch in launches:
-                made = _Job(launch, now + self.pending_seconds, self.clock.time())
-                self._jobs.setdefault(launch.order.job_id, made)
+                job_id = launch.order.job_id
+                if job_id not in self._jobs:
+                    self._launched += 1
+                    made = _Job(job_id, self._launched, launch, now + self.pending_seconds, self.clock.time())
+                    self._jobs[job_id] = self._groups[launch.group][job_id] = made
+                    heapq.heappush(self._due, (made.due, made.number, made))
         return [launch.order.job_id for launch in launches]
 
     def name_of(self, job_id: str, hosts: int) -> str:
@@ -161,7 +165,9 @@ class _Roles:
     def remove(self, names: Sequence[str]) -> None:
         with self._lock:
             for name in names:
-                self._jobs.pop(name, None)
+                job = self._jobs.pop(name, None)
+                if job is not None and not job.status.is_final:
+                    del self._groups[job.launch.group][name]
 
     def sweep(self, scratch: Path | None, history: object = None) -> None:
         """Do nothing: everything is gone with this process."""
@@ -169,14 +175,14 @@ class _Roles:
     # ------------------------------------------------------------------------------------------------ Observer
 
     def observe(self, names: Sequence[str]) -> dict[str, Observation]:
-        found = {each.name: each for each in self.find()}
-        return {name: found[name] for name in names if name in found}
+        with self._lock:
+            self._let_happen()
+            return {name: self._jobs[name].observation() for name in names if name in self._jobs}
 
     def observe_group(self, group: str) -> dict[str, Observation]:
         with self._lock:
             self._let_happen()
-            jobs = [job for job in self._jobs.values() if job.launch.group == group and not job.status.is_final]
-            return {job.job_id: job.observation() for job in jobs}
+            return {name: job.observation() for name, job in self._groups[group].items()}
 
     def find(self) -> Iterator[Observation]:
         with self._lock:
@@ -193,8 +199,8 @@ class _Roles:
 
     def watch_group(self, group: str, *, seconds: float) -> None:
         """Move the clock until a job of a batch has ended, at most some seconds."""
-        before = self._ended_in(group)
-        self._move(seconds, lambda: self._ended_in(group) != before)
+        before = self._ends[group]
+        self._move(seconds, lambda: self._ends[group] != before)
 
     def stop_watching(self, name: str) -> None:
         self._seen.pop((threading.get_ident(), name), None)
@@ -262,7 +268,7 @@ class _Roles:
         while not happened():
             with self._lock:
                 now = self.clock.monotonic()
-                due = min((job.due for job in self._jobs.values()), default=math.inf)
+                due = self._next_due()
                 self.clock.sleep(min(due, until) - now)
                 self._let_happen()
                 if due > until:
@@ -272,15 +278,31 @@ class _Roles:
 
     def _let_happen(self) -> None:
         """Do what is due, in the order of its time."""
-        while True:
-            now = self.clock.monotonic()
-            job = min(self._jobs.values(), key=lambda each: each.due, default=None)
-            if job is None or job.due > now:
-                return
+        while self._next_due() <= self.clock.monotonic():
+            _, _, job = heapq.heappop(self._due)
             if job.status is JobStatus.PENDING:
                 self._begin(job)
             else:
                 self._end(job, *self._call(job))
+
+    def _next_due(self) -> float:
+        while self._due:
+            due, _, job = self._due[0]
+            if due == job.due and job.job_id in self._jobs:
+                return due
+            heapq.heappop(self._due)
+        return math.inf
+
+    def _change(self, job: _Job, status: JobStatus, reason: str = "") -> None:
+        job.status, job.reason = status, reason
+        job.changes += 1
+        if not status.is_final:
+            heapq.heappush(self._due, (job.due, job.number, job))
+            return
+        job.ended = self.clock.time()
+        self._ends[job.launch.group] += 1
+        self._groups[job.launch.group].pop(job.job_id, None)
+        del job.launch  # most of what a job takes in memory
 
     def _begin(self, job: _Job) -> None:
         """Claim an attempt, as a runner does first of all."""
@@ -292,7 +314,7 @@ class _Roles:
         job.ends = begun + min(self.running_seconds, launch.order.deadline or math.inf)
         note = AttemptNote(job.job_id, job.attempt, MACHINE, job.started)
         open_store(launch.store_url).put(note.key, note.to_bytes(launch.key))
-        job.change(JobStatus.RUNNING)
+        self._change(job, JobStatus.RUNNING)
 
     def _call(self, job: _Job) -> tuple[function_call.Value | function_call.Failure, bytes]:
         """Call a job's function; return how it ended and what it printed."""
@@ -329,13 +351,12 @@ class _Roles:
         if attempts.retry_reason(store, verdict, order.retries, key):
             attempts.note_failure(store, verdict, key, clock=self.clock.time)
             job.attempt, job.begins = job.attempt + 1, self.clock.monotonic() + self.pending_seconds
-            job.change(JobStatus.PENDING)
+            self._change(job, JobStatus.PENDING)
             return
         created = store.put(keys.result(job.job_id), body + verdict.footer(key), if_absent=True)
         if created and order.mark:
             store.put(documents.sealed_name(order.mark, verdict.status, key), b"")
-        job.ended = self.clock.time()
-        job.change(JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
+        self._change(job, JobStatus.SUCCEEDED if verdict.succeeded else JobStatus.FAILED)
 
     def _verdict(self, job: _Job, ended: function_call.Value | function_call.Failure) -> tuple[Outcome, bytes]:
         """Return the verdict about an attempt, and the pickled value or exception."""
@@ -375,9 +396,6 @@ class _Roles:
     def _changes_of(self, name: str) -> int:
         job = self._jobs.get(name)
         return job.changes if job is not None else -1
-
-    def _ended_in(self, group: str) -> int:
-        return sum(job.status.is_final for job in self._jobs.values() if job.launch.group == group)
 
 
 def _failure(error: Exception, cause: str) -> function_call.Failure:
@@ -444,8 +462,7 @@ class FakeBackend(_Roles):
     def lose(self, job_id: str, reason: str = "its machine was taken away") -> None:
         """Let a job disappear without an outcome."""
         with self._started(job_id) as job:
-            job.ended = self.clock.time()
-            job.change(JobStatus.FAILED, reason)
+            self._change(job, JobStatus.FAILED, reason)
 
     @contextlib.contextmanager
     def _started(self, job_id: str) -> Iterator[_Job]:

@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kinetic._stores.protocol import Entry, Source, check_key, check_prefix, is_hidden
 from kinetic.errors import KeyMissingError
 
+_Folder = dict[str, Any]  # by name: the bytes of an object and its age, or a further folder
+
 
 class MemoryStore:
-    """Keep objects in a dictionary; gone with the process."""
+    """Keep objects in folders of dictionaries; gone with the process."""
 
     def __init__(self, name: str = "default") -> None:
         self.url = f"memory://{name}"
-        self._objects: dict[str, tuple[bytes, float]] = {}
+        self._root: _Folder = {}  # folders, so that a listing costs what is below its prefix, and nothing else
         self._lock = threading.Lock()
 
     @property
@@ -31,10 +34,14 @@ class MemoryStore:
             data = bytes(source)
         else:
             data = Path(source).read_bytes() if isinstance(source, os.PathLike) else b"".join(source)
+        *above, name = key.split("/")
         with self._lock:
-            if if_absent and key in self._objects:
+            folder = self._root
+            for each in above:
+                folder = folder.setdefault(f"{each}/", {})
+            if if_absent and name in folder:
                 return False
-            self._objects[key] = (data, time.time())
+            folder[name] = (data, time.time())
             return True
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -65,31 +72,40 @@ class MemoryStore:
     def touch(self, key: str) -> bool:
         """Make an object young again; see the protocol."""
         check_key(key)
+        inside, slash, name = key.rpartition("/")
         with self._lock:
-            if key in self._objects:
-                self._objects[key] = (self._objects[key][0], time.time())
-            return key in self._objects
+            folder = self._folder(inside + slash)
+            if name in folder:
+                folder[name] = (folder[name][0], time.time())
+            return name in folder
 
     def entries(self, prefix: str, *, after: str = "") -> Iterator[Entry]:
         """List objects under a prefix in key order; see the protocol."""
         check_prefix(prefix)
         with self._lock:
-            found = [(key, value) for key, value in self._objects.items() if key.startswith(prefix) and key > after]
-        return iter([Entry(key, len(data), at) for key, (data, at) in sorted(found) if prefix or not is_hidden(key)])
+            found = [entry for entry in _entries_below(self._folder(prefix), prefix) if entry.key > after]
+        return iter([entry for entry in found if prefix or not is_hidden(entry.key)])
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Name the folders directly below a prefix; see the protocol."""
-        below = (entry.key[len(prefix) :] for entry in self.entries(prefix))
-        return iter(sorted({key.split("/", 1)[0] for key in below if "/" in key}))
+        check_prefix(prefix)
+        with self._lock:
+            found = sorted(name[:-1] for name in self._folder(prefix) if name.endswith("/"))
+        return iter([name for name in found if prefix or not is_hidden(name)])
 
     def delete(self, prefix: str) -> int:
         """Delete one key or everything under a prefix; see the protocol."""
         check_key(prefix.removesuffix("/"))
+        *above, name = prefix.removesuffix("/").split("/")
         with self._lock:
-            doomed = [key for key in self._objects if key == prefix or (prefix[-1:] == "/" and key.startswith(prefix))]
-            for key in doomed:
-                del self._objects[key]
-            return len(doomed)
+            way = [self._root]
+            for each in above:
+                way.append(way[-1].get(f"{each}/", {}))
+            gone = way[-1].pop(f"{name}/" if prefix.endswith("/") else name, {})
+            for folder, each in zip(reversed(way[:-1]), reversed(above), strict=True):
+                if not folder.get(f"{each}/", True):
+                    del folder[f"{each}/"]
+            return sum(1 for _ in _entries_below(gone, prefix)) if isinstance(gone, dict) else 1
 
     def sweep(self, *, older_than_seconds: float = 86400.0) -> int:  # noqa: ARG002 - of the protocol
         """Delete nothing: an interrupted writer leaves nothing here; see the protocol."""
@@ -97,5 +113,21 @@ class MemoryStore:
 
     def _find(self, key: str) -> tuple[bytes, float] | None:
         check_key(key)
+        inside, slash, name = key.rpartition("/")
         with self._lock:
-            return self._objects.get(key)
+            found: tuple[bytes, float] | None = self._folder(inside + slash).get(name)
+            return found
+
+    def _folder(self, prefix: str) -> _Folder:
+        folder = self._root
+        for each in prefix.split("/")[:-1]:
+            folder = folder.get(f"{each}/", {})
+        return folder
+
+
+def _entries_below(folder: _Folder, prefix: str) -> Iterator[Entry]:
+    for name, found in sorted(folder.items()):
+        if isinstance(found, dict):
+            yield from _entries_below(found, f"{prefix}{name}")
+        else:
+            yield Entry(f"{prefix}{name}", len(found[0]), found[1])

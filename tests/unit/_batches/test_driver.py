@@ -142,12 +142,14 @@ def test_what_a_failure_stops(user, backend, fail_fast, cancel, expected, submit
     batch = user.act.run_async_map([plan(n, fails=9 * (n == 0)) for n in range(4)], max_concurrent=2, **options)
     wait_until_launched(backend, batch, 2)
     first, second = backend.jobs
+    backend.start(first)
+    backend.start(second)
+    backend.running_seconds = 1.0  # of those that begin later
 
     backend.run(first)
     if fail_fast:
         while not batch._submission_complete.is_set():  # the driver has seen it, and did what it has to do
             batch.status_counts()
-    backend.running_seconds = 1.0
     if second in backend.jobs:
         backend.run(second)
     values = batch.results(return_exceptions=True)
