@@ -70,7 +70,7 @@ def end_all(count):
     seals = places.group_key(state.group)
     tasks = []
     for index in range(count):
-        tasks.append((seal.sealed_name(keys.child(batch.group_id, index, 0), "", seals), b""))
+        tasks.append((seal.sealed_name(keys.children_of(batch.group_id, range(index, index + 1), 0), "", seals), b""))
         own = places.key_for(state.group.child_id(index, 0), state.group.key_id, state.store.url)
         tasks.append((seal.sealed_name(keys.mark(batch.group_id, index, 0), "succeeded", own), b""))
     list(transfer.in_parallel(state.store, [partial(state.store.put, *task) for task in tasks]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import threading
@@ -15,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kinetic import _hardware as hardware
@@ -27,6 +27,7 @@ from kinetic._config import home
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._project import pickler
+from kinetic._stores import put_many
 from kinetic._wire import dataclass, documents, keys, python_runtime, records
 from kinetic._wire import order as orders
 from kinetic._wire.failpoints import step
@@ -35,7 +36,7 @@ from kinetic._wire.records import read_table
 from kinetic.errors import BackendError, CredentialsError, KineticError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from kinetic._backends.protocol import Backend
     from kinetic._batches.control import Lease
@@ -49,6 +50,7 @@ LAUNCHES_AT_ONCE = 200  # to one call of the backend: each is locked by a descri
 _POLL_SECONDS = 1.0  # watched, not polled: this only finds what no watch reported
 _PATIENCE_SECONDS = 600.0  # a store or a queue that is unreachable this long ends the driving; it can be resumed
 _LONGEST_PAUSE = 30.0
+_TOGETHER_SECONDS = 0.05  # few free places wait so long for more
 _CLOSE_SECONDS = 10.0  # between the verdict of a job and the end of its supervisor's work on it
 _SOON_SECONDS = 5.0
 
@@ -74,29 +76,30 @@ class ChildLauncher:
         here = locate.machine_of(self.backend)
         for start in range(0, len(wanted), LAUNCHES_AT_ONCE):
             some = wanted[start : start + LAUNCHES_AT_ONCE]
-            jobs = [state.record_of(self.group, index, attempt, here) for index, attempt in some]
-            removal.run_all(self.store, [partial(self._write, *job) for job in zip(jobs, some, strict=True)])
-            self.backend.launch([self._launch_of(*job) for job in zip(jobs, some, strict=True)])
+            put_many(self.store, [(self._name_of(*run, here), b"") for run in _runs(some)])
+            step("driver:child-written")
+            put_many(self.store, [self._record_of(state.record_of(self.group, *child, here)) for child in some])
+            step("driver:record-written")
+            self.backend.launch([self._launch_of(*child) for child in some])
             step("driver:launched")
 
-    def _write(self, job: JobRecord, child: tuple[int, int]) -> None:
-        stem = keys.child(self.group.group_id, *child)
-        self.store.put(documents.sealed_name(stem, job.host or "", self._key_of(self.group.group_id)), b"")
-        step("driver:child-written")
-        more = {**self.group.more, "machine": os.uname().nodename}
-        page = locate.seal_record(records.plain(job), more, self._key_of(job.job_id))
-        self.store.put(keys.record(job.job_id), page)
-        step("driver:record-written")
+    def _name_of(self, indexes: range, attempt: int, machine: str) -> str:
+        stem = keys.children_of(self.group.group_id, indexes, attempt)
+        return documents.sealed_name(stem, machine or str(self.group.handle.get("host") or ""), self._group_key)
 
-    def _launch_of(self, job: JobRecord, index_and_attempt: tuple[int, int]) -> Launch:
-        child = self.table.child(self.group, *index_and_attempt)
+    def _record_of(self, job: JobRecord) -> tuple[str, bytes]:
+        more = {**self.group.more, "machine": os.uname().nodename}
+        return keys.record(job.job_id), locate.seal_record(records.plain(job), more, self._key_of(job.job_id))
+
+    def _launch_of(self, index: int, attempt: int) -> Launch:
+        child = self.table.child(self.group, index, attempt)
         interpreter = str(self.kept["interpreter"])
         return Launch(
             order=self.order.of_child(child),
             order_sha256=self.group.order_sha256,
             store_url=self.store.url,
             placement=self.placement,
-            key=self._key_of(job.job_id),
+            key=self._key_of(child.job_id),
             key_id=self.group.key_id,
             captured=self.kept["captured"],
             group=self.group.group_id,
@@ -111,6 +114,10 @@ class ChildLauncher:
         return documents.job_key(self.key, name, self.group.store)
 
     @functools.cached_property
+    def _group_key(self) -> bytes:
+        return self._key_of(self.group.group_id)
+
+    @functools.cached_property
     def _owner(self) -> str:
         """Who submits, as jobs on a cluster are labelled."""
         if not self.kept.get("pod"):
@@ -118,6 +125,20 @@ class ChildLauncher:
         from kinetic._config import cluster  # only for clusters
 
         return cluster.owner(os.environ)
+
+
+def _runs(children: Iterable[tuple[int, int]]) -> Iterator[tuple[range, int]]:
+    """Group attempts at inputs into runs of inputs that follow each other: each run has one key in the store."""
+    run, latest = range(0), -1
+    for index, attempt in sorted(children, key=lambda child: (child[1], child[0])):
+        if run and attempt == latest and index == run.stop:
+            run = range(run.start, run.stop + 1)
+            continue
+        if run:
+            yield run, latest
+        run, latest = range(index, index + 1), attempt
+    if run:
+        yield run, latest
 
 
 class Driver:
@@ -142,6 +163,7 @@ class Driver:
         self._tried: set[tuple[int, int]] = set()  # what follows a failure: the tracker may report one end twice
         self._read = 0  # how many of the tracker's ends were handled
         self._failed = False
+        self._room_since = math.inf  # by the backend's clock
         self.superseded = False
 
     def run(self) -> None:
@@ -149,8 +171,8 @@ class Driver:
         try:
             self._begin()
             while self._round():
-                if not (self._again or (self._waiting and self._room())):
-                    self._tracker.wait(_POLL_SECONDS, read=self._read)
+                if not (self._again or (self._waiting and self._has_room())):
+                    self._tracker.wait(_TOGETHER_SECONDS if self._room() else _POLL_SECONDS, read=self._read)
         finally:
             self._lease.release()
             step("driver:released")
@@ -238,10 +260,11 @@ class Driver:
     def _launch(self) -> bool:
         """Launch as many as there is room for; of very many only some, to look up in between."""
         source = self._again or self._waiting
-        room = len(source) if source is self._again else self._room()
-        wanted = [source.popleft() for _ in range(min(room, len(source), LAUNCHES_AT_ONCE))]
+        room = len(source) if source is self._again else self._room() if self._has_room() else 0
+        wanted = [source.popleft() for _ in range(min(room, LAUNCHES_AT_ONCE))]
         if not wanted:
             return False
+        self._room_since = math.inf
         try:
             self._launcher.launch(wanted)
         except BaseException:
@@ -253,8 +276,18 @@ class Driver:
         return True
 
     def _room(self) -> int:
+        """Return how many of those that wait may be launched now."""
         limit = self._settings.max_concurrent
-        return len(self._waiting) if limit is None else max(0, limit - len(self._tracker.active))
+        free = len(self._waiting) if limit is None else limit - len(self._tracker.active)
+        return max(0, min(free, len(self._waiting)))
+
+    def _has_room(self) -> bool:
+        """Return whether to launch now: the last eighth that ends waits a moment, so that a write serves several."""
+        room, now = self._room(), self._launcher.backend.clock.monotonic()
+        if room:
+            self._room_since = min(self._room_since, now)
+        few = min(len(self._waiting), (self._settings.max_concurrent or 0) // 8)
+        return room > 0 and (room >= few or now - self._room_since >= _TOGETHER_SECONDS)
 
 
 def _pauses() -> Iterator[float | None]:

@@ -17,6 +17,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from kinetic._backends.protocol import SYSTEM, Clock
 from kinetic._batches.control import ControlLog
 from kinetic._jobs import history, locate
 from kinetic._jobs.handle import JobHandle, handle_of
@@ -53,6 +54,7 @@ _STATUS = {
     CANCELLED: JobStatus.NOT_FOUND,
     REMOVED: JobStatus.NOT_FOUND,
 }
+_StemOf = Callable[[str, range, int], str]
 _LEISURE = 10.0  # a refresh that took 5 ms is not repeated for 50: refreshing takes a tenth of one core at most
 _LEAST_SECONDS = 0.002
 _LOST_SECONDS = 5.0  # how often a child is read by itself
@@ -200,6 +202,7 @@ class Tracker:
     """
 
     key: bytes | None = None
+    _clock: Clock = SYSTEM  # by which refreshing is limited
 
     def __init__(self, jobs: Sequence[JobHandle | None]) -> None:
         self.attempts = [-1 if job is None else job.group_attempt or 0 for job in jobs]
@@ -281,11 +284,11 @@ class Tracker:
         Others may have removed these.
         """
         with self._lock:
-            begun = time.monotonic()
+            begun = self._clock.monotonic()
             if not whole and begun < self._next_refresh():
                 return
             self._observe(whole=whole)
-            self._refreshed_at = time.monotonic()
+            self._refreshed_at = self._clock.monotonic()
             self._cost = self._refreshed_at - begun
         with self._news:
             self._news.notify_all()
@@ -302,9 +305,9 @@ class Tracker:
         try:
             if len(self.ended) > read:
                 return
-            limit = time.monotonic() + seconds
+            limit = self._clock.monotonic() + seconds
             self._watch(seconds)
-            time.sleep(max(0.0, min(self._next_refresh(), limit) - time.monotonic()))
+            self._clock.sleep(max(0.0, min(self._next_refresh(), limit) - self._clock.monotonic()))
             self.refresh()
         finally:
             self._watching.release()
@@ -352,7 +355,7 @@ class BatchTracker(Tracker):
 
     def __init__(self, group: Group, store: Store, backend: Backend) -> None:
         super().__init__([None] * group.total_expected)
-        self.group, self.store, self.backend = group, store, backend
+        self.group, self.store, self.backend, self._clock = group, store, backend, backend.clock
         self.key = locate.group_key(group)
         self.control = ControlLog(store, group.group_id, self.key)
         self._root = None if locate.trusts_the_store() else locate.namespace_key(group.key_id)
@@ -361,7 +364,7 @@ class BatchTracker(Tracker):
         self._only_submitter = False
         self._seen: dict[str, Observation] = {}
         self._ids: dict[tuple[int, int], str] = {}
-        self._verified_keys: dict[str, tuple[int, int, str]] = {}  # of children and marks, by their place in the store
+        self._read: set[int] = set()  # hashes of the keys of children and marks whose seals are right
         self._observed_at: dict[int, float] = {}  # when a child that the backend does not see was observed by itself
 
     @property
@@ -432,7 +435,8 @@ class BatchTracker(Tracker):
     def children(self) -> list[tuple[int, int, str]]:
         """Return everything that was ever submitted: index, attempt and machine."""
         listed = self.store.entries(keys.children(self.group.group_id))
-        return [child for entry in listed if (child := self._verified(keys.child, entry.key)) is not None]
+        found = filter(None, (self._verified(keys.children_of, entry.key) for entry in listed))
+        return [(index, attempt, machine) for indexes, attempt, machine in found for index in indexes]
 
     def _active_status(self, index: int) -> JobStatus:
         if index in self._statuses:
@@ -446,17 +450,18 @@ class BatchTracker(Tracker):
     def _observe(self, *, whole: bool) -> None:
         group_id = self.group.group_id
         if not self._only_submitter:
-            for child in self.children():
-                self.submitted(*child)
+            for indexes, attempt, machine, _ in self._unread(keys.children_of, [keys.children(group_id)]):
+                for index in indexes:
+                    self.submitted(index, attempt, machine)
         self._seen = self.backend.observe_group(group_id)  # before the marks: what has ended by now is marked by then
         self.control.read()
         shards = sorted({index // keys.SHARD for index in self._active})
-        few = not whole and len(shards) <= _FEW_SHARDS
+        # A request returns a thousand entries: one for each shard that is open, or all that have ended.
+        few = not whole and len(shards) <= max(_FEW_SHARDS, len(self._ends) // keys.SHARD)
         prefixes = [keys.marks(group_id, shard) for shard in shards] if few else [keys.marks(group_id)]
-        for entry in (entry for prefix in prefixes for entry in self.store.entries(prefix)):
-            mark = self._verified(keys.mark, entry.key)
-            if mark is not None and mark[2] in _STATUS:
-                self._end(*mark, entry.modified)
+        for indexes, attempt, word, at in self._unread(_mark_of, prefixes):
+            if word in _STATUS:
+                self._end(indexes[0], attempt, word, at)
         self._read_lost_children()
 
     def _read_lost_children(self) -> None:
@@ -500,19 +505,27 @@ class BatchTracker(Tracker):
         elif seen.status is JobStatus.NOT_FOUND:  # a driver is about to launch it, or died just before
             self._statuses[index] = JobStatus.PENDING
 
-    def _verified(self, stem_of: Callable[[str, int, int], str], at: str) -> tuple[int, int, str] | None:
-        """Return what the key of a child or of a mark says if its seal is right; each key is verified once."""
-        found = self._verified_keys.get(at)
-        if found is None and (found := keys.parse_child(at)) is not None:
-            index, attempt, word = found
-            if index >= self.group.total_expected or attempt >= keys.MOST_ATTEMPTS:
+    def _unread(self, stem_of: _StemOf, prefixes: Iterable[str]) -> Iterator[tuple[range, int, str, float]]:
+        """Yield what the keys of children or marks say that were not read before, and how old they are."""
+        for prefix in prefixes:
+            for entry in self.store.entries(prefix):
+                if hash(entry.key) not in self._read and (found := self._verified(stem_of, entry.key)) is not None:
+                    self._read.add(hash(entry.key))
+                    yield *found, entry.modified
+
+    def _verified(self, stem_of: _StemOf, at: str) -> tuple[range, int, str] | None:
+        """Return what the key of children or of a mark says if its seal is right."""
+        found = keys.parse_children(at)
+        if found is None:
+            return None
+        indexes, attempt, word = found
+        if not indexes or indexes[-1] >= self.group.total_expected or attempt >= keys.MOST_ATTEMPTS:
+            return None
+        if self._root is not None:
+            sealed_for = self._id(indexes[0], attempt) if stem_of is _mark_of else self.group.group_id
+            key = documents.job_key(self._root, sealed_for, self.group.store)
+            if at != documents.sealed_name(stem_of(self.group.group_id, indexes, attempt), word, key):
                 return None
-            if self._root is not None:
-                sealed_for = self._id(index, attempt) if stem_of is keys.mark else self.group.group_id
-                key = documents.job_key(self._root, sealed_for, self.group.store)
-                if at != documents.sealed_name(stem_of(self.group.group_id, index, attempt), word, key):
-                    return None
-            self._verified_keys[at] = found
         return found
 
     def _id(self, index: int, attempt: int) -> str:
@@ -521,6 +534,10 @@ class BatchTracker(Tracker):
         if found is None:
             found = self._ids[index, attempt] = self.group.child_id(index, attempt)
         return found
+
+
+def _mark_of(group_id: str, indexes: range, attempt: int) -> str:
+    return keys.mark(group_id, indexes[0], attempt)
 
 
 def state_of(tracker: Tracker, index: int, refused: Collection[int] = ()) -> str:

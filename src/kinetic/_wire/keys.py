@@ -6,9 +6,11 @@ ends in ``{word}.{seal}`` says something by being there: its object is empty, an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -111,9 +113,10 @@ def job_of_history(key: str) -> str:
     return "" if key.startswith(_BESIDE) else key.removeprefix(HISTORY).removesuffix(".json")
 
 
-def child(group_id: str, index: int, attempt: int) -> str:
-    """Return the stem of a key by the driver, {machine}.{seal} behind it: this attempt of this input was submitted."""
-    return f"_groups/{group_id}/children/{index // SHARD:04d}/{index:07d}.{attempt}"
+def children_of(group_id: str, indexes: range, attempt: int) -> str:
+    """Return the stem of a key by the driver, {machine}.{seal} behind it: this attempt at inputs was submitted."""
+    last = f"-{indexes[-1]:07d}" if len(indexes) > 1 else ""
+    return f"_groups/{group_id}/children/{indexes[0] // SHARD:04d}/{indexes[0]:07d}{last}.{attempt}"
 
 
 def marks(group_id: str, shard: int | None = None) -> str:
@@ -126,15 +129,19 @@ def mark(group_id: str, index: int, attempt: int) -> str:
     return f"_groups/{group_id}/marks/{index // SHARD:04d}/{index:07d}.{attempt}"
 
 
-def parse_child(key: str) -> tuple[int, int, str] | None:
-    """Return index, attempt, and the word or machine (or "") of the key of a mark or of a child, or None.
+def parse_children(key: str) -> tuple[range, int, str] | None:
+    """Return the inputs, the attempt, and the word or machine (or "") of the key of a mark or of children, or None.
 
     The caller verifies its seal: this only takes the name apart.
     """
-    index, _, rest = key.rpartition("/")[2].partition(".")
+    indexes, _, rest = key.rpartition("/")[2].partition(".")
     attempt, _, rest = rest.partition(".")
     word, dot, _ = rest.rpartition(".")
-    return (int(index), int(attempt), word) if dot and is_number(index) and is_number(attempt) else None
+    first, dash, last = indexes.partition("-")
+    last = last if dash else first
+    if not (dot and is_number(first) and is_number(last) and is_number(attempt)):
+        return None
+    return range(int(first), int(last) + 1), int(attempt), word
 
 
 def is_number(text: str) -> bool:
@@ -190,9 +197,14 @@ def child_id(accelerator: str, function: str, group_id: str, created: float, ind
     Returns:
         ``{accelerator}-{function}-{YYYYMMDD-HHMMSS}-{13 hex}``, UTC, at most 63 characters.
     """
-    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
     word = hashlib.sha256(f"{group_id}/{index}/{attempt}".encode()).hexdigest()[:_CHILD_HASH]
-    return f"{accelerator}-{slug(function, _CHILD_FUNCTION)}-{when}-{word}"
+    return sys.intern(f"{_child_prefix(accelerator, function, created)}-{word}")  # all who name it share it
+
+
+@functools.lru_cache(maxsize=8)
+def _child_prefix(accelerator: str, function: str, created: float) -> str:
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created))
+    return f"{accelerator}-{slug(function, _CHILD_FUNCTION)}-{when}"
 
 
 def slug(text: str, limit: int = _FUNCTION_LENGTH) -> str:

@@ -33,6 +33,10 @@ PENDING, RUNNING, SUCCEEDED, FAILED, NOT_FOUND = (
 TEMPLATE = ("earth", '{"arguments":["/bin/false"],"environment":{}}', Limits(1, ()))
 
 
+def child_key(index, attempt=0):
+    return keys.children_of(GROUP, range(index, index + 1), attempt)
+
+
 class Ground:
     """A batch of which nothing runs: its rows and keys are written by hand."""
 
@@ -72,7 +76,7 @@ class Ground:
         return found
 
     def submit(self, index, attempt=0, *, machine="here", row=True):
-        self.store.put(documents.sealed_name(keys.child(GROUP, index, attempt), machine, self.key_of(GROUP)), b"")
+        self.store.put(documents.sealed_name(child_key(index, attempt), machine, self.key_of(GROUP)), b"")
         if row:
             self.backend.queue.add([(self.group.child_id(index, attempt), GROUP, 0)], *TEMPLATE)
 
@@ -157,7 +161,7 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     batch = ground(count)
     batch.backend.queue.add([(batch.group.child_id(index, 0), GROUP, 0) for index in range(count)], *TEMPLATE)
     for index in range(count):
-        batch.store.put(documents.sealed_name(keys.child(GROUP, index, 0), "here", batch.key_of(GROUP)), b"")
+        batch.store.put(documents.sealed_name(child_key(index), "here", batch.key_of(GROUP)), b"")
     for index in range(0, count, 2):
         batch.mark(index, "succeeded")
     watched = batch.tracker()
@@ -169,6 +173,18 @@ def test_a_look_takes_as_many_requests_for_thousands_as_for_ten(ground, count):
     assert batch.asked == {"entries": 3}  # what was submitted, what has ended, whether it was stopped
     assert asked["get"] == 0
     assert Counter(statuses(watched)) == {SUCCEEDED: count // 2, PENDING: count // 2}
+
+
+def test_one_key_names_many_children_that_were_launched_together(ground):
+    batch = ground(10)
+    whole = documents.sealed_name(keys.children_of(GROUP, range(2, 7), 0), "here", batch.key_of(GROUP))
+    batch.store.put(whole, b"")
+    batch.store.put(whole.replace("0000006", "0000009"), b"")  # the same seal for more children
+
+    found = batch.look()
+
+    assert [index for index in range(10) if found.attempts[index] == 0] == [2, 3, 4, 5, 6]
+    assert found.children() == [(index, 0, "here") for index in range(2, 7)]
 
 
 def test_while_little_is_open_what_has_ended_is_not_listed_again(ground):
@@ -389,7 +405,15 @@ def test_what_others_put_among_children_and_marks_says_nothing(ground):
     for stem in (keys.mark(GROUP, 0, 0), keys.mark(GROUP, 3, 0), keys.mark(GROUP, 999_999, 0)):
         for name in ("succeeded", "removed", f"failed.{tag}", f"failed.{another}", "..", "failed.\u00e9"):
             batch.store.put(f"{stem}.{name}", b"")
-    for name in ("0000003.0.here", f"0000003.0.here.{tag}", f"0000000.999999999.here.{tag}", "x", "0.0", "1e9.0.a.b"):
+    for name in (
+        "0000003.0.here",
+        f"0000003.0.here.{tag}",
+        f"0000000-0000003.0.here.{tag}",
+        f"0000000.999999999.here.{tag}",
+        "x",
+        "0.0",
+        "1e9.0.a.b",
+    ):
         batch.store.put(f"{keys.children(GROUP)}0000/{name}", b"")
         batch.store.put(f"{keys.marks(GROUP)}0000/{name}", b"")
 

@@ -178,7 +178,7 @@ def _end_child(store: FileStore, group: Group, index: int, status: str, own: byt
     handle = state.record_of(group, index, 0)
     key = documents.job_key(own, handle.job_id, store.url)
     group_key = documents.job_key(own, group.group_id, store.url)
-    store.put(documents.sealed_name(keys.child(group.group_id, index, 0), "", group_key), b"")
+    store.put(documents.sealed_name(keys.children_of(group.group_id, range(index, index + 1), 0), "", group_key), b"")
     store.put(keys.record(handle.job_id), locate.seal_record(records.plain(handle), {}, key))
     store.put(keys.log_segment(handle.job_id, 0, 0, 0), f"log of {index}\n".encode())
     body = pickle.dumps(index * 10) if status == "succeeded" else b""

@@ -138,18 +138,25 @@ def test_a_child_carries_what_its_launch_adds_to_the_order_that_all_share():
     assert order.mark == ""
 
 
+def sealed_children(indexes, attempt, machine):
+    return documents.sealed_name(keys.children_of("grp-00000001", indexes, attempt), machine, KEY)
+
+
 @pytest.mark.parametrize(
     ("key", "found"),
     [
-        (documents.sealed_name(keys.child("grp-00000001", 1234567, 3), "", KEY), (1234567, 3, "")),
-        (documents.sealed_name(keys.child("grp-00000001", 7, 0), "host.example.org", KEY), (7, 0, "host.example.org")),
-        (documents.sealed_name(keys.mark("grp-00000001", 7, 12), "succeeded", KEY), (7, 12, "succeeded")),
+        (sealed_children(range(1234567, 1234568), 3, ""), (range(1234567, 1234568), 3, "")),
+        (sealed_children(range(7, 8), 0, "host.example.org"), (range(7, 8), 0, "host.example.org")),
+        (sealed_children(range(990, 1190), 0, "host.example.org"), (range(990, 1190), 0, "host.example.org")),
+        (documents.sealed_name(keys.mark("grp-00000001", 7, 12), "succeeded", KEY), (range(7, 8), 12, "succeeded")),
         ("_groups/grp-00000001/marks/0000/0000007.12.succeeded", None),  # as nobody sealed it
         ("_groups/grp-00000001/marks/0000/1e9.0.succeeded.00", None),
+        ("_groups/grp-00000001/children/0000/0000007-.0.here.00", None),
+        ("_groups/grp-00000001/children/0000/0000007-x.0.here.00", None),
     ],
 )
-def test_the_key_of_a_child_or_mark_says_which_it_is(key, found):
-    assert keys.parse_child(key) == found
+def test_the_key_of_children_or_of_a_mark_says_which_they_are(key, found):
+    assert keys.parse_children(key) == found
 
 
 def test_children_of_one_shard_lie_in_one_folder():
