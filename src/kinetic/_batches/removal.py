@@ -36,14 +36,15 @@ def after_collection(collected: Sequence[JobHandle], tracker: Tracker) -> None:
     if not collected:
         return
     store = tracker.store
-    run_all(store, [partial(_write_history, handle, tracker) for handle in collected])
+    run_all(store, (partial(_write_history, handle, tracker) for handle in collected))
     step("client:children-marked")
     tracker.backend.remove([handle.job_id for handle in collected])
-    run_all(store, [partial(store.delete, keys.job(handle.job_id)) for handle in collected])
+    run_all(store, (partial(store.delete, keys.job(handle.job_id)) for handle in collected))
 
 
 def _write_history(handle: JobHandle, tracker: Tracker) -> None:
-    handle._past = collect.collected_page(handle, handle._ended or observe(handle))
+    collect.collected_page(handle, handle._ended or observe(handle))
+    handle._ended = None  # the history has it; in thousands of handles it would be most of what they take
     _mark_removed(handle, tracker)
 
 
@@ -57,7 +58,7 @@ def _note_end(job: JobRecord, tracker: Tracker, word: str) -> None:
         tracker.note_end(job.group_index, job.group_attempt or 0, word)
 
 
-def run_all(store: Store, tasks: Sequence[Callable[[], object]]) -> None:
+def run_all(store: Store, tasks: Iterable[Callable[[], object]]) -> None:
     """Do many small things with a store, side by side."""
     for _ in parallel.in_parallel(store, tasks):
         pass

@@ -20,6 +20,7 @@ from kinetic.errors import KeyMissingError, OptionError, StoreError, StoreUnreac
 
 _CHUNK = 1 << 20  # 1 MiB: large enough that the loop costs nothing, small enough for any machine
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_MOST_KNOWN = 1000  # jobs and batches whose folders are remembered; one more forced write for what is forgotten
 _FEW = 8  # forced writes that are not worth threads
 _forced_roots: set[str] = set()  # of the stores whose own names this process forced to the disk
 _ATTEMPTS = 100  # at putting a file into a folder that others keep deleting
@@ -319,6 +320,8 @@ class FileStore:
         """
         pending: dict[str, None] = {}
         named: list[str] = []
+        if len(self._known_folders) > _MOST_KNOWN:
+            self._known_folders.clear()
         for key in keys:
             inside = key.rpartition("/")[0]
             pending[f"{self.root}/{inside}"] = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from kinetic.errors import IntegrityError
 T = TypeVar("T")
 Reader = Callable[[object], T]
 
+_SHARED = 63  # characters of what many pages say, such as a status or the id of a job: it is in memory once
 _SHOWN = 60  # characters of a wrong value in a message
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -48,7 +50,7 @@ def text(most: int = LINE, pattern: re.Pattern[str] | None = None, *, least: int
             raise FieldError(f"must have {least} to {most} characters, and has {len(value)}")
         if pattern is not None and pattern.fullmatch(value) is None:
             raise FieldError(f"cannot be {shown(value)}")
-        return value
+        return sys.intern(value) if len(value) <= _SHARED else value
 
     return read
 
