@@ -1,0 +1,102 @@
+"""What a batch costs by its number of inputs: submitting, driving, looking, collecting; and the memory of all of it.
+
+The work is fake: jobs end in this process, on a clock that takes no time. What is left is what kinetic does itself.
+Each size has a process of its own, whose time on the processor is printed, and whose memory at its peak. The store is a
+folder in memory where there is one, so that the memory is the client's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SIZES, QUICK = (1, 10, 100, 1000, 10_000, 100_000), (1, 10, 100, 1000)
+_MOST_MB, _MOST_LOOK_SECONDS = 300, 1.0
+_SHM = Path("/dev/shm")
+_HEADS = {
+    "submit": "submit",
+    "drive": "drive and wait",
+    "each": "of it for one input",
+    "look": "`status_counts()`",
+    "attach": "`attach_batch()`",
+    "statuses": "`statuses()`",
+    "collect": "`results()`",
+}
+
+
+def main() -> None:
+    """Print the table, or measure one size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=f"only sizes to {QUICK[-1]:,}")
+    parser.add_argument("--size", type=int, help="one row")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a figure is over its target")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(_measure(options.measure)))
+        return
+    print(f"| inputs | {' | '.join(_HEADS.values())} | memory |\n|{'---:|' * (len(_HEADS) + 2)}")
+    over = False
+    for size in (options.size,) if options.size else QUICK if options.quick else SIZES:
+        words = [sys.executable, __file__, "--measure", str(size)]
+        found = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+        print(f"| {size:,} | {' | '.join(_text(found[name]) for name in _HEADS)} | {found['mb']:.0f} MB |", flush=True)
+        over = over or found["mb"] > _MOST_MB or found["look"] > _MOST_LOOK_SECONDS
+    raise SystemExit(1 if options.strict and over else 0)
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.{0 if seconds >= 0.1 else 2}f} ms"
+
+
+def _measure(size: int) -> dict[str, float]:
+    import kinetic
+    from kinetic.testing import FakeBackend, fake_backend
+
+    @kinetic.run(accelerator="cpu")
+    def act(number: int) -> int:
+        return number
+
+    found: dict[str, float] = {}
+
+    def timed(name: str, action: Callable[[], Any]) -> Any:
+        begun = time.process_time()
+        result = action()
+        found[name] = time.process_time() - begun
+        return result
+
+    with (
+        tempfile.TemporaryDirectory(dir=_SHM if _SHM.is_dir() else None) as folder,
+        fake_backend(Path(folder), FakeBackend(pending_seconds=0.0)),
+    ):
+        os.environ["KINETIC_STORE"] = f"file://{folder}/store"
+        act(0)  # the first job of a home makes its key
+        batch = timed("submit", lambda: act.run_async_map(range(size)))
+        timed("drive", batch.wait)
+        found["drive"] += found["submit"]  # they overlap
+        found["each"] = found["drive"] / size
+        counts = timed("look", batch.status_counts)
+        timed("statuses", batch.statuses)
+        timed("attach", lambda: kinetic.attach_batch(batch.group_id))
+        values = timed("collect", batch.results)
+        if counts != {"SUCCEEDED": size} or values != list(range(size)):
+            raise SystemExit(f"the results are wrong: {counts}")
+    return {**found, "mb": _peak_mb()}
+
+
+def _peak_mb() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+if __name__ == "__main__":
+    main()
