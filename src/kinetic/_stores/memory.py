@@ -16,7 +16,7 @@ _Folder = dict[str, Any]  # by name: the bytes of an object and its age, or a fu
 
 
 class MemoryStore:
-    """Keep objects in folders of dictionaries; gone with the process."""
+    """Keep objects in a dictionary; gone with the process."""
 
     def __init__(self, name: str = "default") -> None:
         self.url = f"memory://{name}"
