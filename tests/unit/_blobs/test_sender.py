@@ -12,6 +12,7 @@ from kinetic._data import Data
 from kinetic._data.ship import ship as ship_data
 from kinetic._project.archive import ship as ship_project
 from kinetic._project.root import Plan
+from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._runner.data.provision import provide
 from kinetic._runner.worker.workspace import unpack
 from kinetic._stores.files import FileStore
@@ -58,7 +59,7 @@ def test_a_file_of_a_project_and_of_a_data_folder_is_sent_once(first, project, d
 
     assert stored_bytes(store) < len(SMALL) + len(LARGE) + 2000, "the bytes of both, once, and one manifest"
     unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
-    [folder] = provide([ref], folder=tmp_path / "job", cache=tmp_path / "kept", environ={})
+    [folder] = provide([ref], JobFolders(tmp_path / "job", tmp_path / "kept", {}))
     found = [tmp_path / "work" / name for name in ("small.bin", "large.bin", "__init__.py")]
     assert [path.read_bytes() for path in found] == [SMALL, LARGE, EMPTY]
     found = [Path(folder, name) for name in ("table", "deep/weights", "empty")]
@@ -85,7 +86,7 @@ def test_a_blob_that_the_store_lost_is_sent_again_for_both(project, data, store,
     shipped = project()
 
     unpack(store, shipped.manifest, shipped.packs, tmp_path / "work")
-    [folder] = provide([ref], folder=tmp_path / "job", cache=tmp_path / "kept", environ={})
+    [folder] = provide([ref], JobFolders(tmp_path / "job", tmp_path / "kept", {}))
     assert (tmp_path / "work" / "small.bin").read_bytes() == SMALL
     assert Path(folder, "deep/weights").read_bytes() == LARGE
 

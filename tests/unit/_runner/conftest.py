@@ -35,7 +35,7 @@ import json, os, sys, time
 from pathlib import Path
 from kinetic._runner.data import provision
 from kinetic._runner.worker import mount_namespace as mounts
-from kinetic._runner.data import shipped_data as releasing
+from kinetic._runner.data import mounted_data as releasing
 from kinetic._runner.data.file_cache import Cache, stamp_of
 from kinetic._wire.order import DataRef
 from kinetic.errors import KineticError
@@ -45,7 +45,7 @@ def say(value):
 
 def provide(job, *refs, **more):
     where = dict(folder=top / "jobs" / job / "data-0-0", cache=top / "cache", environ=os.environ)
-    return provision.provide([DataRef.from_json(ref) for ref in refs], **{**where, **more})
+    return provision.provide([DataRef.from_json(ref) for ref in refs], releasing.JobFolders(**{**where, **more}))
 
 top = Path(sys.argv[1])
 given = json.loads(sys.argv[2])

@@ -10,6 +10,7 @@ import pytest
 
 from kinetic import _stores as stores
 from kinetic._runner.data import provision
+from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._runner.data.provision import Address, split_address
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire.order import DataRef
@@ -46,7 +47,8 @@ def ref(bucket, key, *, kind="prefix", **more):
 
 
 def provide(top, *refs, job="one", **more):
-    return provision.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
+    here = {"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more}
+    return provision.provide(refs, JobFolders(**here))
 
 
 def tree(path):

@@ -12,6 +12,7 @@ import pytest
 
 from kinetic._runner.data import provision
 from kinetic._runner.data.hugging_face import options
+from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire.order import DataRef
 from kinetic.errors import DataError, DataMissingError, OptionError, RunnerError
 
@@ -42,7 +43,8 @@ def ref(uri, **more):
 
 
 def provide(top, *refs, job="one", **more):
-    return provision.provide(refs, **{"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more})
+    here = {"folder": top / job / "data-0-0", "cache": top / "cache", "environ": {}, **more}
+    return provision.provide(refs, JobFolders(**here))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from kinetic._runner.data import provision
+from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire.order import DataRef
 
 FOLDER = DataRef("prefix", "gs://bucket/images/", "gs://bucket/images/", "images", is_dir=True, fuse=True)
@@ -39,6 +40,6 @@ def test_a_mounted_folder_of_a_job_holds_what_the_bucket_holds(tmp_path, monkeyp
     looking = functools.partial(provision.as_mounted, folder=str(tmp_path / "buckets"))
     monkeypatch.setattr(provision, "as_mounted", looking)
 
-    (path,) = provision.provide([FOLDER], folder=tmp_path / "job", cache=tmp_path / "cache", environ={})
+    (path,) = provision.provide([FOLDER], JobFolders(tmp_path / "job", tmp_path / "cache", {}))
 
     assert (tmp_path / path / "a.txt").read_text() == "one"

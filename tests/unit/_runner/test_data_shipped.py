@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._runner.data import file_cache, provision, shipped_data
+from kinetic._runner.data import file_cache, mounted_data, provision
 from kinetic._runner.data.file_cache import Cache, stamp_of
 from kinetic._stores import open_store
 from kinetic._wire import keys
@@ -40,9 +40,8 @@ def any_url(request, tmp_path, url):
 
 
 def provide(top, job, *refs, **more):
-    return provision.provide(
-        refs, **{"folder": top / "jobs" / job / "data-0-0", "cache": top / "cache", "environ": {}, **more}
-    )
+    here = {"folder": top / "jobs" / job / "data-0-0", "cache": top / "cache", "environ": {}, **more}
+    return provision.provide(refs, mounted_data.JobFolders(**here))
 
 
 def read(folder):
@@ -87,7 +86,7 @@ class Counting:
 def counted(url, monkeypatch):
     store = Counting(url)
     monkeypatch.setattr(
-        "kinetic._runner.data.shipped_data.open_store", lambda found: store if found == url else open_store(found)
+        "kinetic._runner.data.file_cache.open_store", lambda found: store if found == url else open_store(found)
     )
     return store
 
@@ -541,7 +540,7 @@ def test_a_full_disk_is_said_plainly_and_not_kept_full(small_disk, ship, url, la
     assert caught.value.code == "workspace-full"
     assert "KINETIC_RUNTIME_DIR" in caught.value.next
     assert os.listdir(small_disk / "cache" / "parts") == []
-    shipped_data.release(small_disk / "jobs/one/data-0-0", small_disk / "cache")
+    mounted_data.release(small_disk / "jobs/one/data-0-0", small_disk / "cache")
     assert list((small_disk / "jobs/one").iterdir()) == []
 
 

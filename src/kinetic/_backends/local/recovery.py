@@ -370,10 +370,10 @@ def drop_data(paths: Paths, job_id: str) -> None:
     except FileNotFoundError:  # removed meanwhile, by another process
         return
     if found:
-        from kinetic._runner.data import shipped_data  # most jobs read no data
+        from kinetic._runner.data import mounted_data  # most jobs read no data
 
         for folder in found:
-            shipped_data.release(folder, paths.data_cache)
+            mounted_data.release(folder, paths.data_cache)
 
 
 def remove_job(paths: Paths, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What this machine keeps of data, so that the next job need not fetch it: verified files, by their digest.
+"""What this machine keeps of data, so that the next job need not fetch it, and a job's own copy of it.
 
 {runtime}/data/files/{aa}/{digest}[x]     one file, read-only; x when it is executable
 {runtime}/data/pages/{manifest}           a manifest; its age is the time since it was last used
@@ -10,34 +10,45 @@
 A file is trusted as long as size, time of change (ctime, which no program can set) and inode are those that were noted
 when it was verified, in this same boot: a power cut may lose bytes that were not yet on the disk. Otherwise it is read
 and verified again. Hard links change the ctime, when they are made and when they are removed. So both happen under the
-lock of the manifest, and what was right before is noted anew. A process that dies between link and note does no harm:
-the next one reads the file again. The same holds for two manifests that share a file: neither knows of the other's
-links.
+lock of the manifest, and what was right before is noted anew. A process that dies between link and note, or a manifest
+that shares a file with another, does no harm: the file is read again.
+
+If a job needs a real copy anyway, and the store is on the same disk, the copy is made from the store directly. The
+store's own files are never linked, because a job that owns them could change their mode, and then their bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from kinetic._wire import folders
-from kinetic._wire.order import Manifest, ManifestFile, file_digest
-from kinetic.errors import IntegrityError
+from kinetic._blobs import fetch as blobs
+from kinetic._runner import processes
+from kinetic._stores import Store, open_store
+from kinetic._stores.parallel import in_parallel
+from kinetic._wire import folders, keys
+from kinetic._wire.order import DataRef, Manifest, ManifestFile, file_digest
+from kinetic.errors import DataMissingError, IntegrityError, KeyMissingError
 
+Way = Literal["reflink", "link", "copy"]
+
+LINKED_PAGE = "linked"  # in a job's folder: the manifests to whose files it has links
+_FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
 _DAY = 86_400
 
 
 def say(line: str) -> None:
-    """Write one line into the log of the job."""
     sys.stderr.write(f"kinetic: {line}\n")
 
 
@@ -51,8 +62,6 @@ class Stamp(NamedTuple):
 
 
 class Cache:
-    """The data that one machine keeps."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.parts = folder / "parts"
@@ -60,11 +69,9 @@ class Cache:
             folders.make(folder / name)
 
     def path(self, file: ManifestFile) -> str:
-        """Return where a file is kept."""
         return f"{self.folder}/files/{file.digest[:2]}/{file.digest}{'x' * file.executable}"
 
     def keep_page(self, sha256: str, data: bytes) -> None:
-        """Keep a manifest."""
         self._write("pages", sha256, data)
 
     def manifest(self, sha256: str) -> Manifest | None:
@@ -82,7 +89,6 @@ class Cache:
         return ""
 
     def pin(self, name: str, sha256: str) -> None:
-        """Note the manifest of a data set that cannot change."""
         self._write("pinned", name, sha256.encode())
 
     def seen(self, sha256: str) -> dict[str, Stamp]:
@@ -96,7 +102,6 @@ class Cache:
             return {}
 
     def note(self, sha256: str, files: Sequence[ManifestFile], stamps: dict[str, Stamp]) -> None:
-        """Note the stamps of a manifest's files."""
         known = {file.digest: stamps[file.digest] for file in files if file.digest in stamps}
         self._write("seen", sha256, json.dumps({"boot": _boot(), "stamps": known}).encode())
 
@@ -111,7 +116,6 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, patient: bool = True) -> Iterator[bool]:
-        """Hold a lock; yield False if another process holds it and we are not patient."""
         with hold_lock(self.folder / "locks" / name, patient=patient) as held:
             yield held
 
@@ -222,3 +226,235 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# ----------------------------------------------------------------------------------------------------- a job's own copy
+
+
+def choose_way(kept: Path, own: Path, *, writable: bool) -> Way:
+    """Return how files of a folder that several jobs share become copies in a job's own folder, by trying."""
+    if _can_reflink(kept, own):
+        return "reflink"
+    if writable or os.geteuid() == 0 or kept.stat().st_dev != own.stat().st_dev:
+        return "copy"
+    return "link"
+
+
+def copy_file(source: str, target: str, *, way: Way, executable: bool) -> None:
+    """Make a job's own copy of a file; if the chosen way does not work for this one file, it is copied."""
+    if way == "link":
+        with contextlib.suppress(OSError):  # too many names already, or a file system without
+            os.link(source, target)
+            return
+    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        writing = os.open(target, _NEW, 0o777 if executable else 0o666)
+        try:
+            if not (way == "reflink" and _reflink(reading, writing)):
+                _copy(reading, writing, os.fstat(reading).st_size)
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+
+
+def copy_tree(source: Path, target: Path, *, way: Way) -> None:
+    """Make a job's own copy of everything in a folder, or of one file."""
+    pending = [("", source.is_dir())]
+    for inside, is_dir in pending:  # grows while it is read
+        here, there = f"{source}{inside}", f"{target}{inside}"
+        if not is_dir:
+            copy_file(here, there, way=way, executable=bool(os.stat(here).st_mode & 0o100))
+            continue
+        os.makedirs(there, exist_ok=True)
+        with os.scandir(here) as entries:
+            pending += [(f"{inside}/{entry.name}", entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+
+def _copy(reading: int, writing: int, size: int) -> None:
+    if blobs.copy_range(reading, writing, size, start=0, at=0):
+        return
+    done = 0
+    while piece := os.pread(reading, _CHUNK, done):
+        blobs.write_at(writing, piece, done)
+        done += len(piece)
+
+
+def _reflink(reading: int, writing: int) -> bool:
+    try:
+        fcntl.ioctl(writing, _FICLONE, reading)
+    except OSError as error:
+        if error.errno in blobs.DISK_FULL:
+            raise
+        return False
+    return True
+
+
+def _can_reflink(kept: Path, own: Path) -> bool:
+    if sys.platform != "linux" or processes.is_portable():
+        return False
+    name = f".reflink-{os.getpid():x}-{os.urandom(4).hex()}"
+    try:
+        with contextlib.ExitStack() as closing:
+            ends = []
+            for path in (kept / name, own / name):
+                closing.callback(path.unlink, missing_ok=True)
+                ends.append(closing.enter_context(open(path, "xb", buffering=0, opener=folders.opener)))
+            ends[0].write(bytes(4096))
+            return _reflink(ends[0].fileno(), ends[1].fileno())
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------- what the client sent
+
+
+def fetch_shipped(ref: DataRef, path: Path, cache: Cache, home: Path) -> None:
+    """Fetch shipped data to a path in ``home``, the job's folder for data; the folder above it exists."""
+    store = open_store(ref.uri)
+    manifest = _manifest(store, ref, cache)
+    way = choose_way(cache.parts, home, writable=ref.writable)
+    if way == "copy" and _is_on_same_disk(store, home):
+        _copy_from_store(store, manifest, path, home)
+    else:
+        fetch = functools.partial(_fetch, store, destination=destination_of(cache))
+        copy_kept(cache, manifest, ref.manifest, path, home, way, fetch)
+
+
+def copy_kept(
+    cache: Cache,
+    manifest: Manifest,
+    name: str,
+    path: Path,
+    home: Path,
+    way: Way,
+    fetch: Callable[[list[ManifestFile]], object],
+) -> None:
+    """Give a job its copy of what a manifest, with the digest ``name``, describes.
+
+    First make sure that all of it is kept and right: ``fetch`` gets the files that are missing into the cache.
+    """
+
+    def give_all() -> None:
+        for file in manifest.files:
+            target = _place_of(manifest, file, path)
+            copy_file(cache.path(file), target, way=way, executable=file.executable)
+
+    with cache.lock(name):
+        stamps = _right_ones(cache, manifest, name)
+        missing = [file for file in manifest.files if file.digest not in stamps]
+        if missing:
+            fetch(missing)
+            stamps |= {file.digest: stamp for file in missing if (stamp := stamp_of(cache.path(file)))}
+        cache.note(name, manifest.files, stamps)
+        _make_folders(manifest, path)
+        if way == "link":
+            with open(home / LINKED_PAGE, "a", encoding="ascii") as page:  # first: whoever removes them must know
+                page.write(f"{name}\n")
+            give_all()
+            cache.note(name, manifest.files, {**stamps, **relinked(cache, manifest, stamps)})
+    if way != "link":  # outside of the lock: others may copy at the same time
+        give_all()
+
+
+def relinked(cache: Cache, manifest: Manifest, before: dict[str, Stamp]) -> dict[str, Stamp]:
+    """Return the stamps of files that differ from before in their ctime at most, as a new or removed link makes it."""
+    now = {file.digest: stamp_of(cache.path(file)) for file in manifest.files if file.digest in before}
+    same = {digest: stamp for digest, stamp in now.items() if stamp is not None}
+    return {
+        digest: stamp for digest, stamp in same.items() if stamp._replace(ctime=before[digest].ctime) == before[digest]
+    }
+
+
+def _make_folders(manifest: Manifest, path: Path) -> None:
+    if manifest.is_dir:
+        above = {os.path.dirname(file.path) for file in manifest.files}
+        for folder in sorted({"", *above, *manifest.folders}):
+            os.makedirs(path / folder, exist_ok=True)
+
+
+def _place_of(manifest: Manifest, file: ManifestFile, path: Path) -> str:
+    return f"{path}/{file.path}" if manifest.is_dir else str(path)
+
+
+def _right_ones(cache: Cache, manifest: Manifest, name: str) -> dict[str, Stamp]:
+    """Return the stamps of the files that are there and right; those with another stamp than noted are read."""
+    known = cache.seen(name)
+    right: dict[str, Stamp] = {}
+    doubtful: list[ManifestFile] = []
+    for file in manifest.files:
+        stamp = stamp_of(cache.path(file))
+        if stamp is not None and stamp == known.get(file.digest):
+            right[file.digest] = stamp
+        elif stamp is not None:
+            doubtful.append(file)
+
+    def verified(file: ManifestFile) -> tuple[ManifestFile, Stamp | None]:
+        return file, verify_kept(cache.path(file), file)
+
+    reading = (functools.partial(verified, file) for file in doubtful)
+    for file, stamp in in_parallel(open_store(f"file://{cache.folder}"), reading):
+        if stamp is not None:
+            right[file.digest] = stamp
+    return right
+
+
+def _fetch(store: Store, files: Sequence[ManifestFile], destination: blobs.Destination) -> None:
+    try:
+        blobs.fetch_files(store, files, destination)
+    except KeyMissingError as error:
+        raise DataMissingError(
+            "data of this job is not in the store anymore",
+            why=error.why or str(error.what),
+            next="submit the job again: missing files are sent again",
+        ) from error
+
+
+def destination_of(cache: Cache) -> blobs.Destination:
+
+    def path(file: ManifestFile) -> str:
+        found = cache.path(file)
+        os.makedirs(os.path.dirname(found), mode=0o700, exist_ok=True)
+        return found
+
+    return blobs.Destination(path, mode_of, cache.parts)
+
+
+def _copy_from_store(store: Store, manifest: Manifest, path: Path, home: Path) -> None:
+    parts = home / ".parts"
+    parts.mkdir(mode=0o700, exist_ok=True)
+    _make_folders(manifest, path)
+    mask = os.umask(0)
+    os.umask(mask)
+    destination = blobs.Destination(
+        lambda file: _place_of(manifest, file, path),
+        lambda file: (0o777 if file.executable else 0o666) & ~mask,
+        parts,
+    )
+    _fetch(store, manifest.files, destination)
+
+
+def _is_on_same_disk(store: Store, home: Path) -> bool:
+    try:
+        return store.local is not None and store.local.root.stat().st_dev == home.stat().st_dev
+    except OSError:
+        return False
+
+
+def _manifest(store: Store, ref: DataRef, cache: Cache) -> Manifest:
+    kept = cache.manifest(ref.manifest)
+    if kept is not None:
+        return kept
+    try:
+        data = store.get(keys.data_manifest(ref.hash, ref.manifest))
+    except KeyMissingError as error:
+        raise DataMissingError(
+            f"the data {ref.path!r} is not in the store anymore",
+            why=str(error.why or error.what),
+            next="submit the job again: it is sent anew",
+        ) from error
+    manifest = Manifest.from_bytes(data, sha256=ref.manifest)
+    if manifest.hash != ref.hash or manifest.is_dir != ref.is_dir or (not ref.is_dir and len(manifest.files) != 1):
+        raise IntegrityError(f"the manifest of {ref.path!r} describes other data", why="hash or kind differ")
+    cache.keep_page(ref.manifest, data)
+    return manifest

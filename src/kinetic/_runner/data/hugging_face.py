@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from kinetic._runner.data import download_data, shipped_data
+from kinetic._runner.data import file_cache
 from kinetic._runner.data.file_cache import Cache, mode_of, say
+from kinetic._runner.data.mounted_data import JobFolders
 from kinetic._wire import digests
 from kinetic._wire.order import DataRef, Manifest, ManifestFile, Part, file_digest
 from kinetic._wire.task import DATA
@@ -62,38 +63,33 @@ def options(uri: str) -> dict[str, str]:
     return found
 
 
-def fetch_data_set(ref: DataRef, path: Path, cache: Cache, home: Path, workspace: Path | None) -> None:
-    """Load a data set and save it at a path in ``home``, the job's folder for data.
-
-    The library must not see the user's project, ``workspace``.
-    """
+def fetch_data_set(ref: DataRef, path: Path, cache: Cache, here: JobFolders) -> None:
+    """Load a data set and save it at a path in the job's folder for data."""
     wanted = options(ref.uri)
     if ref.trust:
         say(f"WARNING: {ref.uri} may run code of its own in this job, because hf_trust_remote_code=True")
     if _COMMIT.fullmatch(wanted.get("revision", "")) and not wanted["path"].startswith("/"):
-        _fetch_pinned(ref, wanted, path, cache, home, workspace)
+        _fetch_pinned(ref, wanted, path, cache, here)
         return
-    with _loaded(ref, wanted, home, workspace) as saved:
+    with _loaded(ref, wanted, here.folder, here.workspace) as saved:
         path.mkdir(exist_ok=True)  # it may exist, and be mounted somewhere already
         for item in saved.iterdir():
             item.replace(path / item.name)
 
 
-def _fetch_pinned(
-    ref: DataRef, wanted: dict[str, str], path: Path, cache: Cache, home: Path, workspace: Path | None
-) -> None:
+def _fetch_pinned(ref: DataRef, wanted: dict[str, str], path: Path, cache: Cache, here: JobFolders) -> None:
     pin = digests.of_bytes(f"{ref.uri}\n{ref.trust}".encode())
-    way = download_data.choose_way(cache.parts, home, writable=ref.writable)
+    way = file_cache.choose_way(cache.parts, here.folder, writable=ref.writable)
     for again in (True, False):
         with cache.lock(pin):
             name = cache.pinned(pin)
             manifest = cache.manifest(name) if name else None
             if manifest is None:
-                with _loaded(ref, wanted, cache.parts, workspace) as saved:
+                with _loaded(ref, wanted, cache.parts, here.workspace) as saved:
                     name, manifest = _keep(saved, cache)
                 cache.pin(pin, name)
         try:
-            shipped_data.copy_kept(cache, manifest, name, path, home, way, _refuse)
+            file_cache.copy_kept(cache, manifest, name, path, here.folder, way, _refuse)
             break
         except _DamagedError:
             if not again:
@@ -111,8 +107,7 @@ def _refuse(missing: list[ManifestFile]) -> None:
 
 
 def _keep(saved: Path, cache: Cache) -> tuple[str, Manifest]:
-    """Take the files of a folder into the cache; return their manifest, and its digest."""
-    destination = shipped_data.destination_of(cache)
+    destination = file_cache.destination_of(cache)
     files, empty = [], []
     for folder, folders, names in os.walk(saved):
         inside = os.path.relpath(folder, saved)
@@ -141,8 +136,7 @@ def _describe(saved: Path, inside: str) -> ManifestFile:
 
 
 @contextlib.contextmanager
-def _loaded(ref: DataRef, wanted: dict[str, str], beside: Path, workspace: Path | None) -> Iterator[Path]:
-    """Load a data set into a temporary folder, which is removed in the end."""
+def _loaded(ref: DataRef, wanted: dict[str, str], beside: Path, workspace: Path) -> Iterator[Path]:
     scratch = Path(tempfile.mkdtemp(prefix="hf-", dir=beside))
     try:
         _load(ref, wanted, scratch, workspace)
@@ -151,9 +145,9 @@ def _loaded(ref: DataRef, wanted: dict[str, str], beside: Path, workspace: Path 
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _load(ref: DataRef, wanted: dict[str, str], scratch: Path, workspace: Path | None) -> None:
+def _load(ref: DataRef, wanted: dict[str, str], scratch: Path, workspace: Path) -> None:
     answer = scratch / "answer.json"
-    search = [each for each in sys.path if each and (workspace is None or not Path(each).is_relative_to(workspace))]
+    search = [each for each in sys.path if each and not Path(each).is_relative_to(workspace)]
     task = {
         **wanted,
         "trust": ref.trust,
@@ -189,7 +183,6 @@ def _load(ref: DataRef, wanted: dict[str, str], scratch: Path, workspace: Path |
 
 
 def main(task: dict[str, Any]) -> None:
-    """Load, save, and leave an answer if that failed."""
 
     def fail(kind: str, error: BaseException) -> NoReturn:
         text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -21,12 +21,14 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from kinetic._runner.data.file_cache import hold_lock, say
+from kinetic._runner.data.file_cache import LINKED_PAGE, Cache, hold_lock, relinked, say, stamp_of
 from kinetic._runner.worker import mount_namespace
 from kinetic._runner.worker.mount_namespace import Mount
 from kinetic._wire import dataclass, folders
@@ -38,6 +40,17 @@ LINKS_PAGE = "links"  # in a job's folder: the links and folders that it made
 _READY = "\nready"
 _WRITTEN_TO = ("/tmp", "/var/tmp", "/dev/shm", "/dev", "/run")  # noqa: S108 - named so as not to cover them
 _held: list[tuple[int, str]] = []  # locks of this process and their owners; they stay for as long as it lives
+
+
+class JobFolders(NamedTuple):
+    """What one host of a job has for its data."""
+
+    folder: Path  # new, of its own, on the disk of the cache; removed with the job
+    cache: Path  # what this machine keeps
+    environ: Mapping[str, str]  # of the job
+    workspace: Path = Path()  # the user's project, which libraries that load data must not see
+    shared: Path | None = None  # which the hosts of an emulated slice share; None for one host
+    function: str = ""  # the user's, for messages
 
 
 @dataclass
@@ -56,33 +69,26 @@ class MountPoint:
         return self.path if self.ref.is_dir else self.home
 
 
-def place_mounts(
-    mounts: Sequence[MountPoint],
-    *,
-    folder: Path,
-    cache: Path,
-    environ: Mapping[str, str],
-    workspace: Path,
-    function: str,
-) -> None:
-    """Prepare everything that the job reads, and note where the job will find it; arguments as for ``provide``.
+def place_mounts(mounts: Sequence[MountPoint], here: JobFolders) -> None:
+    """Prepare everything that the job reads, and note where the job will find it.
 
     Raises DataError if a volume cannot be where it should be; the message shows the same call with an argument.
     """
     for each in mounts:
         _prepare(each)
         each.shown = str(each.path)
-    root = environ.get("KINETIC_VOLUME_ROOT") or ""
+    root = here.environ.get("KINETIC_VOLUME_ROOT") or ""
     volumes = [each for each in mounts if each.ref.mount]
-    targets = {id(each): _target(each, root, folder, workspace, function) for each in volumes}
+    targets = {id(each): _target(each, root, here) for each in volumes}
     volumes.sort(key=lambda each: (targets[id(each)].count("/"), targets[id(each)]))  # the same order in every process
-    linked = [each for each in volumes if root or _must_be_a_link(targets[id(each)], list(targets.values()), workspace)]
+    paths = list(targets.values())
+    linked = [each for each in volumes if root or _must_be_a_link(targets[id(each)], paths, here.workspace)]
     views = list({each.path: each for each in mounts if each.ref.kind == "view"}.values())
     private = [Mount(each.ref.uri, str(each.path), read_only=True) for each in views]
     private += [Mount(str(each.source), os.path.realpath(targets[id(each)])) for each in volumes if each not in linked]
     refused = ""
     if private:
-        staging = folder / ".staging"
+        staging = here.folder / ".staging"
         staging.mkdir(mode=0o700, exist_ok=True)
         refused = mount_namespace.mount_privately(private, str(staging))
     if refused:
@@ -90,13 +96,12 @@ def place_mounts(
             _link_view(each, refused)
         linked = volumes
     for each in linked:
-        _link_volume(each, targets[id(each)], folder, cache, environ, function, "" if root else refused)
+        _link_volume(each, targets[id(each)], here, "" if root else refused)
     for each in volumes:
         each.shown = targets[id(each)] if each.ref.is_dir else f"{targets[id(each)]}/{each.path.name}"
 
 
 def _prepare(mount: MountPoint) -> None:
-    """Create what can be mounted at, or filled."""
     mount.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if mount.ref.kind == "view":
         if not os.path.exists(mount.ref.uri):
@@ -108,7 +113,7 @@ def _prepare(mount: MountPoint) -> None:
         mount.path.mkdir(exist_ok=True)
 
 
-def _target(mount: MountPoint, root: str, folder: Path, workspace: Path, function: str) -> str:
+def _target(mount: MountPoint, root: str, here: JobFolders) -> str:
     """Return the path of a volume, and reject one that would hide what the job needs."""
     path = os.path.normpath(mount.ref.mount)
     why = ""
@@ -117,14 +122,15 @@ def _target(mount: MountPoint, root: str, folder: Path, workspace: Path, functio
             return os.path.normpath(f"{os.path.expanduser(root)}/{path}")
         why = f"KINETIC_VOLUME_ROOT={root!r} is not an absolute path"
     else:
-        needed = (str(folder), str(workspace), sys.prefix, sys.base_prefix, "/proc/self", "/dev/null", *sys.path)
+        ours = (str(here.folder), os.path.abspath(here.workspace), sys.prefix, sys.base_prefix)
+        needed = (*ours, "/proc/self", "/dev/null", *sys.path)
         hidden = [each for each in needed if each and Path(each).is_relative_to(os.path.realpath(path))]
         if hidden:
             why = f"it would hide {hidden[0]}, which the job needs"
         elif os.path.lexists(path) and not os.path.isdir(path) and not os.path.islink(path):
             why = "there is a file already"
     if why:
-        raise _volume_error(path, why, _as_argument(function, mount))
+        raise _volume_error(path, why, _as_argument(here.function, mount))
     return path
 
 
@@ -147,16 +153,13 @@ def _link_view(mount: MountPoint, why: str) -> None:
     say(f"{mount.ref.path} is shown to the job by a link and is not write-protected ({why})")
 
 
-def _link_volume(
-    mount: MountPoint, target: str, folder: Path, cache: Path, environ: Mapping[str, str], function: str, refused: str
-) -> None:
-    owner = f"{environ.get('KINETIC_JOB_ID', folder)} {environ.get('KINETIC_ATTEMPT', '')}"
+def _link_volume(mount: MountPoint, target: str, here: JobFolders, refused: str) -> None:
+    owner = f"{here.environ.get('KINETIC_JOB_ID', here.folder)} {here.environ.get('KINETIC_ATTEMPT', '')}"
     if refused:
         say(f"{target} becomes a link, which every process of this machine sees: {refused}")
     try:
-        ours = put_link(
-            target, mount.source, cache=cache, home=folder, owner=owner, instead=_as_argument(function, mount)
-        )
+        instead = _as_argument(here.function, mount)
+        ours = put_link(target, mount.source, cache=here.cache, home=here.folder, owner=owner, instead=instead)
     except DataError as error:
         error.why = f"{error.why}; a private mount was refused, too: {refused}" if refused else error.why
         raise
@@ -164,7 +167,6 @@ def _link_volume(
 
 
 def _as_argument(function: str, mount: MountPoint) -> str:
-    """Return the same call with an argument in place of a volume."""
     return f"{function or 'train'}(..., data=kinetic.Data({mount.ref.path!r}))"
 
 
@@ -284,3 +286,35 @@ def remove_links(home: Path, cache: Path) -> None:
                     os.unlink(target)
                     for folder in made:
                         os.rmdir(folder)
+
+
+def release(folder: Path, cache: Path) -> None:
+    """Remove a job's folder for data, and its links; never fails: what stays is swept.
+
+    Removing a hard link changes the ctime of the kept file. So that it need not be read again for that, the stamps of
+    files that were right before are noted anew.
+    """
+    with contextlib.suppress(OSError):
+        if not folder.is_dir():
+            return
+        remove_links(folder, cache)
+        with contextlib.ExitStack() as locked:
+            before = []
+            for name in _linked(folder):
+                kept = Cache(cache)
+                if locked.enter_context(kept.lock(name, patient=False)) and (manifest := kept.manifest(name)):
+                    known = kept.seen(name)
+                    now = {file.digest: stamp_of(kept.path(file)) for file in manifest.files}
+                    right = {digest: stamp for digest, stamp in known.items() if now.get(digest) == stamp}
+                    before.append((kept, name, manifest, right))
+            shutil.rmtree(folder, ignore_errors=True)
+            for kept, name, manifest, right in before:
+                kept.note(name, manifest.files, relinked(kept, manifest, right))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _linked(folder: Path) -> list[str]:
+    try:
+        return sorted(set((folder / LINKED_PAGE).read_text().split()))
+    except OSError:
+        return []

@@ -9,77 +9,41 @@ import contextlib
 import functools
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from kinetic._blobs import fetch as blobs
-from kinetic._runner.data import download_data, mounted_data, shipped_data
+from kinetic._runner.data import file_cache, mounted_data
 from kinetic._runner.data.file_cache import Cache, hold_lock
-from kinetic._runner.data.mounted_data import MountPoint
+from kinetic._runner.data.mounted_data import JobFolders, MountPoint
 from kinetic._stores import Entry, Store, open_store
 from kinetic._stores.parallel import in_parallel
 from kinetic._wire import digests, folders
 from kinetic._wire.order import DataRef
 from kinetic._wire.task import BUCKETS_FOLDER
-from kinetic.errors import (
-    DataChangedError,
-    DataError,
-    DataMissingError,
-    KeyMissingError,
-    KineticError,
-    StoreError,
-)
+from kinetic.errors import DataChangedError, DataError, DataMissingError, KeyMissingError, KineticError, StoreError
 
 _NO_NAME = frozenset({"", ".", ".."})
 
 
-def provide(
-    refs: Sequence[DataRef],
-    *,
-    folder: Path,
-    cache: Path,
-    environ: Mapping[str, str],
-    shared: Path | None = None,
-    workspace: Path | None = None,
-    function: str = "",
-) -> list[str]:
+def provide(refs: Sequence[DataRef], here: JobFolders) -> list[str]:
     """Bring everything that a job reads to this machine; return a path for each reference, in order.
 
     Equal references share one copy. Each volume appears at its mount path, to this process and its children only if
     the kernel supports that; so this must run before the job has threads.
-
-    Args:
-        refs: From the order.
-        folder: A new folder of this job's own, on the disk of the cache, which is removed with the job.
-        cache: What this machine keeps.
-        environ: The job's environment.
-        shared: A folder that the hosts of an emulated slice share; None for one host.
-        workspace: The user's project, which libraries that load data must not see.
-        function: The name of the user's function, for messages.
     """
-    mounts = place(refs, folder=folder, cache=cache, environ=environ, workspace=workspace, function=function)
-    return fill(mounts, folder=folder, cache=cache, shared=shared, workspace=workspace)
+    return fill(place(refs, here), here)
 
 
-def place(
-    refs: Sequence[DataRef],
-    *,
-    folder: Path,
-    cache: Path,
-    environ: Mapping[str, str],
-    workspace: Path | None = None,
-    function: str = "",
-) -> list[MountPoint]:
+def place(refs: Sequence[DataRef], here: JobFolders) -> list[MountPoint]:
     """Do the first half of ``provide``: every path exists, and nothing is in it."""
     with _translated_disk_errors():
-        folders.make(folder)
-        folders.make(cache)
-        mounts = _mount_points(as_mounted(refs), folder)
-        mounted_data.place_mounts(
-            mounts, folder=folder, cache=cache, environ=environ, workspace=workspace or Path.cwd(), function=function
-        )
+        folders.make(here.folder)
+        folders.make(here.cache)
+        mounts = _mount_points(as_mounted(refs), here.folder)
+        mounted_data.place_mounts(mounts, here)
     return mounts
 
 
@@ -94,21 +58,14 @@ def as_mounted(refs: Sequence[DataRef], folder: str = BUCKETS_FOLDER) -> list[Da
     return found
 
 
-def fill(
-    mounts: Sequence[MountPoint],
-    *,
-    folder: Path,
-    cache: Path,
-    shared: Path | None = None,
-    workspace: Path | None = None,
-) -> list[str]:
+def fill(mounts: Sequence[MountPoint], here: JobFolders) -> list[str]:
     """Do the second half of ``provide``; return the path of each reference."""
     with _translated_disk_errors():
-        kept = Cache(cache)
+        kept = Cache(here.cache)
         for path in dict.fromkeys(each.path for each in mounts):
             same = [each for each in mounts if each.path == path]
             if not all(each.is_elsewhere for each in same):
-                _fill(same[0], kept, folder, shared, workspace)
+                _fill(same[0], kept, here)
         mounted_data.share_links()
     return [each.shown for each in mounts]
 
@@ -125,8 +82,13 @@ def _mount_points(refs: Sequence[DataRef], folder: Path) -> list[MountPoint]:
     return found
 
 
-def _fill(mount: MountPoint, kept: Cache, folder: Path, shared: Path | None, workspace: Path | None) -> None:
+def _fill(mount: MountPoint, kept: Cache, here: JobFolders) -> None:
     ref = mount.ref
+    if ref.kind == "view":  # the user's own files: mounting them was all
+        return
+    if ref.kind == "shipped":
+        file_cache.fetch_shipped(ref, mount.path, kept, here.folder)
+        return
 
     def fetch(path: Path) -> None:
         if ref.kind == "object":
@@ -136,16 +98,12 @@ def _fill(mount: MountPoint, kept: Cache, folder: Path, shared: Path | None, wor
         else:
             from kinetic._runner.data import hugging_face  # 5 ms, subprocess among them
 
-            hugging_face.fetch_data_set(ref, path, kept, folder, workspace)
+            hugging_face.fetch_data_set(ref, path, kept, here)
 
-    if ref.kind == "shipped":
-        shipped_data.fetch_shipped(ref, mount.path, kept, folder)
-    elif ref.kind == "view":
-        pass  # the user's own files: mounting them was all
-    elif shared is None:
+    if here.shared is None:
         fetch(mount.path)
     else:
-        _fetch_once_for_all_hosts(fetch, mount, shared, folder)
+        _fetch_once_for_all_hosts(fetch, mount, here.shared, here.folder)
 
 
 def _fetch_once_for_all_hosts(fetch: Callable[[Path], object], mount: MountPoint, shared: Path, folder: Path) -> None:
@@ -163,13 +121,12 @@ def _fetch_once_for_all_hosts(fetch: Callable[[Path], object], mount: MountPoint
                         path = os.path.join(inside, each)
                         os.chmod(path, stat.S_IMODE(os.lstat(path).st_mode) & 0o555)
             part.replace(shared / name)
-    way = download_data.choose_way(shared, folder, writable=mount.ref.writable)
-    download_data.copy_tree(shared / name / mount.path.name, mount.path, way=way)
+    way = file_cache.choose_way(shared, folder, writable=mount.ref.writable)
+    file_cache.copy_tree(shared / name / mount.path.name, mount.path, way=way)
 
 
 @contextlib.contextmanager
 def _translated_disk_errors() -> Iterator[None]:
-    """Translate the file system's errors."""
     try:
         yield
     except (StoreError, OSError) as error:
@@ -217,7 +174,6 @@ def split_address(uri: str, *, is_dir: bool) -> Address:
 
 
 def _fetch_object(ref: DataRef, path: Path) -> None:
-    """Fetch one object into a file."""
     address = split_address(ref.uri, is_dir=False)
     store = open_store(address.store)
     entry = store.entry(address.key)

@@ -67,8 +67,6 @@ _LITTLE_DISK = 0.1
 
 @dataclass(frozen=True)
 class HostInPod:
-    """Which host this process is."""
-
     host: int  # from 0
     restarts: int | None  # of the whole set of hosts; None if unknown
     base: Path  # a folder of this container's own
@@ -81,7 +79,6 @@ def page_of(argument: str) -> str:
 
 
 def settings_of(task: Task) -> PodSettings:
-    """Return the settings for the first process of a pod."""
     if task.pod is None:
         raise RunnerError("this task is not one of a pod", next="submit the job again")
     return task.pod
@@ -146,7 +143,6 @@ def check_secret(settings: PodSettings) -> None:
 
 
 def task_of(task: Task, place: HostInPod, attempt: int, environ: Mapping[str, str]) -> Task:
-    """Return the task of this host, at this attempt."""
     found = captured(settings_of(task))
     return replace(
         task,
@@ -187,7 +183,6 @@ def environment(
 
 
 def jax_platforms(kind: str) -> dict[str, str]:
-    """Return the variable that keeps JAX from silently computing somewhere else."""
     return {"JAX_PLATFORMS": PLATFORMS[kind]} if kind in PLATFORMS else {}
 
 
@@ -216,7 +211,6 @@ def check_accelerator(kind: str, count: int, *, required: bool) -> None:
 
 
 def _gpus(count: int) -> str:
-    """Return why there are too few GPUs, or ""."""
     import subprocess  # 3 ms; only jobs with a GPU
 
     # What the user hides from the function, or what an image hides, is not what this pod lacks.
@@ -290,6 +284,5 @@ def lasting_shortage(store: Store, note: AttemptNote, key: bytes) -> str:
 
 
 def eviction_message(shortage: str) -> str:
-    """Return why a job is given up."""
     how = f'resources = {{ {shortage} = "64Gi" }} under [tool.kinetic] in pyproject.toml asks for more'
     return f"{MOST_EVICTIONS} times in a row its machine ran out of {shortage}, and it was evicted; {how}"

@@ -14,17 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kinetic._runner.pod import container
+from kinetic._runner.pod import container, log_pump
 from kinetic._runner.pod.container import HostInPod
-from kinetic._runner.pod.log_pump import (
-    LogPump,
-    LogSegments,
-    LogSpool,
-    drain_output,
-    say,
-    set_output,
-    write_termination_message,
-)
+from kinetic._runner.pod.log_pump import LogPump, LogSegments, LogSpool, say, write_termination_message
 from kinetic._runner.supervisor import attempts, supervise, verdicts
 from kinetic._runner.supervisor.attempts import FOREVER
 from kinetic._runner.supervisor.supervise import DECIDED, Decision, EarlyWorker, Supervisor, store_patiently
@@ -85,13 +77,11 @@ def main(words: list[str], base: str, runner: str) -> NoReturn:
         if message:
             say(message)
             write_termination_message(message_file, message)
-            drain_output(_DRAIN_SECONDS)
+            log_pump.drain_output(_DRAIN_SECONDS)
         os._exit(code)
 
 
 def run_on_thread(task: Callable[[], object]) -> threading.Thread:
-    """Begin a task that may fail, on a thread of its own."""
-
     def attempt() -> None:
         with contextlib.suppress(KineticError, OSError):
             task()
@@ -116,7 +106,6 @@ class Poller(threading.Thread):
         self.poll_soon = self._news.set
 
     def run(self) -> None:
-        """Poll again and again."""
         while True:
             self._news.wait(self._seconds)
             self._news.clear()
@@ -156,7 +145,6 @@ class PodSource:
             os.set_blocking(end, False)
 
     def run(self) -> int:
-        """Carry out the task, and return the exit code."""
         signal.signal(signal.SIGTERM, self._on_term)
         task, host = self.task, self.place.host
         say(f"job {task.job_id}" + (f", host {host} of {task.hosts}" if task.hosts > 1 else ""))
@@ -237,13 +225,11 @@ class PodSource:
 
     @contextlib.contextmanager
     def temporary_key(self) -> Iterator[bytes]:
-        """Give access to the job's key; see ``Source``."""
         container.check_secret(self.settings)
         with container.temporary_key(self.settings) as key:
             yield key
 
     def key(self) -> bytes:
-        """Return the job's key; see ``Source``."""
         self._key = self._key or container.key_of(self.settings)
         return self._key
 
@@ -269,7 +255,6 @@ class PodSource:
             ) from error
 
     def skip(self, why: str) -> None:
-        """Say that there is nothing to do; see ``Source``."""
         if why == DECIDED:
             say(f"{pod_log_format.VERDICT} already; nothing is left to do")
             self.code = 0
@@ -325,12 +310,9 @@ class PodSource:
         if self._shortage:
             self._give_up("evicted", container.eviction_message(self._shortage))
             return ()
-        here = container.task_of(self.task, self.place, note.attempt, self.environ)
-        container.check_secret(self.settings)
-        return (here,)
+        return (container.task_of(self.task, self.place, note.attempt, self.environ),)
 
     def _give_up(self, cause: str, message: str) -> None:
-        """Fail a job that was interrupted too often."""
         verdict = Outcome(
             self.task.job_id,
             FAILED,
@@ -362,7 +344,7 @@ class PodSource:
 
         self._log_pump = LogPump(self._spool, LogSegments(self.store, key_of, self._spool))
         self._log_pump.start()
-        set_output(self._log_pump)
+        log_pump.set_output(self._log_pump)
         seconds = self.settings.poll_seconds if self.task.hosts > 1 else _VERDICT_SECONDS
         key = self.key()
         if self.task.hosts > 1:
@@ -394,7 +376,6 @@ class PodSource:
         return False
 
     def is_unwanted(self) -> bool:
-        """Return whether the worker should end; see ``Source``."""
         if self.end_requested:
             self._note_shortage()
         return self.end_requested or self._poller.found
@@ -408,7 +389,6 @@ class PodSource:
 
     @property
     def elsewhere(self) -> Callable[[], bool] | None:
-        """Returns whether the hosts in other pods are done; see ``Source``."""
         return self._need_not_linger if self.task.hosts > 1 else None
 
     def _need_not_linger(self) -> bool:
@@ -437,7 +417,6 @@ class PodSource:
         return verdict, task.body
 
     def leave_to_the_verdict(self) -> None:
-        """End without a verdict, because there is one."""
         say(f"{pod_log_format.VERDICT}, from another process; the worker was ended")
         if not self._is_forgotten():
             self.send_log()
@@ -457,7 +436,6 @@ class PodSource:
         last.join(max(0.0, limit - time.monotonic()))
 
     def _note_the_end(self, why: str) -> None:
-        """Write down how an attempt ended that left no verdict."""
         if self.place.host == 0:
             ended = replace(self.note, details={**self.note.details, "ended": time.time(), "why": why})
             self.store.put(ended.key, ended.to_bytes(self.key()))
@@ -482,24 +460,19 @@ class PodSource:
         return True
 
     def try_again(self, reason: str) -> None:
-        """Leave the job to the next pod; see ``Source``."""
         self.leave(reason, lambda: None)
 
     def patience_seconds(self, verdict: Outcome) -> float:
-        """Return how long a verdict waits for its store; see ``Source``."""
         return FOREVER if verdict.succeeded else attempts.HOUR
 
     def waits(self, words: str) -> None:
-        """Say what the verdict waits for, once; see ``Source``."""
         if words != self._said:
             self._said = words
             say(f"{words}; it is tried again")
 
-    def let_go(self) -> None:
-        """Do nothing: only the cluster waits for this process."""
+    def let_go(self) -> None: ...
 
     def finish(self, tasks: Sequence[Task], verdict: Outcome, *, created: bool) -> None:  # noqa: ARG002 - one host
-        """Say what became of the job, and send what is left of its log; see ``Source``."""
         if self.task.hosts > 1:
             self.peers.notify()
         failed = created and not verdict.succeeded
@@ -523,7 +496,6 @@ class PodSource:
         return self._log_pump.finish(seconds) if self._log_pump is not None else ""
 
     def wait(self, seconds: float) -> bool:
-        """Wait; return whether the pod must go; see ``Source``."""
         return self.wait_for(lambda: self.end_requested, seconds)
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:

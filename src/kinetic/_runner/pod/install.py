@@ -110,7 +110,6 @@ def uv(base: Path, *, before_log: bool = False) -> list[str]:
 
 
 def _write_pinned(base: Path, name: str) -> str:
-    """Write a requirements file for one version of a package, and return its path."""
     file = base / f"{name}.txt"
     file.write_text(python_runtime.pinned(name))
     return str(file)

@@ -48,11 +48,9 @@ class LogSpool:
         self._libc: Any = None
 
     def size(self) -> int:
-        """Return how many bytes were printed so far."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes from a position; fewer, or none, at the end."""
         return os.pread(self._descriptor, length, start)
 
     def release(self, before: int) -> None:
@@ -120,7 +118,6 @@ class LogSegments:
             return hasher.digest(attempt, host)
 
     def waiting(self) -> int:
-        """Return how many bytes the store does not have yet."""
         end = self._spool.size() if self.end is None else self.end
         return len(self._head) + end - self._source - len(self._sent)
 
@@ -179,7 +176,6 @@ class Copier(threading.Thread):
         self._is_over = False
 
     def run(self) -> None:
-        """Copy until the end was announced and reached."""
         over = False
         while not over:
             over = self._last.wait(_LOOK_SECONDS)
@@ -193,7 +189,6 @@ class Copier(threading.Thread):
                 self._write_said()
 
     def announce_the_end(self) -> None:
-        """Note that nothing more will be printed."""
         self._last.set()
 
     def take(self, lines: bytes) -> bool:
@@ -245,8 +240,6 @@ class Copier(threading.Thread):
 
 
 class Shipper(threading.Thread):
-    """Sends a spool to the store, and gives its space back."""
-
     def __init__(self, spool: LogSpool, segments: LogSegments, copied: Callable[[], int]) -> None:
         super().__init__(name="kinetic-log-shipper", daemon=True)
         self._spool, self._segments, self._copied = spool, segments, copied
@@ -264,7 +257,6 @@ class Shipper(threading.Thread):
                 time.sleep(_AGAIN_SECONDS)
 
     def finish(self, seconds: float) -> bool:
-        """Announce the end, wait for it, and return whether the store has everything."""
         self._last.set()
         self.join(seconds)
         return not self.is_alive()
@@ -279,8 +271,6 @@ class Shipper(threading.Thread):
 
 
 class LogPump:
-    """Both threads of one pod."""
-
     def __init__(self, spool: LogSpool, segments: LogSegments) -> None:
         self._segments = segments
         self._copier = Copier(spool)
@@ -288,7 +278,6 @@ class LogPump:
         self.take, self.end_line = self._copier.take, self._copier.end_line
 
     def start(self) -> None:
-        """Begin; from here on this process must not fork."""
         self._copier.start()
         self._shipper.start()
 
@@ -320,7 +309,6 @@ _output: LogPump | None = None
 
 
 def set_output(output: LogPump) -> None:
-    """Have lines written by this from now on."""
     global _output  # noqa: PLW0603 - a process has one output
     _output = output
 

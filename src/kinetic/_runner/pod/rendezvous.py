@@ -73,12 +73,10 @@ class HostRoster:
 
     @property
     def trouble(self) -> bool:
-        """Return whether a host ended without success."""
         return any(status != SUCCEEDED for status in self.ended.values())
 
     @property
     def preempted(self) -> list[int]:
-        """Return the hosts that were taken away."""
         return sorted(host for host, status in self.ended.items() if status == PREEMPTED)
 
     def missing(self) -> list[int]:
@@ -86,13 +84,10 @@ class HostRoster:
         return sorted(self.begun - self.here - set(self.ended))
 
     def all_ended(self, hosts: int) -> bool:
-        """Return whether every host but the leader has ended."""
         return set(range(1, hosts)) <= set(self.ended)
 
 
 class Peers:
-    """One host among its peers."""
-
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._job_id, self._attempt, self._host = store, job_id, attempt, host
         self.key = b""  # the job's, which verifies what the others write; empty until the worker has been forked
@@ -125,12 +120,10 @@ class Peers:
         self.notify()
 
     def call(self) -> None:
-        """Ask which hosts are still there."""
         self._store.put(self._place(0, CALL), b"")
         self.notify()
 
     def answer(self) -> None:
-        """Answer if the leader has asked."""
         if self._store.size(self._place(0, CALL)) is not None:
             self._store.put(self._place(self._host, HERE), b"")
             self.notify()
@@ -200,20 +193,15 @@ class Host(Source, Protocol):
     is_settled: bool
     code: int
 
-    def leave(self, why: str, more: Callable[[], object] | None = None) -> None:
-        """End without a verdict."""
+    def leave(self, why: str, more: Callable[[], object] | None = None) -> None: ...
 
-    def leave_to_the_verdict(self) -> None:
-        """End without a verdict, because there is one."""
+    def leave_to_the_verdict(self) -> None: ...
 
-    def send_log(self) -> str:
-        """Bring the log into the store, as far as there is time."""
+    def send_log(self) -> str: ...
 
-    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds."""
+    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool: ...
 
-    def in_background(self, task: Callable[[], object]) -> object:
-        """Begin a task that may fail."""
+    def in_background(self, task: Callable[[], object]) -> object: ...
 
 
 def lead(source: Host, task: Task, verdict: Outcome, ending: Ending, why: str) -> Decision | None:
@@ -310,8 +298,6 @@ _ADDRESS = documents.PageKind("address", "the address of the first host", _addre
 
 
 class Notifier:
-    """One host's end of the connections."""
-
     def __init__(self, store: Store, job_id: str, attempt: int, host: int) -> None:
         self._store, self._is_leader = store, host == 0
         self._place = keys.host_address(job_id, attempt)
@@ -406,7 +392,6 @@ def _make_listener() -> socket.socket | None:
 
 
 def _receive(connection: socket.socket) -> bool:
-    """Read notifications; return whether the other end is still there."""
     try:
         return bool(connection.recv(4096))
     except BlockingIOError:

@@ -213,20 +213,24 @@ def _mount(task: Task, report: ReportWriter) -> Any:
     from kinetic._runner.data import provision  # 5 ms; most jobs read no data
 
     report.enter(DATA)
-    refs = [DataRef.from_json(dict(page)) for page in task.placed]
-    where = {"folder": task.data, "cache": Path(task.cache), "workspace": task.folder}
-    return provision.place(refs, **where, environ=task.environment, function=task.function)
+    return provision.place([DataRef.from_json(dict(page)) for page in task.placed], _folders(task, task.function))
 
 
 def _provide(task: Task, order: Order, mounts: Any) -> list[str]:
     from kinetic._runner.data import provision  # as above
 
-    where: dict[str, Any] = {"folder": task.data, "cache": Path(task.cache), "workspace": task.folder}
+    here = _folders(task, order.function_name)
     if mounts is None:
-        mounts = provision.place(order.data, **where, environ=task.environment, function=order.function_name)
-    elif [each.ref for each in mounts] != list(order.data):
+        return provision.provide(order.data, here)
+    if [each.ref for each in mounts] != list(order.data):
         raise IntegrityError("the launch page names other data than the order", next="submit the job again")
-    return provision.fill(mounts, **where, shared=task.data_shared)
+    return provision.fill(mounts, here)
+
+
+def _folders(task: Task, function: str) -> Any:
+    from kinetic._runner.data.mounted_data import JobFolders  # as above
+
+    return JobFolders(task.data, Path(task.cache), task.environment, task.folder, task.data_shared, function)
 
 
 def _deliver(
