@@ -176,7 +176,7 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
             elif read is not None:
                 index.note_record(read["job_id"], read)
                 yield JobHandle.from_dict(read)
-        index.write(functools.partial(history.job_ids, store))
+        index.write(functools.partial(store.folders, ""))
     for line in locate.untrusted_warnings(untrusted, "job"):
         locate.log().warning("%s", line)
 

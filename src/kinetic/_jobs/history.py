@@ -3,8 +3,9 @@
 A page of the history has status, times and reason; no payload, no secret. Of a *collected* job it says so: its log is
 kept beside it, and it can be attached. Of a job that was removed by hand the page is all that is left.
 
-The index is one file in the home for each store. Records and outcomes are written once and never replaced, so what it
-has of them holds as long as the job is listed; a page of the history counts only with the size and time that it had.
+The index is two files in the home for each store: one of its jobs, and one of its history, loaded only where that is
+listed. Records and outcomes are written once and never replaced, so what it has of them holds as long as the job is
+listed; a page of the history counts only with the size and time that it had.
 Only verified pages get in and the home is private, so the index needs no seal. A missing, old or damaged one is made
 again from the store, and what acts on a job reads the job itself.
 """
@@ -15,6 +16,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -70,31 +72,30 @@ def page_entries(store: Store) -> Iterator[Entry]:
 
 
 def page_ids(store: Store) -> set[str]:
-    """Return the jobs that have a page."""
+    """Return the jobs that have a page; of a folder only the names are read."""
+    if store.local is not None:
+        with contextlib.suppress(OSError), folders.opened(store.local.root, keys.HISTORY) as at:
+            names = (name.removesuffix(".json") for name in os.listdir(at) if name.endswith(".json"))
+            return set(filter(keys.is_job_id, names))
     return set(filter(keys.is_job_id, (keys.job_of_history(entry.key) for entry in page_entries(store))))
 
 
 def read_pages(store: Store) -> Iterator[dict[str, Any]]:
     """Yield every page that can be read and verified."""
-    index = index_of(store)
+    index = index_of(store, ".history")
     stamps = {keys.job_of_history(entry.key): (entry.size, entry.modified) for entry in page_entries(store)}
     for job_id in sorted(filter(keys.is_job_id, stamps)):
         page = index.past(job_id, stamps[job_id], functools.partial(read_page, store, job_id))
         if page is not None:
             yield page
-    index.write(functools.partial(job_ids, store))
+    index.write(lambda: stamps)
 
 
-def job_ids(store: Store) -> set[str]:
-    """Return every job that a store or its history names."""
-    return {*store.folders(""), *page_ids(store)}
-
-
-def index_of(store: Store) -> Index:
+def index_of(store: Store, part: str = "") -> Index:
     """Return the index of a store; where the user trusts a store unverified, one that knows and keeps nothing."""
     if locate.trusts_the_store():
         return Index(None, store.url)
-    path = locate.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}.json"
+    path = locate.home() / "index" / f"{hashlib.sha256(store.url.encode()).hexdigest()[:16]}{part}.json"
     if path not in _indexes:
         _indexes[path] = Index(path, store.url)
     _indexes[path].key_ids = locate.key_ids()

@@ -173,7 +173,7 @@ def _outcomes_by_index(
             found[job.job_id] = outcome
             if isinstance(outcome, Outcome) and job.job_id not in removed:
                 decided[job.job_id] = Snapshot(decide(outcome=outcome, observation=None), outcome)
-        index.write(functools.partial(history.job_ids, store))
+        index.write(functools.partial(store.folders, ""))
     return found, decided
 
 

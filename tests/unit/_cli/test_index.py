@@ -40,7 +40,7 @@ def listed(kinetic, *words: str) -> dict[str, str]:
 
 
 def index_of(home):
-    (path,) = (home / "index").glob("*.json")
+    (path,) = (path for path in (home / "index").glob("*.json") if ".history" not in path.name)
     return path
 
 
@@ -92,6 +92,20 @@ def test_a_job_that_was_removed_by_hand_is_history_whatever_the_index_knows(kine
 
     assert listed(kinetic) == {}
     assert job in listed(kinetic, "--all")
+
+
+def test_a_list_of_live_jobs_loads_neither_index_nor_pages_of_the_history(
+    kinetic, made_job, home, opened, another_process
+) -> None:
+    removed, stays = made_job(), made_job()
+    assert kinetic("jobs", "cleanup", removed).exit_code == 0
+    assert listed(kinetic, "--all").keys() == {removed, stays}
+    another_process()
+    opened.clear()
+
+    assert listed(kinetic) == {stays: "SUCCEEDED"}
+    assert [path.name for path in history._indexes] == [index_of(home).name]
+    assert [key for key in opened if key.startswith(keys.HISTORY)] == []
 
 
 def test_a_record_that_others_replaced_steers_no_list(kinetic, made_job, home, another_process) -> None:
