@@ -26,7 +26,7 @@ os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, aft
 if not TYPE_CHECKING:
 
     def dataclass(cls=None, /, **options):  # noqa: ANN001, ANN003, ANN202 - dataclasses.dataclass has the types
-        """Make a dataclass of a class when its first instance is made: that costs 0.5 ms, and a process uses few."""
+        """Make a dataclass of a class when its first instance is made: a process uses few."""
         if cls is None:
             return lambda cls: dataclass(cls, **options)
         is_made = False
@@ -35,9 +35,9 @@ if not TYPE_CHECKING:
             nonlocal is_made
             with _making:
                 if not is_made:
-                    from dataclasses import dataclass
+                    from kinetic._wire.fields import make_dataclass
 
-                    dataclass(**options)(cls)
+                    make_dataclass(cls, **options)
                     is_made = True
 
         class Fields:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,43 @@ def test_threads_that_make_the_first_instances_together_get_whole_ones() -> None
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(make, range(4)))
         assert made == [Point(number) for number in range(4)]
+
+
+def twin(decorate: Callable[..., Any]) -> Any:
+    class Plain:
+        x: int
+        y: int = 2
+        tags: dict[str, int] = field(default_factory=dict, compare=False)
+        secret: str = field(default="", repr=False, compare=False)
+
+    return decorate(frozen=True)(Plain)
+
+
+def test_what_all_share_says_and_compares_as_the_standard_functions_do() -> None:
+    ours, theirs = twin(dataclass), twin(dataclasses.dataclass)
+
+    assert repr(ours(1, tags={"a": 1})) == repr(theirs(1, tags={"a": 1}))
+    assert hash(ours(1, 3)) == hash(theirs(1, 3))
+    assert ours(1, tags={"a": 1}) == ours(1, secret="s") != ours(2)
+    assert ours(1) != theirs(1)
+    assert ours(1).tags is not ours(1).tags
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [((), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((), {"y": 1}), ((1, 2, {}, "", 5), {})],
+    ids=["none", "twice", "unknown", "missing", "too many"],
+)
+def test_arguments_that_do_not_fit_are_refused_as_the_standard_function_does(given: Any, named: Any) -> None:
+    for decorate in (dataclass, dataclasses.dataclass):
+        with pytest.raises(TypeError):
+            twin(decorate)(*given, **named)
+
+
+def test_what_is_frozen_can_neither_be_set_nor_deleted() -> None:
+    page = Page("log")
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        page.other = 1  # type: ignore[attr-defined] # as intended
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del page.kind
