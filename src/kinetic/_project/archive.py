@@ -88,7 +88,8 @@ def _scan(
     apart = [*map(os.fspath, exclude), *ignore.private_places(environ)]
     project = Project(root, rules, apart, limited=limited)
     found = file_tree.scan(root, project)
-    return project, found, notes + ignore.differences_from_fnmatch(rules, found.paths())
+    paths = found.paths() if next(rules.of_the_user(), None) else []
+    return project, found, notes + ignore.differences_from_fnmatch(rules, paths)
 
 
 def fingerprint_of(found: Scan) -> str:
@@ -96,11 +97,11 @@ def fingerprint_of(found: Scan) -> str:
 
     Where it is what it was when a tree was sent, neither the digests of all files nor the tree have to be computed.
     """
-    lines = []
+    digest = hashlib.sha256()
     for folder in found.folders:
-        lines.append(folder.relative)
-        lines += [f"{file.relative}\t{file.stamp}" for file in folder.files]
-    return hashlib.sha256(os.fsencode("\0".join(lines))).hexdigest()
+        names = "\0".join([folder.relative, str(len(folder.files)), *[file.relative for file in folder.files], ""])
+        digest.update(os.fsencode(names) + b"".join([file.stamp for file in folder.files]))
+    return digest.hexdigest()
 
 
 def _remembered(path: str) -> tuple[Shipped | None, str, dict[str, int]]:
@@ -120,9 +121,9 @@ def _send(
     """Send what must be; return it, whether every stamp can be trusted, and which files changed meanwhile."""
     files = dict(enumerate(found.all_files()))
     stamps_path = f"{cache}/{file_tree.name_of(project.root)}.stamps"
-    stamps = Digests(stamps_path, project.root, [file.stamp for file in files.values()])
+    stamps = Digests(stamps_path, project.root, [file.stamp.hex() for file in files.values()])
     known = stamps.each()
-    contents = {number: digest for number, file in files.items() if (digest := known.get(file.stamp))}
+    contents = {number: digest for number, file in files.items() if (digest := known.get(file.stamp.hex()))}
     held = sender.find(files, contents)
     tree = ""
 
@@ -139,8 +140,8 @@ def _send(
     sent, placed = sender.send_with_page({n: file for n, file in files.items() if n not in held}, page_of)
     learned = {number: each for number, each in sent.items() if each.trusted}
     if placed or len(learned) > _MANY or sum(each.file.size for each in learned.values()) > _MUCH_BYTES:
-        remembered = {each.file.stamp: each.content for each in learned.values()}
-        remembered |= {files[number].stamp: contents[number] for number in held if number in contents}
+        remembered = {each.file.stamp.hex(): each.content for each in learned.values()}
+        remembered |= {files[number].stamp.hex(): contents[number] for number in held if number in contents}
         stamps.write([*remembered], [*remembered.values()])
     is_settled = len(held) + len(learned) == len(files)
     unsteady = [each.file.relative for each in sent.values() if not each.steady]

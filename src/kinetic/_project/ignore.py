@@ -40,11 +40,7 @@ SECRETS = (
     *("**/.config/gcloud/", "terraform.tfstate", "terraform.tfstate.backup", "*.tfvars"),
 )
 
-_PIECES = re.compile(  # what is not plain in a glob; a bracket or backslash that nothing follows makes it fit nothing
-    r"(?P<deep>(?:(?<=/)|^)\*\*(?:/|\Z))|(?P<star>\*+)|(?P<one>\?)"
-    r"|\[(?P<set>[!^]?\]?[^\]]*)\]|\\(?P<quoted>.)|(?P<broken>[\[\\])",
-    re.DOTALL,
-)
+_TOKENS = r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\?.|\\"  # of a glob, each one thing: stars, any character, a set, a plain character
 
 _LONGEST_FILE, _LONGEST_LINE = 1 << 20, 4096  # characters; no path is longer than such a line
 
@@ -142,27 +138,20 @@ class _NameFilter:
     """One fast check of all names of a folder at once; what it catches is then judged by each rule."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        # Names are joined by slashes, which no name contains. Each pattern gives way to something wider and simpler:
-        # its last part as a whole, its end, its beginning, or else the longest run of plain letters in it.
-        wider: list[str] = []
-        self._catches_all = False
-        for rule in rules:
-            last = rule.pattern.rpartition("/")[2].lower()
-            plain = max(_PIECES.split(last)[:: _PIECES.groups + 1], key=len)
-            if not plain:
-                self._catches_all = True
-            elif last == plain:
-                wider.append(f"/{re.escape(plain)}/")
-            elif last.endswith(plain):
-                wider.append(f"{re.escape(plain)}/")
-            elif last.startswith(plain):
-                wider.append(f"/{re.escape(plain)}")
-            else:
-                wider.append(re.escape(plain))
-        self._any = re.compile("|".join(sorted(wider)) or "(?!)")
+        self._parts = tuple({_plain_part(rule.pattern) for rule in rules})
 
     def catches(self, names: Iterable[str]) -> bool:
-        return self._catches_all or self._any.search(f"/{'/'.join(names)}/".lower()) is not None
+        joined = f"/{'/'.join(names)}/".lower()  # no name contains a slash
+        return any(part in joined for part in self._parts)
+
+
+def _plain_part(pattern: str) -> str:
+    """Return the longest text that every name that fits contains, with a slash where the name begins or ends."""
+    last = pattern.rpartition("/")[2].lower()
+    plain = "" if "[" in last or "\\" in last else max(last.replace("?", "*").split("*"), key=len)
+    if not plain or last == plain:
+        return plain and f"/{plain}/"
+    return f"{plain}/" if last.endswith(plain) else f"/{plain}" if last.startswith(plain) else plain
 
 
 def read_rules(root: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> tuple[Rules, tuple[str, ...]]:
@@ -209,7 +198,10 @@ def _rule(line: str, origin: Origin, number: int) -> Rule | None:
     """Compile one line; None for a comment, an empty line, or one that can fit nothing."""
     if len(line) > _LONGEST_LINE:
         return None
-    text = re.sub(r"(?<!\\)[ \t]+$", "", line.removeprefix("\ufeff"))
+    line = line.removeprefix("\ufeff")
+    text = line.rstrip(" \t")
+    if text.endswith("\\"):  # it quotes the blank behind it
+        text = line[: len(text) + 1]
     if not text or text.startswith("#"):
         return None
     keeps = text.startswith("!")
@@ -264,74 +256,40 @@ def _run_at(run: Sequence[re.Pattern[str]], parts: Sequence[str], start: int) ->
 def _compiled(pattern: str, *, any_case: bool) -> _Path | None:
     """Compile a pattern when it is first used: few ever are."""
     flags = re.DOTALL | (re.IGNORECASE if any_case else 0)
+    parts: list[list[str]] = [[]]
+    for token in re.findall(_TOKENS, pattern, re.DOTALL):
+        if token in {"/", "\\/"}:
+            parts.append([])
+        else:
+            parts[-1].append(token)
     try:
-        return _Path([None if pieces is None else re.compile(_segment(pieces), flags) for pieces in _segments(pattern)])
+        return _Path([None if part == ["**"] else re.compile(_translate(part), flags) for part in parts])
     except re.error:  # such as [z-a]: git lets it fit nothing
         return None
 
 
-def _segments(pattern: str) -> list[list[str] | None]:
-    """Cut a glob at its slashes into regular expressions, one a character or "" for a star; None stands for ``**``.
-
-    Raises:
-        re.error: It can fit nothing.
-    """
-    done, found = 0, list[list[str] | None]([[]])
-
-    def add(text: str) -> None:
-        first, *others = text.split("/")
-        if first:
-            _open(found).extend(map(re.escape, first))
-        for other in others:
-            found.append([*map(re.escape, other)])
-
-    for piece in _PIECES.finditer(pattern):
-        add(pattern[done : piece.start()])
-        done = piece.end()
-        if piece["deep"]:
-            found[-1] = None
-            if piece["deep"].endswith("/"):
-                found.append([])
-        elif piece["star"]:
-            _open(found).append("")
-        elif piece["quoted"] == "/":
-            found.append([])
-        else:
-            _open(found).append(_translate_piece(piece))
-    add(pattern[done:])
-    return found
-
-
-def _open(found: list[list[str] | None]) -> list[str]:
-    last = found[-1]
-    if last is None:  # what stands behind ``**/``
-        last = []
-        found.append(last)
-    return last
-
-
-def _segment(pieces: Sequence[str]) -> str:
-    """Turn the pieces of one segment into a regular expression that never goes back behind a star that has fitted."""
-    chunks: list[list[str]] = [[]]
-    for piece in pieces:
-        if piece:
-            chunks[-1].append(piece)
+def _translate(part: Sequence[str]) -> str:
+    """Turn what is between two slashes into a regular expression that never goes back behind a star that has fitted."""
+    chunks = [""]
+    for token in part:
+        if token[0] != "*":
+            chunks[-1] += _translate_token(token)
         elif len(chunks) == 1 or chunks[-1]:
-            chunks.append([])
-    first, *others = ("".join(chunk) for chunk in chunks)
+            chunks.append("")
+    first, *others = chunks
     if not others:
         return first
     return first + "".join(f"(?>.*?{chunk})" for chunk in others[:-1]) + f".*{others[-1]}"
 
 
-def _translate_piece(piece: re.Match[str]) -> str:
-    if piece["one"]:
+def _translate_token(token: str) -> str:
+    if token == "?":
         return "."
-    if piece["quoted"]:
-        return re.escape(piece["quoted"])
-    if piece["broken"]:
-        raise re.error(f"{piece['broken']} is not closed")
-    inside = piece["set"]
+    if token in {"[", "\\"}:
+        raise re.error(f"{token} is not closed")
+    if token[0] != "[":
+        return re.escape(token[-1])
+    inside = token[1:-1]
     negated = inside[:1] in {"!", "^"}
     body = re.sub(r"([\\\[&~|])", r"\\\1", inside[negated:]) if "\\" not in inside else inside[negated:]
     body = ("\\" + body) if body.startswith(("]", "^")) else body
