@@ -13,9 +13,9 @@ from typing import Any
 from kinetic._blobs import file_tree
 from kinetic._blobs.file_tree import Digests, Scan
 from kinetic._blobs.sender import Sender, SentFile
-from kinetic._project import ignore, selection
+from kinetic._project import ignore
+from kinetic._project.ignore import Project
 from kinetic._project.root import Plan
-from kinetic._project.selection import Project
 from kinetic._stores.protocol import Store
 from kinetic._wire import dataclass, digests, keys
 from kinetic._wire.order import Artifact, Manifest, ManifestFile
@@ -76,7 +76,7 @@ def ship(
         known = {**asdict(replace(shipped, sent_bytes=0)), "sizes": sizes}
         file_tree.write_page(page, {"fingerprint": fingerprint if is_settled else "", "shipped": known})
     found.left_out.extend(project.lost_files)
-    notes += selection.notes_about(found, environ, unsteady=unsteady)
+    notes += ignore.notes_about(found, environ, unsteady=unsteady)
     return replace(shipped, notes=plan.notes + notes)
 
 
@@ -214,7 +214,7 @@ def list_project(plan: Plan, *, exclude: Sequence[Path] = (), environ: Mapping[s
     entries = [ListedPath(file.relative, file.size, kept=True) for file in found.all_files()]
     entries += [ListedPath(f"{folder}/", 0, kept=True) for folder in found.empty_folders()]
     entries += [ListedPath(item.relative, item.size, kept=False, reason=item.reason) for item in found.left_out]
-    problem = selection.too_large(project.root, found)
-    notes = plan.notes + notes + selection.notes_about(found, environ)
+    problem = ignore.too_large(project.root, found)
+    notes = plan.notes + notes + ignore.notes_about(found, environ)
     listed = tuple(sorted(entries, key=lambda item: item.path))
     return Listing(project.root, listed, found.files, found.bytes, notes, problem.what if problem else "")

@@ -13,8 +13,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Literal, NamedTuple
 
 from kinetic._project import ignore, root
+from kinetic._project.ignore import is_environment, is_inside
 from kinetic._project.root import Plan
-from kinetic._project.selection import is_environment, is_inside
 from kinetic._wire import references
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from kinetic._project.selection import is_environment
+from kinetic._project.ignore import is_environment
 from kinetic._wire import dataclass, references
 from kinetic.errors import ProjectRootError
 

@@ -14,7 +14,7 @@ import pytest
 
 import kinetic
 from kinetic._blobs import fetch, file_tree, sender
-from kinetic._project import archive, selection
+from kinetic._project import archive, ignore
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
 from kinetic._runner.worker.workspace import unpack
@@ -420,7 +420,7 @@ def test_a_file_that_vanishes_after_the_walk_is_skipped_with_a_reason(send, proj
 
 
 def test_a_file_that_turns_into_a_pipe_after_the_walk_does_not_hold_us(send, project, monkeypatch):
-    true_open = selection.Project.open
+    true_open = ignore.Project.open
 
     def change_and_open(self, file):
         if file.path.endswith("a.py") and os.path.isfile(file.path):
@@ -428,7 +428,7 @@ def test_a_file_that_turns_into_a_pipe_after_the_walk_does_not_hold_us(send, pro
             os.mkfifo(file.path)
         return true_open(self, file)
 
-    monkeypatch.setattr(selection.Project, "open", change_and_open)
+    monkeypatch.setattr(ignore.Project, "open", change_and_open)
 
     assert any("a.py" in note for note in send().notes)
 
@@ -552,4 +552,4 @@ def test_a_store_that_fails_leaves_no_scratch_behind(send, tmp_path):
         send(to=store)
 
     assert list(store.scratch().iterdir()) == []
-    assert not selection.is_environment(str(tmp_path))
+    assert not ignore.is_environment(str(tmp_path))

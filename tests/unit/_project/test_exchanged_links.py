@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kinetic._blobs import fetch, file_tree
-from kinetic._project import archive, ignore, selection
+from kinetic._project import archive, ignore
 from kinetic._project.root import Plan
 from kinetic._stores.memory import MemoryStore
 
@@ -79,7 +79,7 @@ def test_what_is_swapped_for_a_link_in_a_loop_never_ships_what_the_link_leads_to
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_link_that_comes_between_the_scan_and_the_reading_is_not_followed_out(what, project, tmp_path) -> None:
     rules, _ = ignore.read_rules(str(project), {})
-    walked = file_tree.scan(str(project), selection.Project(str(project), rules, ()))
+    walked = file_tree.scan(str(project), ignore.Project(str(project), rules, ()))
     (file,) = [file for folder in walked.folders for file in folder.files if file.relative == "folder/table.txt"]
     (project / "folder" / "table.txt").unlink()
     if what == "folder":
@@ -89,7 +89,7 @@ def test_a_link_that_comes_between_the_scan_and_the_reading_is_not_followed_out(
         (project / "folder" / "table.txt").symlink_to(tmp_path / "victim" / "table.txt")
 
     with pytest.raises(PermissionError, match="a link to"):
-        selection.Project(str(project), rules, ()).open(file)
+        ignore.Project(str(project), rules, ()).open(file)
 
 
 def test_a_link_to_a_secret_of_the_project_that_comes_in_between_is_judged_as_the_scan_does(project) -> None:
@@ -97,23 +97,23 @@ def test_a_link_to_a_secret_of_the_project_that_comes_in_between_is_judged_as_th
     rules, _ = ignore.read_rules(str(project), {})
     (file,) = [
         file
-        for file in file_tree.scan(str(project), selection.Project(str(project), rules, ())).folders[0].files
+        for file in file_tree.scan(str(project), ignore.Project(str(project), rules, ())).folders[0].files
         if file.relative == "main.py"
     ]
     (project / "main.py").unlink()
     (project / "main.py").symlink_to(".env")
 
     with pytest.raises(PermissionError):
-        selection.Project(str(project), rules, ()).open(file)
+        ignore.Project(str(project), rules, ()).open(file)
 
 
 def test_links_within_the_project_still_ship(project, tmp_path) -> None:
     (project / "alias").symlink_to("folder")
     (project / "other.py").symlink_to("main.py")
     rules, _ = ignore.read_rules(str(project), {})
-    opener = selection.Project(str(project), rules, ())
+    opener = ignore.Project(str(project), rules, ())
 
-    for folder in file_tree.scan(str(project), selection.Project(str(project), rules, ())).folders:
+    for folder in file_tree.scan(str(project), ignore.Project(str(project), rules, ())).folders:
         for file in folder.files:
             descriptor = opener.open(file)
             assert os.read(descriptor, 100) == Path(file.path).read_bytes()

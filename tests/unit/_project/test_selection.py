@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kinetic._blobs import file_tree
-from kinetic._project import ignore, selection
+from kinetic._project import ignore
 from kinetic._project.archive import list_project
 from kinetic._project.root import Plan
 from kinetic.errors import ProjectRootError
@@ -28,7 +28,7 @@ def fill(root, files):
 
 def walk(root, *lines, **options):
     exclude = options.pop("exclude", ())
-    return file_tree.scan(str(root), selection.Project(str(root), ignore.compile_rules(lines), exclude, **options))
+    return file_tree.scan(str(root), ignore.Project(str(root), ignore.compile_rules(lines), exclude, **options))
 
 
 def names(walked):
@@ -94,7 +94,7 @@ def test_links_that_lead_out_of_the_project_are_skipped_with_one_line(tmp_path):
     assert {item.relative for item in walked.left_out if item.origin == "outside"} == {
         "one/", "b/two/", "file.py", "cloud/", "again/",
     }  # fmt: skip
-    (note,) = selection.notes_about(walked, {})
+    (note,) = ignore.notes_about(walked, {})
     assert note.startswith("skipped links that lead out of the project: again (a link to ")
     assert note.endswith("or set KINETIC_PACKAGE_ROOT to a folder that contains both")
 
@@ -153,7 +153,7 @@ def test_two_folders_that_link_to_each_other_do_not_go_on_for_ever(tmp_path):
 
 
 def test_links_that_multiply_without_end_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(selection, "LIMIT_FILES", 1000)
+    monkeypatch.setattr(ignore, "LIMIT_FILES", 1000)
     for depth in range(20):
         (tmp_path / f"level{depth}").mkdir()
         (tmp_path / f"level{depth}" / "file").touch()
@@ -222,7 +222,7 @@ def test_a_folder_that_is_gone_when_its_turn_comes_is_skipped_with_a_reason(tmp_
 
     monkeypatch.setattr(rules, "folder", remove)
 
-    walked = file_tree.scan(str(tmp_path), selection.Project(str(tmp_path), rules, ()))
+    walked = file_tree.scan(str(tmp_path), ignore.Project(str(tmp_path), rules, ()))
 
     assert names(walked) == ["a.py"]
     assert "cannot be listed" in reasons(walked)["gone/"]
@@ -254,9 +254,7 @@ def test_an_environment_is_recognised_whatever_its_name(tmp_path, sign):
 def test_an_environment_ships_when_the_defaults_are_switched_off(tmp_path):
     fill(tmp_path, {"my-env/pyvenv.cfg": ""})
 
-    walked = file_tree.scan(
-        str(tmp_path), selection.Project(str(tmp_path), ignore.compile_rules([], defaults=False), ())
-    )
+    walked = file_tree.scan(str(tmp_path), ignore.Project(str(tmp_path), ignore.compile_rules([], defaults=False), ()))
 
     assert names(walked) == ["my-env/pyvenv.cfg"]
 
