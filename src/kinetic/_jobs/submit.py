@@ -224,14 +224,13 @@ _UNDO_SECONDS = 6.0  # for a job that began and is asked to end: 5 s until it is
 
 def interpreter_for(function: Callable[..., Any], plan: Plan, context: SubmitContext) -> str:
     """Return the interpreter of the environment that this job needs, built if need be; "" for the client's own."""
-    from kinetic._images import isolated_environment
-
-    if not context.backend.is_here or isolated_environment.wanted(os.environ) == "same":
+    if not context.backend.is_here or os.environ.get("KINETIC_LOCAL_ENV", "") in {"", "same"}:
         _warn_of_foreign_package()
         return ""
-    from kinetic._images import image_choice
+    from kinetic._images import image_choice, isolated_environment
     from kinetic._jobs import pod_requirements
 
+    isolated_environment.wanted(os.environ)  # rejects any other word
     base = job_options.is_wanted("base_packages", plan.root, context.target.profile, os.environ)
     found = pod_requirements.find_dependencies(
         function, plan, base=base, export=isolated_environment.export_lock, environ=os.environ
