@@ -514,10 +514,12 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
 
 
 def _sweep_runners(paths: Paths, queue: Queue, now: float) -> None:
-    from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
-
     needed = queue.templates_in_use()
     old = [folder for folder in folders.listed(paths.runners) if folders.age(folder, now) > MONTH]
-    for folder in [*old, *isolated_environment.stale(paths.environments, now)]:
+    if paths.environments.exists():
+        from kinetic._images import isolated_environment  # 10 ms, subprocess among them; once an hour
+
+        old += isolated_environment.stale(paths.environments, now)
+    for folder in old:
         if not any(folder.name in template for template in needed):
             remove_folder(folder)
