@@ -168,7 +168,6 @@ SELDOM = (
     "kinetic._config.cluster",
     "kinetic._config.home",
     "kinetic._config.profiles",
-    "kinetic._config.resources",
     "kinetic._config.target",
     "kinetic._data",
     "kinetic._output.format",
