@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 Loader = Callable[[str], set[str]]
 
@@ -65,6 +66,26 @@ def test_every_public_name_can_be_touched_without_a_third_party(loaded_by: Loade
     loaded = loaded_by("import kinetic\nfor name in kinetic.__all__: getattr(kinetic, name)")
 
     assert foreign(loaded) == set()
+
+
+LISTED = """
+import os
+os.environ["KINETIC_HOME"] = {home!r}
+from kinetic._cli.main import cli
+cli(["jobs", "list"], standalone_mode=False)
+"""
+
+# 15 ms that a list of jobs does not need.
+NOT_FOR_A_LIST = {"cloudpickle", "logging", "multiprocessing", "socket", "subprocess", "tempfile", "zipfile"}
+
+
+def test_listing_jobs_loads_no_sockets_processes_or_archives(loaded_by: Loader, tmp_path: Path) -> None:
+    loaded = loaded_by(LISTED.format(home=str(tmp_path / "home")))
+
+    assert loaded & NOT_FOR_A_LIST == set()
+    assert not {
+        name for name in loaded if name.startswith(("kinetic._hardware", "kinetic._images", "kinetic._batches"))
+    }
 
 
 CLUSTERS = """

@@ -77,7 +77,7 @@ def test_none_of_kinetics_own_imports_takes_a_file_of_the_project(project: Proje
         "2",
     ]
     assert not imported.exists(), imported.read_text()
-    assert f"{project.root / 'array.py'} has the name of Python's own module 'array'" in done.stderr
+    assert f"{project.root / 'hashlib.py'} has the name of Python's own module 'hashlib'" in done.stderr
 
 
 def test_a_file_that_was_imported_in_place_of_a_standard_module_is_named_when_kinetic_needs_that(
