@@ -85,11 +85,27 @@ def _measure(size: int) -> dict[str, float]:
         found["each"] = found["drive"] / size
         counts = timed("look", batch.status_counts)
         timed("statuses", batch.statuses)
-        timed("attach", lambda: kinetic.attach_batch(batch.group_id))
+        found["attach"] = _in_a_copy(lambda: kinetic.attach_batch(batch.group_id))
         values = timed("collect", batch.results)
         if counts != {"SUCCEEDED": size} or values != list(range(size)):
             raise SystemExit(f"the results are wrong: {counts}")
     return {**found, "mb": _peak_mb()}
+
+
+def _in_a_copy(action: Callable[[], Any]) -> float:
+    """Do something in a copy of this process, as another one would, and return its seconds on the processor."""
+    answer, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        begun = time.process_time()
+        action()
+        os.write(said, str(time.process_time() - begun).encode())
+        os._exit(0)
+    os.close(said)
+    with open(answer) as file:
+        seconds = float(file.read())
+    os.waitpid(child, 0)
+    return seconds
 
 
 def _peak_mb() -> float:

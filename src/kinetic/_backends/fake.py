@@ -345,8 +345,8 @@ class _Roles:
         """Write down how an attempt ended: the verdict of the job, unless it is tried again."""
         store, order, key = open_store(job.launch.store_url), job.launch.order, job.launch.key
         verdict, body = self._verdict(job, ended)
-        job.log[job.attempt] = printed
         if printed:
+            job.log[job.attempt] = printed
             store.put(keys.log_segment(job.job_id, job.attempt, 0, 0), printed, if_absent=True)
         if attempts.retry_reason(store, verdict, order.retries, key):
             attempts.note_failure(store, verdict, key, clock=self.clock.time)
