@@ -143,6 +143,26 @@ class Batch(Generic[R]):
         self.__dict__.update(state)
 
 
+def tracker_of(batch: Batch) -> Tracker:
+    """Return what follows the jobs of a batch, as it was at the last refresh."""
+    return batch._get_tracker()
+
+
+def refreshed(batch: Batch) -> Tracker:
+    """Observe all jobs of a batch now, and return what follows them."""
+    return batch._refreshed()
+
+
+def shown_input(batch: Batch, index: int) -> str:
+    """Return an input as a short text, "" where it is not known."""
+    return batch._table.inputs[index].shown if batch._table is not None else ""
+
+
+def require_driver(batch: Batch) -> None:
+    """Let waiting end with what was submitted once no process drives the batch."""
+    batch._poll.needs_driver = True
+
+
 def connect(batch: Batch, group: Group, store: Store) -> None:
     """Give a handle the tracker of its batch, and what its inputs were."""
     batch._tracker = BatchTracker(group, store, locate.backend_for(group.handle))

@@ -116,7 +116,7 @@ def batch_state(batch: Batch) -> BatchState:
     from kinetic._batches import control, state
     from kinetic._jobs import locate
 
-    tracker, refused = batch.handle._refreshed(), batch.handle.submission_failures
+    tracker, refused = state.refreshed(batch.handle), batch.handle.submission_failures
     counts = state.count_states(tracker, refused)
     missing = [index for index, attempt in enumerate(tracker.attempts) if attempt < 0 and index not in refused]
     open_ = counts[state.AGAIN] + sum(tracker.may_launch(index) for index in missing)
@@ -166,13 +166,16 @@ def report_unsubmitted(batch: Batch, now: BatchState) -> None:
 
 def input_text(batch: Batch, index: int) -> str:
     """Return an input as a short text, "" where it is not known."""
-    table = batch.handle._table
-    return shortened(output_format.plain(table.inputs[index].shown), _LONGEST_INPUT) if table is not None else ""
+    from kinetic._batches import state
+
+    return shortened(output_format.plain(state.shown_input(batch.handle, index)), _LONGEST_INPUT)
 
 
 def wait_for(batch: Batch, timeout: float | None) -> None:
     """Wait until a batch has ended, or until no process would submit the rest of it."""
-    batch.handle._poll.needs_driver = True
+    from kinetic._batches import state
+
+    state.require_driver(batch.handle)
     batch.handle.wait(timeout=timeout)
 
 
@@ -323,7 +326,7 @@ def _rows(batch: Batch, *, only_failed: bool, limit: int | None) -> tuple[list[R
     from kinetic._batches import state
     from kinetic._jobs.status import observe_many
 
-    refused, tracker = batch.handle.submission_failures, batch.handle._get_tracker()
+    refused, tracker = batch.handle.submission_failures, state.tracker_of(batch.handle)
     states = {index: state.state_of(tracker, index, refused) for index in range(len(tracker.attempts))}
     chosen = [index for index, now in states.items() if not only_failed or now in {state.FAILED, state.REFUSED}]
     if limit is not None and len(chosen) > limit:
@@ -484,7 +487,9 @@ def _job_id(batch: Batch, index: int, attempt: int | None) -> str:
             why=f"it has {total} inputs, counted from 0",
             next=f"kinetic batch logs {group_id} {total - 1}",
         )
-    newest = batch.handle._refreshed().attempts[index]
+    from kinetic._batches import state
+
+    newest = state.refreshed(batch.handle).attempts[index]
     if newest < 0:
         error = batch.handle.submission_failures.get(index)
         raise OptionError(
@@ -538,9 +543,9 @@ def resume(batch: Batch, again: bool) -> None:
 @contextmanager
 def _progress_shown(batch: Batch) -> Iterator[None]:
     """Show the progress of a batch from a thread, while the caller's thread drives it."""
-    from kinetic._batches import display
+    from kinetic._batches import display, state
 
-    over, tracker = threading.Event(), batch.handle._get_tracker()
+    over, tracker = threading.Event(), state.tracker_of(batch.handle)
     with display.show_progress(batch.handle, summary=False) as view:
 
         def refresh() -> None:

@@ -121,7 +121,7 @@ def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> Kinet
     from kinetic._batches import state
     from kinetic._jobs import history
 
-    now = state.state_of(batch.handle._get_tracker(), index)
+    now = state.state_of(state.tracker_of(batch.handle), index)
     if seen.outcome is not None or now not in {state.SUCCEEDED, state.REMOVED}:
         return error_output.job_error(job, seen)
     if history.is_collected(seen.past):
@@ -169,11 +169,11 @@ def _save(path: Path, values: list[Any]) -> int:
 
 def _remove(batch: Batch, collected: list[InputResult]) -> None:
     """Remove the jobs whose values have been written; a failure is a warning, since nothing is lost."""
-    from kinetic._batches import removal
+    from kinetic._batches import removal, state
 
     handles = [found.handle for found in collected if found.handle is not None and found.failure is None]
     try:
-        removal.after_collection(handles, batch.handle._get_tracker())
+        removal.after_collection(handles, state.tracker_of(batch.handle))
     except (KineticError, OSError) as error:
         click.echo(f"warning: not all of it could be removed: {error}", err=True)
 
