@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from kinetic._backends.kube import job_manifests
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
 from kinetic._batches import state
 from kinetic._jobs import locate
 from kinetic._wire.records import Group, Settings
@@ -20,9 +22,9 @@ FIELDS = {
 }
 KINDS = {
     "a job": (1, lambda job_id, _: job_manifests.object_name(job_id)),
-    "an indexed job": (64, job_manifests.indexed_job_name),
-    "a job set": (64, job_manifests.job_set_name),
-    "a leader-worker set": (64, job_manifests.leader_worker_set_name),
+    "an indexed job": (64, partial(job_manifests.resource_name, JOB)),
+    "a job set": (64, partial(job_manifests.resource_name, JOB_SET)),
+    "a leader-worker set": (64, partial(job_manifests.resource_name, LEADER_WORKER_SET)),
 }
 
 

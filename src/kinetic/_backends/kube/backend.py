@@ -57,14 +57,7 @@ def open_backend(opening: Opening) -> KubeBackend:
 
 
 class KubeBackend:
-    """Runs jobs on a cluster; ``protocol`` documents its methods.
-
-    Args:
-        name: As the registry has it.
-        where: Which cluster and namespace.
-        environ: The environment of this client.
-        spans_hosts: Whether it takes jobs of several hosts.
-    """
+    """Runs jobs on a cluster; ``protocol`` documents its methods."""
 
     is_here = False
     clock: Clock = SYSTEM
@@ -105,7 +98,6 @@ class KubeBackend:
     # ------------------------------------------------------------------------------------------------ before a launch
 
     def check(self, placement: Placement, requirements: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Refuse what this cluster cannot run."""
         if placement.hosts > 1 and not self._spans_hosts:
             other = registry.find(self.name).many_hosts
             raise OptionError(
@@ -116,7 +108,6 @@ class KubeBackend:
         return preflight.check(self.client, placement, settings, pools=lambda: pools_of(self.where, self.environ))
 
     def check_store(self, url: str) -> None:
-        """Refuse a store that pods cannot reach."""
         preflight.check_store(url, self.environ)
 
     def prepare(self) -> None:
@@ -135,12 +126,10 @@ class KubeBackend:
         """Do nothing: the cluster removes ended jobs after their time to live."""
 
     def name_of(self, job_id: str, hosts: int) -> str:
-        """Return the name of a job's object."""
         kind = JOB if hosts == 1 else discovery.kind_for_slices(self.client)
         return job_manifests.resource_name(kind, job_id, hosts)
 
     def launch(self, launches: Sequence[Launch]) -> list[str]:
-        """Create the objects of jobs."""
         mask = os.umask(0o022)  # the only way to read it, and one for the whole process: so not on the threads below
         os.umask(mask)
         return kube_client.request_all([partial(self._launch, launch, mask) for launch in launches])
@@ -197,13 +186,11 @@ class KubeBackend:
         return {name: each for name, each in seen.items() if not each.status.is_final}
 
     def find(self) -> Iterator[Observation]:
-        """Observe every job of kinetic in this namespace."""
         return iter(object_status.observations(self._list(job_manifests.label_selector())).values())
 
     # ------------------------------------------------------------------------------------------------ waiting
 
     def watch(self, name: str, *, seconds: float) -> bool:
-        """Wait for a change of a job by an informer that all waiters share."""
         informer = self._informer_for(name)
         before, now = self._seen.changes.get(name), informer.changes_of(name)
         if before is None or before > now:  # what changed before this informer was made is unknown: observe once
@@ -236,7 +223,6 @@ class KubeBackend:
                 self._verdicts += [follower] if follower else []
 
     def stop_watching(self, name: str) -> None:
-        """Forget what this thread has seen of a job."""
         self._seen.changes.pop(name, None)
         self._seen.selectors.pop(name, None)
         self._seen.followed.discard(name)
@@ -245,7 +231,6 @@ class KubeBackend:
             follower.stop()
 
     def watch_group(self, group: str, *, seconds: float) -> None:
-        """Wait until some job of a batch may have ended."""
         informer = self._informers.get(job_manifests.label_selector(group=group))
         if not informer.is_current:
             if not informer.wait_until_current(min(seconds, _CURRENT_SECONDS)) and not informer.is_alive:
@@ -275,7 +260,6 @@ class KubeBackend:
     # ------------------------------------------------------------------------------------------------ explaining, logs
 
     def explain(self, name: str) -> Diagnosis | None:
-        """Explain the status of a job."""
         found = next(iter(self._list(job_manifests.jobs_selector([name]), dict)), None)  # with all that it has
         if found is None:
             return None
@@ -286,7 +270,6 @@ class KubeBackend:
         return diagnosis.to_diagnosis(state, name)
 
     def live_log(self, name: str, *, host: int, attempt: int, follow: bool = False) -> LiveLog | None:
-        """Return the log of a pod that exists."""
         if follow:
             self._seen.followed.add(name)
         pods = self._pods(name)
@@ -298,7 +281,6 @@ class KubeBackend:
         return pod_logs.snapshot(self.client, pods, host=host, attempt=attempt)
 
     def last_log(self, name: str, *, host: int, attempt: int) -> LiveLog | None:
-        """Return the log of a pod whose runner was killed."""
         return pod_logs.last_log(self.client, self._pods(name), host=host, attempt=attempt)
 
     def _pods(self, name: str) -> list[Object]:
@@ -309,26 +291,21 @@ class KubeBackend:
             informer.notify(name)
 
     def debug_addresses(self, name: str, *, hosts: Sequence[int]) -> dict[int, DebugAddress]:
-        """Return the pods that run hosts of a job now."""
         pods = pod_exec.pods_of(self.client, name)
         return {host: DebugAddress(inspection.PORT, machine=pods[host]) for host in hosts if host in pods}
 
     def dial(self, address: DebugAddress) -> AbstractContextManager[Tunnel]:
-        """Open a connection to a port of a pod."""
         return pod_exec.connect_port(self.client, address.machine, address.port)
 
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
-        """Run a command in the container of a pod."""
         return pod_exec.run_in_pod(self.client, name, command, host=host, tty=tty, environ=self.environ)
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        """Ask the workers of a job for their stacks."""
         return pod_exec.pod_stacks(self.client, name, hosts)
 
     # ------------------------------------------------------------------------------------------------ ending
 
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
-        """End jobs by deleting their objects; those of ended jobs stay."""
         wanted = set(names)
         found = [each for each in self._objects(names) if object_status.job_id_of(each) in wanted]
         alive = [each for each in found if not object_status.status_of(each).is_final]
@@ -336,7 +313,6 @@ class KubeBackend:
         return job_launcher.wait_until_gone(self.client, names, wait)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Delete the objects of jobs."""
         informers = [each for each in self._informers.alive() if each.is_current]
         known = {name: each for name in names for informer in informers if (each := informer.find(name)) is not None}
         requested = self._objects([name for name in names if name not in known])
@@ -346,15 +322,12 @@ class KubeBackend:
     # ------------------------------------------------------------------------------------------------ batches
 
     def keep(self, group: str, secrets: Mapping[str, Any], keys: Callable[[], Sequence[bytes]]) -> None:
-        """Create the Secret that the children of a batch share."""
         self._launcher.keep(group, cluster.owner(self.environ), secrets, keys())
 
     def kept(self, group: str) -> dict[str, Any] | None:
-        """Read the Secret of a batch."""
         return self._launcher.kept(group)
 
     def forget_kept(self, group: str) -> None:
-        """Delete the Secret of a batch."""
         name = job_manifests.object_name(group)
         try:
             self.client.delete(SECRET, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -111,13 +111,7 @@ class Client:
         return self.transport.access.about
 
     def create(self, kind: Kind, manifest: Object, *, dry_run: bool = False) -> Object:
-        """Create an object; if it exists already and is ours, that is success.
-
-        Raises:
-            LaunchError: Another object has the name, or the server rejects the manifest.
-            AccessDeniedError: We may not.
-            CapacityError: A quota of the namespace is used up.
-        """
+        """Create an object; if it exists already and is ours, that is success. Errors are those of ``error_for``."""
         body = json.dumps(manifest).encode()
         query = {**_STRICT, **({"dryRun": "All"} if dry_run else {})}
         name = manifest["metadata"].get("name", "")
@@ -139,30 +133,40 @@ class Client:
         reply = self.transport.send("GET", kind.path(self.namespace, name))
         return None if _is_missing(reply) else self._object(reply, "get", kind, name)
 
+    def pages(self, kind: Kind, query: Query) -> Iterator[Object | None]:
+        """Yield a list page by page, and None when the rest has expired: all pages follow again."""
+        rest = ""
+        while True:
+            reply = self.transport.send(
+                "GET", kind.path(self.namespace), query={**query, **({"continue": rest} if rest else {})}
+            )
+            if reply.status == 410 and rest:  # a page's token is valid for five minutes
+                rest = ""
+                yield None
+                continue
+            page = self._object(reply, "list", kind)
+            yield page
+            rest = str((page.get("metadata") or {}).get("continue") or "")
+            if not rest:
+                return
+
     def list(
         self, kind: Kind, selector: str = "", *, fields: str = "", reduce: Callable[[Object], Object] | None = None
     ) -> Listing:
-        """Return all objects that a selector fits, each as `reduce` makes it smaller: of 10,000 Jobs, all is 300 MB.
-
-        They come in pages; when the pages expire, from the beginning.
-        """
+        """Return all objects that a selector fits, each as `reduce` makes it smaller, page by page."""
         query: dict[str, str | int] = {"limit": PAGE}
         query |= {"labelSelector": selector} if selector else {}
         query |= {"fieldSelector": fields} if fields else {}
         found: list[Object] = []
-        while True:
-            reply = self.transport.send("GET", kind.path(self.namespace), query=query)
-            if reply.status == 410 and "continue" in query:  # a page's token is valid for five minutes
-                del query["continue"]
+        version = ""
+        for page in self.pages(kind, query):
+            if page is None:
                 found.clear()
                 continue
-            page = self._object(reply, "list", kind)
             items = (_complete(kind, each) for each in page.get("items") or ())
             found += map(reduce, items) if reduce is not None else items
-            about = page.get("metadata") or {}
-            if not about.get("continue"):
-                return Listing(found, str(about.get("resourceVersion", "")))
-            query["continue"] = about["continue"]
+            version = str((page.get("metadata") or {}).get("resourceVersion", ""))
+        return Listing(found, version)
 
     def patch(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Object | None:
         """Merge a change into an object and return it, or None when there is none."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._backends.kube import discovery, job_manifests, object_status
-from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD
+from kinetic._backends.kube.client import EVENT, JOB, JOB_SET, POD, WORKLOAD
 from kinetic._backends.kube.event_patterns import (
     CREATION,
     QUEUEING,
@@ -45,49 +45,28 @@ _PAUSES = "in backoff after failed scale-up"
 
 
 class JobState(NamedTuple):
-    """The status of a job, and why.
-
-    Attributes:
-        status: As the cluster sees it.
-        code: A short word for the reason; "" where there is none.
-        what: A sentence for the user, without a full stop; "" where the status says it all.
-        why: The cluster's own message.
-        next: What to do.
-        stuck: Whether waiting alone will not help.
-        pod: The pod that it was read from, or "".
-    """
+    """The status of a job, and why; the fields of an ``Explanation`` between the first and the last."""
 
     status: JobStatus
     code: str = ""
-    what: str = ""
+    what: str = ""  # "" where the status says it all
     why: str = ""
     next: str = ""
     stuck: bool = False
-    pod: str = ""
+    pod: str = ""  # that it was read from
 
 
 class Evidence(NamedTuple):
-    """All that is known about one job.
+    """All that is known about one job."""
 
-    Attributes:
-        job: Its Job, JobSet or LeaderWorkerSet.
-        pods: Of all its attempts and hosts, as far as they still exist.
-        events: About any of these, in any order.
-        workload: Kueue's, or None.
-        accelerator: As the user wrote it.
-        hosts: How many the job has.
-        parts: The Jobs that a JobSet has made.
-        list_nodes: The command that lists the nodes of this cluster.
-    """
-
-    job: Object
-    pods: Sequence[Object] = ()
-    events: Sequence[Object] = ()
-    workload: Object | None = None
-    accelerator: str = ""
+    job: Object  # its Job, JobSet or LeaderWorkerSet
+    pods: Sequence[Object] = ()  # of all its attempts and hosts, as far as they still exist
+    events: Sequence[Object] = ()  # about any of these, in any order
+    workload: Object | None = None  # Kueue's
+    accelerator: str = ""  # as the user wrote it
     hosts: int = 1
-    parts: Sequence[Object] = ()
-    list_nodes: str = LIST_NODES
+    parts: Sequence[Object] = ()  # the Jobs that a JobSet has made
+    list_nodes: str = LIST_NODES  # the command that lists the nodes of this cluster
 
     @property
     def job_id(self) -> str:
@@ -142,7 +121,7 @@ def _events(client: Client, found: Object) -> list[Object]:
 
 def _workload(client: Client, job: Object) -> Object | None:
     with contextlib.suppress(KineticError):
-        kind = discovery.workload(client)
+        kind = discovery.served(client, WORKLOAD)
         found = client.list(kind, f"{_KUEUE_UID}={job['metadata'].get('uid')}").objects if kind else []
         return found[0] if found else None
     return None

@@ -19,13 +19,11 @@ from kinetic._backends.kube.client import (
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
-    LOCAL_QUEUE,
     POD,
     RULES_REVIEW,
     SECRET,
     SERVICE,
     WHO_REVIEW,
-    WORKLOAD,
     Kind,
     response_json,
 )
@@ -218,17 +216,8 @@ def serves(client: Client, kind: Kind) -> bool:
     return kind.version in api_groups(client).get(kind.group, ())
 
 
-def local_queue(client: Client) -> Kind | None:
-    """Return the kind of Kueue's queues in a version that the cluster serves; None without Kueue."""
-    return _served(client, LOCAL_QUEUE)
-
-
-def workload(client: Client) -> Kind | None:
-    """Return the kind of what Kueue knows of a job in a version that the cluster serves; None without Kueue."""
-    return _served(client, WORKLOAD)
-
-
-def _served(client: Client, kind: Kind) -> Kind | None:
+def served(client: Client, kind: Kind) -> Kind | None:
+    """Return a kind in a version that the cluster serves; None where it has none."""
     versions = api_groups(client).get(kind.group, ())
     if not versions:
         return None

@@ -15,21 +15,13 @@ from typing import NamedTuple
 
 
 class Pattern(NamedTuple):
-    """A row: a message of a cluster, and what it means.
+    """A row: a message of a cluster, and what it means."""
 
-    Attributes:
-        code: A short word for it.
-        pattern: Of the message.
-        what: For the user.
-        next: What to do.
-        stuck: Whether waiting alone will not help.
-    """
-
-    code: str
-    pattern: str
-    what: str
-    next: str = ""
-    stuck: bool = False
+    code: str  # a short word for it
+    pattern: str  # of the message
+    what: str  # a sentence for the user, without a full stop
+    next: str = ""  # what to do
+    stuck: bool = False  # whether waiting alone will not help
 
 
 class Explanation(NamedTuple):

@@ -226,7 +226,7 @@ def manifest_of(
     order, requirements = launch.order, request.requirements
     removes = ""
     if kind == LEADER_WORKER_SET and request.placement.hosts > 1:  # only the slice itself can end it
-        name = job_manifests.leader_worker_set_name(request.job_id, request.placement.hosts)
+        name = job_manifests.resource_name(kind, request.job_id, request.placement.hosts)
         removes = kind.path(request.namespace, name)
         request = replace(request, needs_token=True)
     settings = PodSettings(

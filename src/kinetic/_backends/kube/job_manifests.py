@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kinetic._backends.kube.client import JOB, JOB_SET
+from kinetic._backends.kube.client import JOB, JOB_SET, LEADER_WORKER_SET
 from kinetic._config.cluster import PodRequirements
 from kinetic._hardware.placement import COUNT_LABEL
 from kinetic._wire import dataclass, keys
@@ -50,51 +50,28 @@ class BucketVolume(NamedTuple):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What one job asks of a cluster.
-
-    Attributes:
-        job_id: The job.
-        namespace: Where its objects go.
-        placement: The hardware.
-        requirements: Image, resources, and the settings of the cluster.
-        command: What its containers run; the first word is a program of the image.
-        owner: Who submitted it.
-        group: The batch it belongs to, or "".
-        order_sha256: Digest of its order: tells a launch of the same job from another that has its name.
-        environment: Variables with their values. Nothing secret: who may read pods can read them.
-        secret: The Secret whose entries are files in the runner's ``SECRET_FOLDER``, or "".
-        runner: The ConfigMap whose ``RUNNER_FILE`` is mounted at ``RUNNER_PATH``, or "".
-        deadline_seconds: How long a pod may run before the cluster ends it; waiting does not count. None: no limit.
-        ttl_seconds: After the end, when the cluster removes what is left.
-        service_account: The service account of the pod; "" for the namespace's default.
-        needs_token: Whether the pod gets a token of that account.
-        buckets: What is mounted instead of copied.
-        run_as: User and group number that the container runs as; None for the image's own, mostly root.
-        non_root: Whether the node refuses an image whose user is root.
-        by_count: Whether nodes are selected by the number of their GPUs, too; not where nodes lack that label.
-        retries: How often an infrastructure failure is retried (count); preemptions do not count.
-    """
+    """What one job asks of a cluster."""
 
     job_id: str
     namespace: str
     placement: Placement
-    requirements: PodRequirements = field(default_factory=PodRequirements)
-    command: tuple[str, ...] = ()
-    owner: str = ""
-    group: str = ""
-    order_sha256: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    secret: str = ""
-    runner: str = ""
-    deadline_seconds: int | None = None
-    ttl_seconds: int = DAY_SECONDS
-    service_account: str = ""
-    needs_token: bool = False
-    buckets: tuple[BucketVolume, ...] = ()
-    run_as: int | None = None
-    non_root: bool = False
-    by_count: bool = True
-    retries: int = 3
+    requirements: PodRequirements = field(default_factory=PodRequirements)  # image, resources, settings of the cluster
+    command: tuple[str, ...] = ()  # the first word is a program of the image
+    owner: str = ""  # who submitted it
+    group: str = ""  # the batch it belongs to
+    order_sha256: str = ""  # tells a launch of the same job from another that has its name
+    environment: Mapping[str, str] = field(default_factory=dict)  # nothing secret: who may read pods can read it
+    secret: str = ""  # the Secret whose entries are files in the runner's SECRET_FOLDER
+    runner: str = ""  # the ConfigMap whose RUNNER_FILE is mounted at RUNNER_PATH
+    deadline_seconds: int | None = None  # of a running pod; waiting does not count
+    ttl_seconds: int = DAY_SECONDS  # after the end, when the cluster removes what is left
+    service_account: str = ""  # "" for the namespace's default
+    needs_token: bool = False  # of that account
+    buckets: tuple[BucketVolume, ...] = ()  # what is mounted instead of copied
+    run_as: int | None = None  # user and group number; None for the image's own, mostly root
+    non_root: bool = False  # whether the node refuses an image whose user is root
+    by_count: bool = True  # whether nodes are selected by the number of their GPUs, too; some lack that label
+    retries: int = 3  # of infrastructure failures (count); preemptions do not count
 
     @property
     def settings(self) -> ClusterSettings:
@@ -158,30 +135,21 @@ def object_name(name: str) -> str:
     return keys.object_name(name, MOST_NAME_CHARACTERS)
 
 
-def indexed_job_name(job_id: str, hosts: int) -> str:
-    """Name the Indexed Job of many hosts, and its Service: a pod's hostname is ``NAME-INDEX``."""
-    return keys.object_name(job_id, MOST_NAME_CHARACTERS - _index_characters(hosts) - _POD_SUFFIX)
-
-
-def job_set_name(job_id: str, hosts: int) -> str:
-    """Name a JobSet: a pod's hostname is ``NAME-s-0-INDEX``, and its name has six characters more."""
-    suffix = len(f"-{SLICE_PREFIX}-0") + _index_characters(hosts) + _POD_SUFFIX
-    return keys.object_name(job_id, MOST_NAME_CHARACTERS - suffix)
-
-
-def leader_worker_set_name(job_id: str, hosts: int) -> str:
-    """Name a LeaderWorkerSet: pods are ``NAME-0-INDEX``, and a label adds a revision to ``NAME-0``."""
-    suffix = len("-0") + max(_index_characters(hosts), _REVISION_SUFFIX)
-    return keys.object_name(job_id, MOST_NAME_CHARACTERS - suffix)
-
-
 def resource_name(kind: Kind, job_id: str, hosts: int) -> str:
-    """Name the object of a kind that makes the pods of a job."""
+    """Name the object of a kind that makes the pods of a job, so that the names of its pods fit as well.
+
+    Indexed Job        a pod is NAME-INDEX-xxxxx, and so is its hostname without the end; so is its Service
+    JobSet             a pod is NAME-s-0-INDEX-xxxxx
+    LeaderWorkerSet    a pod is NAME-0-INDEX, and a label adds a revision to NAME-0
+    """
     if hosts == 1:
         return object_name(job_id)
+    index = len(f"-{hosts - 1}")
     if kind == JOB_SET:
-        return job_set_name(job_id, hosts)
-    return indexed_job_name(job_id, hosts) if kind == JOB else leader_worker_set_name(job_id, hosts)
+        suffix = len(f"-{SLICE_PREFIX}-0") + index + _POD_SUFFIX
+    else:
+        suffix = index + _POD_SUFFIX if kind == JOB else len("-0") + max(index, _REVISION_SUFFIX)
+    return keys.object_name(job_id, MOST_NAME_CHARACTERS - suffix)
 
 
 def runner_name(version: str, digest: str) -> str:
@@ -210,11 +178,6 @@ def label_selector(**labels: str) -> str:
 def jobs_selector(job_ids: Iterable[str]) -> str:
     """Return a label selector for the objects of some jobs."""
     return f"{JOB_LABEL} in ({','.join(map(label_value, job_ids))})"
-
-
-def _index_characters(hosts: int) -> int:
-    """Return the characters of ``-INDEX`` for the last host."""
-    return len(f"-{hosts - 1}")
 
 
 # ------------------------------------------------------------------------------------------------------------- the pod
@@ -442,7 +405,7 @@ def _pod_failure_policy(on_disruption: str) -> Manifest:
 
 def job_set(request: JobRequest) -> Manifest:
     """Return a JobSet with one Indexed Job, made suspended as a Job is."""
-    name = job_set_name(request.job_id, request.placement.hosts)
+    name = resource_name(JOB_SET, request.job_id, request.placement.hosts)
     path = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
     restarts = {"name": RESTART_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     hosts = _indexed_spec(request, pod_template(request, [restarts]))
@@ -493,7 +456,7 @@ def _indexed_spec(request: JobRequest, template: Manifest) -> Manifest:
 
 def indexed_job(request: JobRequest) -> Manifest:
     """Return an Indexed Job for a cluster without JobSet; ``service`` belongs to it. It does not restart as a whole."""
-    name = indexed_job_name(request.job_id, request.placement.hosts)
+    name = resource_name(JOB, request.job_id, request.placement.hosts)
     affinity = None
     if request.placement.kind == "tpu":
         # Keeps the hosts in one node pool, which is one slice: two free slices could otherwise get half of them each.
@@ -508,7 +471,7 @@ def indexed_job(request: JobRequest) -> Manifest:
 
 def service(request: JobRequest, uid: str) -> Manifest:
     """Return the headless Service that gives the hosts of an Indexed Job their names; the Job (uid) owns it."""
-    name = indexed_job_name(request.job_id, request.placement.hosts)
+    name = resource_name(JOB, request.job_id, request.placement.hosts)
     about = _metadata(name, request.namespace, request.labels())
     about["ownerReferences"] = [_owner_reference("batch/v1", "Job", name, uid)]
     spec = {
@@ -525,7 +488,7 @@ def leader_worker_set(request: JobRequest) -> Manifest:
     It never completes: its pods are started again whenever they exit. So the runner must not exit before the set is
     deleted: the request tells the runner to stay, and the client that collects the result deletes the set.
     """
-    name = leader_worker_set_name(request.job_id, request.placement.hosts)
+    name = resource_name(LEADER_WORKER_SET, request.job_id, request.placement.hosts)
     group = {
         "size": request.placement.hosts,
         "restartPolicy": "RecreateGroupOnPodRestart",

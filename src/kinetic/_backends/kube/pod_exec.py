@@ -141,18 +141,9 @@ class _HeldOutput:
 
 
 def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool, mark: bytes) -> ExecOutput:
-    """Run a command with this process's input and output, and return its exit code.
+    """Run a command with this process's input and output; with `tty`, these are a terminal, here and there.
 
-    Args:
-        client: Of the cluster.
-        pod: Its name.
-        command: Program and arguments.
-        tty: Whether input and output are a terminal, and shall be one there.
-        mark: If what it writes to standard error, or to the terminal, begins so, that is returned and not written.
-
-    Raises:
-        BackendError: It could not be run, or the connection broke.
-        AccessDeniedError: We may not.
+    What it writes to standard error, or to the terminal, is returned and not written if it begins with `mark`.
     """
     with _open_exec(client, pod, command, stdin=True, tty=tty) as socket:
         wakes, wake = os.pipe()
@@ -172,11 +163,7 @@ def run_attached(client: Client, pod: str, command: Sequence[str], *, tty: bool,
 
 @contextmanager
 def raw_terminal(on_resize: Callable[[], object]) -> Iterator[None]:
-    """Pass every key on; whatever ends this block, a signal included, the terminal is as it was before.
-
-    Args:
-        on_resize: Called when the terminal's size has changed; it must be quick.
-    """
+    """Pass every key on; whatever ends this block, a signal included, the terminal is as it was before."""
     import termios
     import tty
 
@@ -290,11 +277,7 @@ class Tunnel:
             self._socket.send(CloseConnection(code=1000))
 
     def receive(self) -> bytes:
-        """Return the next bytes that come, b"" when the other end has closed.
-
-        Raises:
-            BackendError: The pod does not listen there, or is gone.
-        """
+        """Return the next bytes that come, b"" when the other end has closed."""
         while message := _receive(self._socket):
             channel, data = message
             if channel in self._new_channels:  # the first message of each begins with the port

@@ -15,6 +15,7 @@ from kinetic._backends.kube import discovery
 from kinetic._backends.kube.client import (
     CONFIG_MAP,
     JOB,
+    LOCAL_QUEUE,
     NAMESPACE,
     NODE,
     PAGE,
@@ -132,7 +133,7 @@ def _account_notes(client: Client, settings: ClusterSettings) -> list[str]:
 
 
 def _check_queue(client: Client, name: str) -> None:
-    kind = discovery.local_queue(client) if name else None
+    kind = discovery.served(client, LOCAL_QUEUE) if name else None
     if name and kind is None:
         raise LaunchError(
             f"Kueue is not installed in {client.about}; queue {name} cannot be used",
@@ -357,7 +358,7 @@ def _matching_nodes(client: Client, placement: Placement, labels: dict[str, str]
                 fitting += _accepts(node, placement)
                 if fitting >= placement.hosts:
                     break
-        except PermissionError:
+        except AccessDeniedError:
             return None
         return MatchingNodes(fitting, labelled)
 
@@ -384,7 +385,7 @@ def _has_autoscaler(client: Client) -> bool:
     try:
         if any(True for _ in _nodes(client, {NODE_POOL: ""}, 1)):
             return True
-    except PermissionError:
+    except AccessDeniedError:
         return False
     return client.transport.send("GET", _AUTOSCALER_STATUS).status == 200
 
@@ -393,20 +394,10 @@ def _nodes(client: Client, labels: Mapping[str, str], limit: int) -> Iterator[di
     """Yield nodes with some labels, page by page; a label without a value may have any.
 
     Raises:
-        PermissionError: We may not list nodes.
+        AccessDeniedError: We may not list nodes.
     """
     selector = ",".join(f"{name}={value}" if value else name for name, value in sorted(labels.items()))
-    query: dict[str, str | int] = {"labelSelector": selector, "limit": limit}
-    while True:
-        reply = client.transport.send("GET", NODE.path(""), query=query)
-        if reply.status == 403:
-            raise PermissionError
-        if reply.status == 410 and "continue" in query:  # the rest of the list expired; enough was seen
+    for page in client.pages(NODE, {"labelSelector": selector, "limit": limit}):
+        if page is None:  # the rest of the list expired; enough was seen
             return
-        if reply.status != 200:
-            raise client.error_for("list", NODE, "", reply)
-        page = response_json(reply.body)
         yield from page.get("items") or ()
-        query["continue"] = str((page.get("metadata") or {}).get("continue") or "")
-        if not query["continue"]:
-            return

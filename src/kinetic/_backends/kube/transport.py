@@ -240,7 +240,7 @@ class Transport:
         """
         import httpx2  # 90 ms; only for a cluster
 
-        build = partial(self._request, method, path, query, body, headers)
+        build = partial(self._request, method, path, query, body, headers or {}, None)
         begun, attempt, once, failure = time.monotonic(), 0, _Once(), ""
         while True:
             wanted = 0.0
@@ -296,24 +296,14 @@ class Transport:
     def stream(
         self, path: str, *, query: Query, silence_seconds: float, may_have_moved: bool = True
     ) -> Iterator[httpx2.Response]:
-        """Open an answer that keeps coming, once: the reader knows where to resume.
+        """Open an answer that keeps coming, once: the reader knows where to resume; see ``stream_errors``.
 
-        Args:
-            path: Of a watch or a log.
-            query: What is asked for.
-            silence_seconds: How long nothing may come.
-            may_have_moved: Whether to look up where the server is now if it cannot be reached.
-
-        Raises:
-            httpx2.TransportError: The connection could not be made, or broke.
+        With `may_have_moved`, it is looked up where the server is now if it cannot be reached.
         """
         import httpx2
 
-        def build(http: httpx2.Client, credential: str) -> httpx2.Request:
-            request = self._request("GET", path, query, None, None, http, credential)
-            request.extensions["timeout"] = httpx2.Timeout(_CONNECT_SECONDS, read=silence_seconds).as_dict()
-            return request
-
+        timeout = httpx2.Timeout(_CONNECT_SECONDS, read=silence_seconds)
+        build = partial(self._request, "GET", path, query, None, {}, timeout)
         answer = self._try(build, _Once(moved=not may_have_moved), stream=True)
         try:
             yield answer
@@ -328,7 +318,6 @@ class Transport:
         import httpx2
         from httpx2.websockets import WebSocketUpgradeError
 
-        params = {key: value if isinstance(value, list) else _query_value(value) for key, value in query.items()}
         once = _Once()
         with ExitStack() as stack:
             while True:
@@ -337,8 +326,8 @@ class Transport:
                     session = stack.enter_context(
                         self._connected().websocket(
                             f"{self.access.server}{path}",
-                            params=params,
-                            headers={"Authorization": header} if header else {},
+                            params=query,
+                            headers=_authorization(header),
                             extensions=self._extensions(),
                             subprotocols=protocols,
                             max_message_size_bytes=_MESSAGE_BYTES,
@@ -401,21 +390,20 @@ class Transport:
         path: str,
         query: Query | None,
         body: bytes | None,
-        headers: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        timeout: httpx2.Timeout | None,
         http: httpx2.Client,
         credential: str,
     ) -> httpx2.Request:
+        """Build every request but the beginning of a WebSocket, which httpx2 builds."""
+        content = {"Content-Type": "application/json"} if body is not None else {}
         return http.build_request(
             method,
             f"{self.access.server}{path}",
-            params={key: _query_value(value) for key, value in (query or {}).items()},
+            params=query,
             content=body,
-            headers={
-                "Accept": "application/json",
-                **({"Content-Type": "application/json"} if body is not None else {}),
-                **(headers or {}),
-                **({"Authorization": credential} if credential else {}),
-            },
+            headers={"Accept": "application/json", **content, **headers, **_authorization(credential)},
+            timeout=http.timeout if timeout is None else timeout,
             extensions=self._extensions(),
         )
 
@@ -429,11 +417,11 @@ class Transport:
             return self._http
 
 
+def _authorization(header: str) -> dict[str, str]:
+    return {"Authorization": header} if header else {}
+
+
 def stream_errors() -> tuple[type[Exception], ...]:
     import httpx2
 
     return (httpx2.TransportError, httpx2.StreamError, ConnectionError)
-
-
-def _query_value(value: str | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
