@@ -281,7 +281,7 @@ def _of_pod(pod: Object, evidence: Evidence) -> JobState:
     if object_status.pod_phase(pod) == "Succeeded":
         what = "it has ended, and the cluster has not recorded that yet"
         return JobState(JobStatus.RUNNING, "ending", what, pod=name)
-    if "running" in (object_status.main_container(pod).get("state") or {}):
+    if object_status.is_running(pod):
         return JobState(JobStatus.RUNNING, pod=name)
     return _pending(pod, evidence)
 

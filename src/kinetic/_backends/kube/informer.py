@@ -62,12 +62,7 @@ class Watch:
         self._failures = 0  # in a row
 
     def events(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-        """Yield what exists, then what happens, until it is stopped.
-
-        Raises:
-            AccessDeniedError: We may not list or watch.
-            BackendUnavailableError: No answer came for minutes.
-        """
+        """Yield what exists, then what happens, until it is stopped, or no answer came for minutes."""
         while not stopped():
             try:
                 if not self._version:

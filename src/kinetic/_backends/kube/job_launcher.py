@@ -172,10 +172,7 @@ def request_of(
     by_count: bool = True,
     security: str = "",
 ) -> JobRequest:
-    """Return what a launch asks of a cluster; ``manifest_of`` adds its command.
-
-    ``runner`` and ``secret`` are names of objects, ``security`` is the level of Pod Security of the namespace.
-    """
+    """Return what a launch asks of a cluster, without its command; ``security`` is a level of Pod Security."""
     order, requirements = launch.order, PodRequirements.from_json(launch.requirements)
     settings, is_python = requirements.settings, requirements.image.startswith(_PYTHON)
     environment = {name: environ[name] for name in PUBLIC_VARIABLES if environ.get(name)}
@@ -218,11 +215,7 @@ def request_of(
 def manifest_of(
     request: JobRequest, launch: Launch, kind: Kind, *, key_offset: int, runner_sha256: str, umask: int
 ) -> Object:
-    """Return the object that makes the job's pods; ``key_offset`` is where its key begins in its file, in bytes.
-
-    Raises:
-        LaunchError: Its command is longer than Linux allows: every container of the job would fail to start.
-    """
+    """Return the object that makes the job's pods; ``key_offset`` is where its key begins in its file, in bytes."""
     order, requirements = launch.order, request.requirements
     removes = ""
     if kind == LEADER_WORKER_SET and request.placement.hosts > 1:  # only the slice itself can end it
@@ -262,7 +255,7 @@ def manifest_of(
         pod=settings,
     )
     argument = task.to_argument()
-    if len(argument) > _MOST_ARGUMENT_BYTES:
+    if len(argument) > _MOST_ARGUMENT_BYTES:  # every container of the job would fail to start
         data = f", {len(task.placed)} references to data among them" if task.placed else ""
         raise LaunchError(
             f"the task of {task.job_id} is too long for a command line",

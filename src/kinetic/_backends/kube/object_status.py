@@ -37,12 +37,10 @@ def _status(found: Object) -> Object:
 
 
 def _metadata(found: Object) -> Object:
-    """Return the metadata of an object, {} for an object that is not there."""
     return found.get("metadata") or {}
 
 
 def condition_of(found: Object, *types: str, status: str = "True") -> Object | None:
-    """Return the first condition of some types with a status, or None."""
     for each in _status(found).get("conditions") or ():
         if each.get("type") in types and each.get("status") == status:
             return dict(each)
@@ -65,7 +63,6 @@ def object_name(found: Object) -> str:
 
 
 def created_at(found: Object) -> float:
-    """Return when an object was created, as Unix time; 0 if unknown."""
     return timestamp(_metadata(found).get("creationTimestamp"))
 
 
@@ -84,6 +81,10 @@ def main_container(pod: Object) -> Object:
     """Return the status of our container, found by its name: a cluster may add others before it."""
     statuses = _status(pod).get("containerStatuses") or ()
     return next((each for each in statuses if each.get("name") == CONTAINER), {})
+
+
+def is_running(pod: Object) -> bool:
+    return "running" in (main_container(pod).get("state") or {})
 
 
 def terminated(pod: Object) -> Object | None:
@@ -109,7 +110,6 @@ def is_disrupted(pod: Object) -> bool:
 
 
 def pod_phase(pod: Object) -> str:
-    """Return a pod's phase."""
     return str(_status(pod).get("phase") or "Pending")
 
 
@@ -184,7 +184,6 @@ def observations(objects: Iterable[Object]) -> dict[str, Observation]:
 
 
 def observation(found: Object) -> Observation:
-    """Return what an object says about its job."""
     status, state = status_of(found), _status(found)
     ended = condition_of(found, "Complete", "Completed", "Failed", "FailureTarget") or {}
     return Observation(
@@ -203,7 +202,6 @@ def observation(found: Object) -> Observation:
 
 
 def status_of(found: Object) -> JobStatus:
-    """Return the status of a job."""
     state, spec = _status(found), found.get("spec") or {}
     if found.get("kind") == LEADER_WORKER_SET.name:
         return JobStatus.RUNNING if state.get("readyReplicas") else JobStatus.PENDING

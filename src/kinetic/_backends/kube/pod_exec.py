@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kinetic._backends.kube import job_manifests, object_status
 from kinetic._backends.kube.client import POD
 from kinetic._backends.kube.job_manifests import CONTAINER, RUNNER_PATH
-from kinetic._backends.kube.pod_logs import is_running
 from kinetic._backends.kube.transport import Reply
 from kinetic._backends.protocol import Stacks
 from kinetic._wire import inspection
@@ -312,10 +311,12 @@ _NO_POD = "it has no pod whose container runs"
 
 def pods_of(client: Client, job_id: str) -> dict[int, str]:
     """Return the name of the newest pod of each host whose container runs."""
-    found = client.list(POD, f"{job_manifests.JOB_LABEL}={job_manifests.label_value(job_id)}").objects
-    running = [pod for pod in found if is_running(pod) and not (pod.get("metadata") or {}).get("deletionTimestamp")]
-    running.sort(key=lambda pod: (object_status.created_at(pod), object_status.object_name(pod)))
-    return {object_status.host_index(pod): object_status.object_name(pod) for pod in running}
+    found = client.list(POD, job_manifests.label_selector(job_id=job_id)).objects
+    return {
+        object_status.host_index(pod): object_status.object_name(pod)
+        for pod in reversed(object_status.newest_first(found))
+        if object_status.is_running(pod) and not pod["metadata"].get("deletionTimestamp")
+    }
 
 
 def pod_stacks(client: Client, job_id: str, hosts: Sequence[int]) -> list[Stacks]:

@@ -44,10 +44,6 @@ def read_log(client: Client, pod: str, *, last_lines: int | None = None, previou
     return reply.body
 
 
-def is_running(pod: Object) -> bool:
-    return "running" in (object_status.main_container(pod).get("state") or {})
-
-
 # ----------------------------------------------------------------------------------------------------------- following
 
 SILENCE_SECONDS = 300.0  # a job may be silent for hours; a connection that is silent this long is opened anew
@@ -171,7 +167,7 @@ class LogFollower:
                     if self.is_over:
                         return False
                 found = self._client.get(POD, self._pod)  # a server that restarts ends streams, too
-                if found is None or not is_running(found):
+                if found is None or not object_status.is_running(found):
                     return True
             except AccessDeniedError:
                 return True
@@ -328,7 +324,7 @@ class _KnownPods:
 
     def may_carry_out(self, pod: Object, host: int, attempt: int) -> bool:
         """Return whether a pod may carry out an attempt now."""
-        if object_status.host_index(pod) != host or not is_running(pod):
+        if object_status.host_index(pod) != host or not object_status.is_running(pod):
             return False
         return _is_of(self.claims.get(_uid(pod)), host, attempt) is not False
 
@@ -381,7 +377,7 @@ def last_log(client: Client, pods: Sequence[Object], *, host: int, attempt: int)
             if _is_of(known.claims.get(uid), host, attempt) is False:
                 continue
             reader = pod_log_format.Reader()
-            output = read_log(client, object_status.object_name(pod), previous=is_running(pod)) or b""
+            output = read_log(client, object_status.object_name(pod), previous=object_status.is_running(pod)) or b""
             data = reader.read(output) + reader.rest()
             known.note(uid, reader)
             if _is_of(reader.claim, host, attempt):
@@ -418,7 +414,7 @@ def follow_verdict(client: Client, pods: Sequence[Object], on_verdict: OnVerdict
     """Call a function on another thread when the leader of a job says that there is a verdict; None if none runs."""
     useless = _known_pods.setdefault(client, _KnownPods()).useless
     for pod in object_status.newest_first(pods):
-        if object_status.host_index(pod) == 0 and is_running(pod) and _uid(pod) not in useless:
+        if object_status.host_index(pod) == 0 and object_status.is_running(pod) and _uid(pod) not in useless:
             return VerdictFollower(client, pod, useless, on_verdict)
     return None
 

@@ -63,13 +63,6 @@ def check(
     """Refuse what cannot work in the client's namespace, and return sentences for the user.
 
     ``pools`` returns the node pools of a GKE cluster, or None; it is called only if the current nodes do not suffice.
-
-    Raises:
-        CredentialsError: The cluster rejected our credentials.
-        LaunchError: The namespace, or something else that the settings name, does not exist.
-        AccessDeniedError: We may not do what a job needs.
-        CapacityError: The cluster can never have such nodes.
-        BackendUnavailableError: It does not respond.
     """
     return discovery.cache_of(client).ask(
         ("checked", repr(placement), repr(settings)),
@@ -106,11 +99,7 @@ def _check(
 
 
 def service_account(client: Client, settings: ClusterSettings) -> str:
-    """Return the service account of pods: the named one, "kinetic" where it exists, else "", the default.
-
-    Raises:
-        LaunchError: The named one does not exist.
-    """
+    """Return the service account of pods: the named one, "kinetic" where it exists, else "", the default."""
     given = settings.service_account
     there = _exists(client, SERVICE_ACCOUNT, given or ACCOUNT, absent_seconds=0.0 if given else discovery.SHORT_SECONDS)
     if there is False and given:
@@ -193,11 +182,7 @@ def _exists(client: Client, kind: Kind, name: str, *, absent_seconds: float = 0.
 
 
 def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a store that pods of a cluster cannot reach, and addresses that contain a password.
-
-    Raises:
-        OptionError: It is a folder of this machine, or memory of this process; or a variable contains a user name.
-    """
+    """Refuse a store that pods of a cluster cannot reach, and addresses that contain a password."""
     for name in PUBLIC_VARIABLES:
         if "@" in environ.get(name, "").partition("://")[2].partition("/")[0]:
             raise OptionError(
@@ -218,11 +203,7 @@ def check_store(url: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def pod_security(client: Client) -> str:
-    """Return the level of Pod Security that the namespace enforces: "" for none, and where we may not read it.
-
-    Raises:
-        LaunchError: There is no such namespace.
-    """
+    """Return the level of Pod Security that the namespace enforces: "" for none, and where we may not read it."""
     return discovery.cache_of(client).ask("namespace", lambda: _request_pod_security(client))
 
 

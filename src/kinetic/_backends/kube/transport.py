@@ -233,10 +233,6 @@ class Transport:
 
         Requests are repeated though the first may have been carried out: names are derived, so that creating an
         object twice creates it once.
-
-        Raises:
-            BackendUnavailableError: No answer came, or only ones that say "later".
-            CredentialsError: There are no credentials.
         """
         import httpx2  # 90 ms; only for a cluster
 
