@@ -90,19 +90,7 @@ def remove_damaged(store: Store, blobs: Mapping[str, int]) -> int:
 def fetch_files(
     store: Store, files: Sequence[ManifestFile], destination: Destination, have: Mapping[str, bytes] | None = None
 ) -> None:
-    """Fetch files and put them in their places, each verified.
-
-    Args:
-        store: Where their blobs are.
-        files: From a manifest.
-        destination: Where they are written.
-        have: Blobs that were read already, by their names.
-
-    Raises:
-        KeyMissingError: A blob is not in the store.
-        IntegrityError: Bytes are not what was promised; the message names the file.
-        OSError: The disk is full or cannot be written; what was half-written is gone.
-    """
+    """Fetch files and put them in their places, each verified."""
     packs: dict[str, list[ManifestFile]] = {}
     large = []
     for file in files:

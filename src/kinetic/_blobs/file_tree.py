@@ -150,11 +150,7 @@ class Selection:
 
 
 def scan(root: str, selection: Selection) -> Scan:
-    """Look at everything below a folder.
-
-    Raises:
-        KineticError: Whatever the selection raises, or what it calls a problem.
-    """
+    """Look at everything below a folder."""
     return _Scanner(selection).run(root)
 
 
@@ -296,12 +292,7 @@ _RACY_COARSE_NS = 2_000_000_000
 
 
 def is_settled(about: os.stat_result, read_at: int) -> bool:
-    """Return whether an equal stamp will mean equal content: the file had not changed just before it was read.
-
-    Args:
-        about: What the system says about the file.
-        read_at: When reading began, in nanoseconds.
-    """
+    """Return whether an equal stamp will mean equal content: the file had not changed just before it was read."""
     changed = max(about.st_mtime_ns, about.st_ctime_ns)
     coarse = changed % 1_000_000_000 == 0
     return changed < read_at - (_RACY_COARSE_NS if coarse else _RACY_NS)
@@ -441,15 +432,6 @@ def digest_tree(root: str, cache: Path | None) -> Tree:
 
     A link to a folder is not followed, and sockets, pipes and devices hold no data: both are left out with a message.
     A broken link is an error, since a job that silently misses a file computes something else.
-
-    Args:
-        root: The absolute path of a file or folder.
-        cache: Where stamps are remembered, or None.
-
-    Raises:
-        DataError: Something cannot be read.
-        DataMissingError: The data is gone, or contains a broken link.
-        DataChangedError: A file was removed between scan and reading.
     """
     try:
         about = os.stat(root)
@@ -524,13 +506,7 @@ class Reader:
         self._selection = Selection()
 
     def digest(self, file: File) -> ReadFile:
-        """Digest a file; one that changes meanwhile is read again, and taken as it was if it never stops changing.
-
-        Raises:
-            DataError: It cannot be read.
-            DataChangedError: It is gone since the scan.
-            ReadingStopped: The result is no longer wanted.
-        """
+        """Digest a file; one that changes meanwhile is read again, and taken as it was if it never stops changing."""
         for _ in range(_ATTEMPTS):
             read_at = time.time_ns()
             try:

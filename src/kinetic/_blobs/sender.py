@@ -210,15 +210,7 @@ class Sender:
         return {blob for blob in blobs if self._there[blob]}
 
     def send(self, files: Mapping[int, File], expected: Callable[[int], str]) -> dict[int, SentFile]:
-        """Send files that were hashed before.
-
-        Args:
-            files: By their numbers.
-            expected: Returns the documented digest of a file by its number.
-
-        Raises:
-            DataChangedError: A file is not what was hashed.
-        """
+        """Send files that were hashed before."""
         self._run(self._tasks(files, list(_groups(files)), expected))
         self._known.write(self._sent.values(), self.sizes)
         return self._sent

@@ -35,16 +35,7 @@ class DataSet(NamedTuple):
 
 
 def refer_to(data: Data, *, opener: Opener = open_store) -> DataRef:
-    """Refer to data in a bucket, or to a Hugging Face data set.
-
-    Args:
-        data: Not local.
-        opener: Opens the store of a bucket by its address, e.g. "gs://bucket".
-
-    Raises:
-        DataMissingError: There is no such object, or nothing under the prefix.
-        OptionError: The address of a data set cannot be one.
-    """
+    """Refer to data in a bucket, or to a Hugging Face data set."""
     if data.is_hf:
         found = data_set(data.path)
         return _reference(data, "hf", found.uri, found.repo.rpartition("/")[2], is_dir=True)
@@ -70,9 +61,6 @@ def data_set(uri: str) -> DataSet:
     """Read the address of a data set.
 
     A plus sign is a plus sign, as in ``split=train+test``; percent signs may be written as they are (``train[:10%]``).
-
-    Raises:
-        OptionError: It names no data set, or a parameter that does not exist or stands there twice.
     """
     from urllib.parse import unquote
 
@@ -162,9 +150,6 @@ class FuseMount(NamedTuple):
 
 def fuse_mount(ref: DataRef) -> FuseMount:
     """Return how plain objects in a bucket of Google Cloud Storage are mounted; a single object by its folder.
-
-    Raises:
-        OptionError: They are not in such a bucket.
 
     Source: GKE's documentation of the Cloud Storage FUSE CSI driver; behaviour.md E-R31 and E-R32.
     """

@@ -273,12 +273,7 @@ def recheck(ref: DataRef, store: Store) -> int:
 
 
 def _upload_plain_objects(tree: Tree, store: Store) -> str:
-    """Bring every file into the store under its own name, and return the address of the folder or the file.
-
-    Raises:
-        DataChangedError: A file is not what was hashed; there is no marker then.
-        DataError: A name cannot be the name of an object.
-    """
+    """Bring every file into the store under its own name, and return the address of the folder or the file."""
     prefix, marker = keys.data_tree(tree.hash), keys.data_tree_marker(tree.hash)
     entry = store.entry(marker)
     if entry is None or sender.is_old(entry):
@@ -388,12 +383,7 @@ def ship_all(
 
 
 def check_volumes(volumes: Mapping[str, Data]) -> dict[str, Data]:
-    """Return volumes by their paths, without slashes at the end.
-
-    Raises:
-        OptionTypeError: A path is not a str, or its value not a ``Data``.
-        OptionError: A path is relative, not normalized, "/" or kinetic's own, or inside another one.
-    """
+    """Return volumes by their paths, without slashes at the end."""
     found: dict[str, Data] = {}
     for path, data in volumes.items():
         if not isinstance(path, str) or not isinstance(data, Data):

@@ -49,18 +49,7 @@ class Image(NamedTuple):
 
 
 def choose(container_image: str | None, base_image_repo: str | None, *, python: str, kind: str, version: str) -> Image:
-    """Choose the image of a job.
-
-    Args:
-        container_image: What the user asks for; None or "" for the default.
-        base_image_repo: The repository of prebuilt images; "kinetic" by default.
-        python: The client's Python; the first two numbers count.
-        kind: The hardware: "cpu", "gpu" or "tpu".
-        version: The version of kinetic.
-
-    Raises:
-        OptionError: A misspelled keyword, an invalid name of an image, or "bundled".
-    """
+    """Choose the image of a job."""
     if not container_image:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
         note = f"jobs start in the image {uri}; uv installs what the project needs"
@@ -81,12 +70,7 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
 
 
 def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
-    """Return what a job finds without naming it: JAX for its hardware, and Keras; what the project names, it brings.
-
-    Args:
-        kind: The hardware: "cpu", "gpu" or "tpu".
-        named: Normalised names of the packages that the project itself has installed.
-    """
+    """Return what a job finds without naming it: JAX for its hardware, and Keras; what the project names, it brings."""
     return tuple(line for name, line in (("jax", _JAX[kind]), ("keras", "keras")) if name not in named)
 
 

@@ -61,11 +61,7 @@ class UvResult(NamedTuple):
 
 
 def uv_command() -> list[str]:
-    """Return how uv is started.
-
-    Raises:
-        ImageBuildError: There is no uv here.
-    """
+    """Return how uv is started."""
     found = python_runtime.find_installer()
     if found:
         return [found]
@@ -148,11 +144,7 @@ _gates: dict[str, threading.Lock] = {}  # by lock file: the lock excludes other 
 
 
 def wanted(environ: Mapping[str, str]) -> Literal["same", "isolated"]:
-    """Return where jobs on this machine run: in the interpreter that submits them, or in an isolated environment.
-
-    Raises:
-        OptionError: KINETIC_LOCAL_ENV is neither.
-    """
+    """Return where jobs on this machine run: in the interpreter that submits them, or in an isolated environment."""
     value = environ.get(VARIABLE) or "same"
     if value == "isolated":
         return "isolated"

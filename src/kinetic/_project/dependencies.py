@@ -227,17 +227,7 @@ class Declared(NamedTuple):
 
 
 def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: bool = False) -> Declared:
-    """Read ``[project]`` of a pyproject.toml.
-
-    Args:
-        file: Its path, for messages.
-        text: Its content.
-        extras: Names of ``[project.optional-dependencies]`` that are wanted as well.
-        locked: A uv.lock says where each package comes from, so ``[tool.uv.sources]`` is no obstacle.
-
-    Raises:
-        OptionError: It is not TOML, a table is malformed, or there is no such extra.
-    """
+    """Read ``[project]`` of a pyproject.toml."""
     page = _toml(file, text)
     project = _table(file, page, "project")
     optional = _table(file, project, "optional-dependencies", "project.")
@@ -249,11 +239,7 @@ def in_project(file: Path, text: str, extras: Sequence[str] = (), *, locked: boo
 
 
 def in_script(file: Path, text: str) -> Declared | None:
-    """Read the metadata of a script; None if it has none.
-
-    Raises:
-        OptionError: It has two blocks, or the block is malformed.
-    """
+    """Read the metadata of a script; None if it has none."""
     blocks = list(_SCRIPT.finditer(text.replace("\r\n", "\n") + "\n"))
     if not blocks:
         return None
@@ -413,12 +399,6 @@ class Dependencies:
         """Reject a Python that the file does not want.
 
         No other one is looked for: what is sent to a job was pickled here, and a pickle is valid for one X.Y only.
-
-        Args:
-            python: That of the job, X.Y.Z.
-
-        Raises:
-            OptionError: It is not among those that ``requires-python`` names, or those cannot be read.
         """
         if not self.requires_python:
             return

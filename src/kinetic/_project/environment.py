@@ -32,12 +32,7 @@ class Captured(NamedTuple):
 
 
 def check(patterns: object) -> tuple[str, ...]:
-    """Return the patterns, or reject invalid ones.
-
-    Raises:
-        OptionTypeError: A bare string, or something that is not a list of strings.
-        OptionError: A name that no variable can have.
-    """
+    """Return the patterns, or reject invalid ones."""
     if patterns is None:
         return ()
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):

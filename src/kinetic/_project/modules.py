@@ -19,12 +19,7 @@ from kinetic._wire import references
 
 
 def is_stale(module: ModuleType, since: float) -> bool:
-    """Return whether a module's source is no longer what was imported.
-
-    Args:
-        module: An imported module.
-        since: A file that did not change after this time (seconds since the epoch) is not looked at.
-    """
+    """Return whether a module's source is no longer what was imported."""
     file = getattr(module, "__file__", None) or ""
     try:
         if not file.endswith(".py") or os.stat(file).st_mtime < since:
@@ -151,13 +146,7 @@ def classify(module: ModuleType, plan: Plan) -> ModuleOrigin:
 
 
 def stale_modules(plan: Plan, *, since: float | None = None) -> list[str]:
-    """Name the imported modules of the project whose source is no longer what was imported, sorted.
-
-    Args:
-        plan: The project.
-        since: Files that did not change after this time (seconds since the epoch) are not looked at; by default the
-            start of this process.
-    """
+    """Name the imported modules of the project whose source is no longer what was imported, sorted."""
     start = started() if since is None else since
     below = f"{os.fspath(plan.root)}/"
     return sorted(

@@ -196,11 +196,7 @@ class Call:
 
 
 def check_arguments(function_: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> None:
-    """Reject arguments that the function does not take, before anything is submitted.
-
-    Raises:
-        CallableError: They do not fit its signature (also a TypeError, as Python itself would raise).
-    """
+    """Reject arguments that the function does not take, before anything is submitted."""
     import inspect  # cloudpickle loads it anyway
 
     try:
@@ -243,19 +239,7 @@ def pack_call(
     by_value: Sequence[str] = (),
     swap: Swap | None = None,
 ) -> Payload:
-    """Pickle a call; what is small goes into the Order, the rest into the store.
-
-    Args:
-        call: The call.
-        plan: The project that is sent.
-        store: Where large pickles go.
-        keys: Keys for the function and for the arguments.
-        by_value: Modules that the user wants by value.
-        swap: Replaces some objects; see ``PickleRules``.
-
-    Raises:
-        ArgumentNotPicklableError: It names the path to the value that cannot be pickled.
-    """
+    """Pickle a call; what is small goes into the Order, the rest into the store."""
     rules = PickleRules(plan, by_value, swap=swap)
     with _diagnosed([(f"the function {call.name}", call.function), *argument_names(call.args, call.kwargs)], rules):
         packed = _pickle_into_store(call.function, rules, store, keys[0])
@@ -440,16 +424,7 @@ class InputPacker:
                 self._file.discard()
 
     def add(self, args: Sequence[Any], kwargs: Mapping[str, Any], swap: Swap | None) -> Artifact:
-        """Pickle the arguments of one call.
-
-        Args:
-            args: Positional arguments.
-            kwargs: Arguments by name.
-            swap: Replaces some objects; see ``PickleRules``.
-
-        Raises:
-            ArgumentNotPicklableError: It names the path to the value that cannot be pickled; the others are unharmed.
-        """
+        """Pickle the arguments of one call."""
         self._rules.swap = swap
         with disk_errors_translated():
             file = self._file = self._file or _ScratchFile(self._store, ".inputs")

@@ -64,24 +64,12 @@ def find_root(function: object, *, environ: Mapping[str, str] = os.environ, cwd:
 
     From the folder of the function's module up out of its packages, then up to the first folder that looks like a
     project (MARKERS). ``KINETIC_PACKAGE_ROOT`` overrides that.
-
-    Args:
-        function: A function, or anything that wraps one: a partial, a bound method, a callable instance.
-        environ: Where KINETIC_PACKAGE_ROOT and HOME are read.
-        cwd: The current directory; the process's own by default.
-
-    Raises:
-        ProjectRootError: The root would be the home folder or the whole disk, or KINETIC_PACKAGE_ROOT does not fit.
     """
     return _plan(source_file(function), environ, cwd)
 
 
 def plan_for_file(path: str | os.PathLike[str], *, environ: Mapping[str, str] = os.environ) -> Plan:
-    """Find the project that a script belongs to, as if a function of it were submitted by ``python path``.
-
-    Raises:
-        ProjectRootError: As for ``find_root``.
-    """
+    """Find the project that a script belongs to, as if a function of it were submitted by ``python path``."""
     return _plan(os.path.abspath(path), environ, None)
 
 

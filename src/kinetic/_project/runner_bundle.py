@@ -309,11 +309,7 @@ _built: list[RunnerZip] = []
 
 
 def build() -> RunnerZip:
-    """Return the zip of this installation; built once for the same content and Python.
-
-    Raises:
-        PackingError: It is too large, or could not be compiled.
-    """
+    """Return the zip of this installation; built once for the same content and Python."""
     if not _built:
         found = pod_contents()
         data = _kept(digest := _pod_digest(found))
