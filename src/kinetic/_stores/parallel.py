@@ -33,7 +33,7 @@ def parallelism(store: Addressed) -> int:
     return CLOUD_PARALLELISM
 
 
-def in_parallel(store: Addressed, tasks: Iterable[Callable[[], T]], *, limit: int | None = None) -> Iterator[T]:
+def in_parallel(store: Addressed | None, tasks: Iterable[Callable[[], T]], *, limit: int | None = None) -> Iterator[T]:
     """Run tasks on threads and yield their results in the order in which they finish.
 
     The tasks are drawn by the thread that reads the results, and only while fewer than twice ``limit`` are under way
@@ -46,11 +46,11 @@ def in_parallel(store: Addressed, tasks: Iterable[Callable[[], T]], *, limit: in
     Where no thread can be started, the reader's own runs one task after the other.
 
     Args:
-        store: Whose requests these are; it says how many at once are sensible.
+        store: Whose requests these are; it says how many at once are sensible. None: ``limit`` does.
         tasks: Functions without arguments; may be endless.
         limit: How many run at once, instead of what suits the store.
     """
-    many = max(1, limit or parallelism(store))
+    many = max(1, limit or (1 if store is None else parallelism(store)))
     return (task() for task in tasks) if many == 1 else _on_threads(iter(tasks), many)
 
 

@@ -22,7 +22,6 @@ from kinetic._backends.local.runtime_files import Paths
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._config import home
 from kinetic._project import runner_bundle
-from kinetic._stores import open_store, parallel
 from kinetic._wire import documents, folders
 from kinetic._wire.failpoints import step
 from kinetic._wire.inspection import DebugPage
@@ -144,10 +143,10 @@ class LocalBackend:
 
     def _launch_in(self, interpreter: str, launches: Sequence[Launch]) -> None:
         template_id, template = self._template(interpreter)
-        umask = os.umask(0o077)  # the only way to read it, and one for the whole process: so not on the threads below
+        umask = os.umask(0o077)  # the only way to read it, and one for the whole process
         os.umask(umask)
         now = time.time()
-        writes = []
+        tasks = []
         for number, launch in enumerate(launches):
             gpus = self._gpus_of(launch.placement)
             queued = {  # the row, should the queue have to be rebuilt
@@ -159,13 +158,11 @@ class LocalBackend:
                 "slots": self.limits.slots,
                 "allowed": ",".join(self.limits.gpus) if gpus else "",
             }
-            writes.append(partial(self._write, launch, umask & 0o777, queued))
-        if len(writes) == 1:
-            writes[0]()  # without a thread
-        else:
-            for _ in parallel.in_parallel(open_store(launches[0].store_url), writes):  # the disk is waited for
-                pass
-        folders.sync(self.paths.jobs)  # the names of the new folders: a row is never without its launch page
+            self.begin(launch.order.job_id)
+            liveness.make_pipe(self.paths.completion_pipe(launch.order.job_id))
+            tasks.append((self._task(launch, umask & 0o777, queued), launch.key))
+        runtime_files.write_tasks(self.paths, tasks)  # a row is never without its launch page
+        step("client:launch-written")
         rows = [(launch.order.job_id, launch.group, self._gpus_of(launch.placement)) for launch in launches]
         self.queue.add(rows, template_id, template, self.limits)
         step("client:queued")
@@ -174,11 +171,10 @@ class LocalBackend:
         self._launched = time.monotonic()
         scheduler.advance(self.paths, self.queue, template_id=template_id)
 
-    def _write(self, launch: Launch, umask: int, queued: dict[str, Any]) -> None:
+    def _task(self, launch: Launch, umask: int, queued: dict[str, Any]) -> Task:
         order = launch.order
         environ = self.environ if launch.environ is None else launch.environ
-        self.begin(order.job_id)
-        task = Task(
+        return Task(
             job_id=order.job_id,
             order_sha256=launch.order_sha256,
             store_url=launch.store_url,
@@ -199,9 +195,6 @@ class LocalBackend:
             retries=order.retries,
             queued=queued,
         )
-        runtime_files.write_task(self.paths, task, launch.key)
-        liveness.make_pipe(self.paths.completion_pipe(order.job_id))
-        step("client:launch-written")
 
     def finish_submitting(self, job_id: str, *, leave_nothing: bool = False) -> None:
         held = self._submitting.pop(job_id, None)

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from kinetic._wire import documents, folders
 from kinetic._wire.task import AttemptFiles, Task
 from kinetic.errors import BackendUnavailableError
+
+_FEW, _AT_ONCE = 8, 8  # forced writes that are not worth threads, and threads
 
 
 class Paths:
@@ -88,15 +91,16 @@ class Paths:
             ) from error
 
 
-def write_task(paths: Paths, task: Task, key: bytes) -> None:
-    """Write task and key into the job's folder, each whole or not at all, and sync them and their names to the disk.
+def write_tasks(paths: Paths, tasks: Sequence[tuple[Task, bytes]]) -> None:
+    """Write tasks and keys into the folders of their jobs, and force them, their names and the folders' to the disk.
 
     They hold what must never enter a store, the values of the job's environment, so they are for their owner only and
-    are removed with the verdict. The caller that writes the row syncs the folder's own name.
+    are removed with the verdict. Of many, all are written before the disk is waited for.
     """
-    write_private(paths.key(task.job_id), key)
-    write_private(paths.launch(task.job_id), task.to_bytes())
-    folders.sync(paths.job(task.job_id))
+    files = [(paths.key(task.job_id), key) for task, key in tasks]
+    _write_private([*files, *((paths.launch(task.job_id), task.to_bytes()) for task, _ in tasks)])
+    _force([paths.job(task.job_id) for task, _ in tasks])
+    folders.sync(paths.jobs)
 
 
 def read_task(paths: Paths, job_id: str) -> Task | None:
@@ -167,15 +171,33 @@ def tasks_of(
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file for its owner only, whole or not at all, and sync it: the row that names it outlives a power cut."""
-    beside = f"{path}.{os.getpid():x}"
+    """Write a file for its owner only, whole or not at all, and force it to the disk."""
+    _write_private([(path, data)])
+
+
+def _write_private(files: Sequence[tuple[Path, bytes]]) -> None:
+    beside = [f"{path}.{os.getpid():x}" for path, _ in files]
     try:
-        with open(beside, "wb", opener=folders.opener) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)  # on the way of every submission
+        for name, (_, data) in zip(beside, files, strict=True):
+            with open(name, "wb", opener=folders.opener) as file:
+                file.write(data)
+        _force(beside)
+        for name, (path, _) in zip(beside, files, strict=True):
+            os.replace(name, path)  # on the way of every submission
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
+        for name in beside:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
         raise
+
+
+def _force(paths: Sequence[str | Path]) -> None:
+    """Force files or folders to the disk; many at the same time, which it takes together."""
+    if len(paths) < _FEW:
+        for path in paths:
+            folders.sync(path)
+        return
+    from kinetic._stores import parallel  # only to launch many
+
+    for _ in parallel.in_parallel(None, [partial(folders.sync, path) for path in paths], limit=_AT_ONCE):
+        pass

@@ -45,7 +45,7 @@ class Grave:
     def submit(self, job: str) -> None:
         self.paths.job(job).mkdir()
         page = Task(job, "0" * 64, self.store.url, "key-id", 0o22, None, {})
-        runtime_files.write_task(self.paths, page, documents.job_key(KEY, job, self.store.url))
+        runtime_files.write_tasks(self.paths, [(page, documents.job_key(KEY, job, self.store.url))])
         self.store.put(keys.record(job), b"{}")
         self.queue.add([(job, "", 0)], "earth", '{"arguments":["/nowhere/python"],"environment":{}}', Limits(9, ()))
 
