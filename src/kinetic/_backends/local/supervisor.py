@@ -344,7 +344,7 @@ def main(words: list[str]) -> None:
     os.chdir("/")
     try:
         process = SupervisorProcess(name, template_id, Path(runtime), runner)
-        supervise.preload()
+        worker.preload()
         gc.collect()
         gc.freeze()
         gc.disable()

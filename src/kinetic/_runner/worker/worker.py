@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
@@ -18,11 +19,13 @@ from kinetic._runner.supervisor import supervise
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
 from kinetic._runner.worker import function_call, process_setup, stack_dump, workspace
 from kinetic._runner.worker.function_call import Failure, Value
+from kinetic._runner.worker.process_setup import JaxProcess
+from kinetic._runner.worker.workspace import Unpacked
 from kinetic._stores import open_store
 from kinetic._wire import order as wire_order
 from kinetic._wire import outcomes, python_runtime, references
 from kinetic._wire.failpoints import step
-from kinetic._wire.order import DataRef, Order
+from kinetic._wire.order import Artifact, Child, DataRef, Order
 from kinetic._wire.task import (
     DATA,
     DEBUGGER,
@@ -52,6 +55,14 @@ def main(words: list[str]) -> NoReturn:
     title = processes.ProcessTitle(processes.load_libc())  # exec has reset it
     title.set(task.job_id, f"worker {task.folder}")
     work(task, report)
+
+
+def preload() -> None:
+    """Do in a supervisor, once, what each of its workers would have to do."""
+    supervise.preload()
+    function_call.pickler_class()
+    for kind in (Order, Artifact, Child, Value, JaxProcess, Unpacked):
+        dataclasses.fields(kind)  # it is made now
 
 
 def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
