@@ -23,7 +23,7 @@ import pytest
 from kinetic._backends.local import recovery
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
-from kinetic._jobs import history
+from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
 SEED = int(
@@ -199,7 +199,7 @@ def _check_nothing_is_left(site: Any, wait_until: Callable[..., None]) -> None:
     with closing(Queue(paths.queue)) as queue:
         wait_until(lambda: not queue.rows("state != 'ended'"), "the end of every row")
         now = max(path.stat().st_mtime for path in [site.home, *site.home.rglob("*")]) + recovery.MONTH + recovery.HOUR
-        recovery.sweep(paths, queue, site.store / ".tmp", history.read_page, now=now)
+        recovery.sweep(paths, queue, site.store / ".tmp", locate.read_page, now=now)
         known = {row.job_id for row in queue.rows()}
     group = _group(site)
     assert {path.name for path in site.store.glob("_groups/*")} == ({group} if group else set())

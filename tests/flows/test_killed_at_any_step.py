@@ -23,7 +23,7 @@ import pytest
 from kinetic._backends.local import recovery
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
-from kinetic._jobs import history
+from kinetic._jobs import locate
 from kinetic._wire import failpoints, keys
 
 ANSWER = 42
@@ -268,7 +268,7 @@ def _check_nothing_is_left(site: Site, wait_until: Callable[..., None]) -> None:
     wait_until(lambda: processes_of(site.home) <= _idle(site), "the end of every process")
     now = time.time() + recovery.DAY + recovery.HOUR
     with closing(Queue(site.runtime.queue)) as queue:
-        recovery.sweep(site.runtime, queue, site.home / "store" / ".tmp", history.read_page, now=now)
+        recovery.sweep(site.runtime, queue, site.home / "store" / ".tmp", locate.read_page, now=now)
     known = {name for (name,) in site.rows("SELECT job_id FROM jobs")}
     assert site.scratch() == []
     assert {path.name for path in site.runtime.jobs.iterdir()} <= known

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.order import Artifact, Order
@@ -82,7 +82,7 @@ SMALL = [
         "    output_dir: str | None = None\n",
         '    output_dir: str | None = None\n    mood: str = "good"\n',
     ),
-    ("_jobs/history.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
+    ("_jobs/locate.py", '{"removed": time.time(),', '{"removed": time.time(), "mood": "good",'),
 ]
 LARGE = [*SMALL, ("_wire/documents.py", f"\nSCHEMA = {documents.SCHEMA} ", f"\nSCHEMA = {documents.SCHEMA + 1} ")]
 
@@ -374,7 +374,7 @@ def _outcome(store: MemoryStore) -> Callable[[], object]:
 
 
 def _tombstone(store: MemoryStore) -> Callable[[], object]:
-    history.write_page(store, {"job_id": "job", "status": "here"}, KEY)
+    locate.write_page(store, {"job_id": "job", "status": "here"}, KEY)
 
     def read() -> object:
         return documents.open_page(HISTORY, store, keys.history("job"), KEY)["status"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kinetic._config import home
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._stores.protocol import Store
 from kinetic._wire import documents, keys
 from kinetic._wire.records import HISTORY
@@ -16,7 +16,7 @@ def put_history(store: Store, fields: dict[str, Any]) -> None:
     locate.home().mkdir(parents=True, exist_ok=True)
     key_id, key = home.own_key(locate.home())
     sealing_key = documents.job_key(key, fields["job_id"], store.url)
-    history.write_page(store, {**fields, "key_id": key_id}, sealing_key)
+    locate.write_page(store, {**fields, "key_id": key_id}, sealing_key)
 
 
 def put_sealed(store: Store, at: str, page: dict[str, Any]) -> None:

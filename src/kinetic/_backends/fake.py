@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from kinetic._backends.protocol import BytesLog, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._hardware.placement import Placement
 from kinetic._runner.supervisor import attempts
-from kinetic._runner.worker import function_call, workspace
+from kinetic._runner.worker import function_call
 from kinetic._stores import open_store
 from kinetic._wire import documents, keys, outcomes
 from kinetic._wire.outcomes import AttemptNote, Outcome
@@ -330,9 +330,9 @@ class _Roles:
         with contextlib.redirect_stdout(printed):
             try:
                 store = open_store(job.launch.store_url)
-                packed = workspace.fetch_artifact(store, order.function, "the function")
-                arguments = workspace.fetch_artifact(store, order.arguments, "the arguments")
-                function, args, kwargs = workspace.open_payload(packed, arguments)
+                packed = function_call.fetch_artifact(store, order.function, "the function")
+                arguments = function_call.fetch_artifact(store, order.arguments, "the arguments")
+                function, args, kwargs = function_call.open_payload(packed, arguments)
             except Exception as error:  # noqa: BLE001 - the user's modules are imported here
                 ended = _failure(error, "runner")
             else:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinetic._backends.local import liveness
+from kinetic._backends.local import runtime_files
 from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._wire import dataclass, documents, fields, folders, keys
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kinetic._backends.local.liveness import ProcessLock
+    from kinetic._backends.local.runtime_files import ProcessLock
     from kinetic._stores.protocol import Entry, Store
 
 STOP, RETRY = "stop", "again"
@@ -116,7 +116,7 @@ def take_lease(
         if _read_lease(store, keys.lease(group_id, epoch), key) is not None:
             return None
         epoch += 1
-    held = liveness.take_lock(_lock_path(group_id, epoch))
+    held = runtime_files.take_lock(_lock_path(group_id, epoch))
     if held is None:  # another process of this machine takes this very epoch
         return None
     if not store.put(keys.lease(group_id, epoch), _lease_page(group_id, epoch, key), if_absent=True):
@@ -149,7 +149,7 @@ def lease_holder(
         if page is None or page.epoch != epoch:
             continue
         is_here = page.machine == locate.machine()
-        known_dead = is_here and not liveness.is_locked(_lock_path(group_id, page.epoch))
+        known_dead = is_here and not runtime_files.is_locked(_lock_path(group_id, page.epoch))
         lives = not page.released and not known_dead
         if lives:
             lives = (clock or store_time)(store, group_id) - entry.modified < OLD_SECONDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kinetic._batches import control, state
 from kinetic._batches.state import REMOVED, BatchTracker
-from kinetic._jobs import collect, history, locate
+from kinetic._jobs import collect, locate
 from kinetic._jobs.status import observe
 from kinetic._output import terminal as output
 from kinetic._stores import parallel
@@ -155,7 +155,7 @@ def _remove(job: JobRecord, tracker: Tracker, *, resource: bool, artifacts: bool
     with _warn_on_error(job.job_id, "removed"):
         page = {**records.plain(job), "status": _final_status(job, tracker), "reason": "", "attempts": 1}
         page |= {"started": None, "ended": None, "artifacts_removed": artifacts, "resource_removed": resource}
-        history.write_page(tracker.store, page, locate.key_to_seal(job))
+        locate.write_page(tracker.store, page, locate.key_to_seal(job))
         if artifacts:
             collect.delete_history_logs(tracker.store, job.job_id)
         _mark_removed(job, tracker)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from kinetic._backends.protocol import SYSTEM, Clock
 from kinetic._batches.control import ControlLog
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle, handle_of
 from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import Snapshot, observe_many
@@ -520,7 +520,7 @@ class BatchTracker(Tracker):
             self._end(index, attempt, seen.outcome.status, seen.outcome.ended or time.time())
         elif seen.status is JobStatus.FAILED:
             self._end(index, attempt, FAILED, time.time())
-        elif seen.status is JobStatus.NOT_FOUND and history.read_page(self.store, job.job_id):
+        elif seen.status is JobStatus.NOT_FOUND and locate.read_page(self.store, job.job_id):
             self._end(index, attempt, REMOVED, time.time())
         elif seen.status is JobStatus.NOT_FOUND:  # a driver is about to launch it, or died just before
             self._statuses[index] = JobStatus.PENDING
@@ -585,6 +585,6 @@ def _end_of(seen: Snapshot) -> str:
     if seen.status in {JobStatus.SUCCEEDED, JobStatus.FAILED}:
         return SUCCEEDED if seen.status is JobStatus.SUCCEEDED else FAILED
     word = str((seen.past or {}).get("status", "")).lower()
-    if history.is_collected(seen.past) and word in {SUCCEEDED, FAILED}:
+    if locate.is_collected(seen.past) and word in {SUCCEEDED, FAILED}:
         return word
     return CANCELLED if seen.past is None else REMOVED

@@ -119,12 +119,12 @@ def _input_results(batch: Batch) -> Iterator[InputResult]:
 def _no_value(batch: Batch, index: int, job: JobHandle, seen: Snapshot) -> KineticError:
     """Return why a job gives no value: it failed, was cancelled, or was collected or removed before."""
     from kinetic._batches import state
-    from kinetic._jobs import history
+    from kinetic._jobs import locate
 
     now = state.state_of(state.tracker_of(batch.handle), index)
     if seen.outcome is not None or now not in {state.SUCCEEDED, state.REMOVED}:
         return error_output.job_error(job, seen)
-    if history.is_collected(seen.past):
+    if locate.is_collected(seen.past):
         logs = f"kinetic jobs logs {job.job_id}"
         return ResultMissingError("its result was already collected; its log is kept", next=logs)
     verb = "collected" if now == state.SUCCEEDED else "removed"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from kinetic._jobs import history, locate, logs
+from kinetic._jobs import locate, logs
 from kinetic._jobs import status as job_status
 from kinetic._jobs.logs import GZIP, HISTORY_LOG_BYTES, StoredLog
 from kinetic._jobs.status import Snapshot, observe
@@ -305,7 +305,7 @@ def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome
             checked = logs.checked_log(log, sealed, job.job_id)
             data = _end_of(checked)
             # A job that is being deleted is not kept: only a part of its log may have been read.
-            if data and not (history.read_page(store, job.job_id) or {}).get("artifacts_removed"):
+            if data and not (locate.read_page(store, job.job_id) or {}).get("artifacts_removed"):
                 writer = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP)
                 store.put(keys.history_log(job.job_id, attempt, host), writer.compress(data) + writer.flush())
                 found = {"size_bytes": len(data), "sha256": digests.of_bytes(data)}
@@ -318,13 +318,13 @@ def store_history_logs(job: JobRecord, inside: Sequence[Entry], outcome: Outcome
 
 def delete_history_logs(store: Store, job_id: str) -> None:
     """Delete the logs of a collected job; its page stays, without what names them."""
-    page = history.read_page(store, job_id)
-    if page is None or not history.is_collected(page):
+    page = locate.read_page(store, job_id)
+    if page is None or not locate.is_collected(page):
         return
     for found in logs.logs_in_history(page):
         store.delete(keys.history_log(job_id, found["attempt"], found["host"]))
     key = locate.key_for(job_id, page.get("key_id") or "", page.get("store") or "")  # or the user trusts the store
-    history.write_page(store, {**page, "collected": None, "logs": []}, key or bytes(documents.KEY_BYTES), again=True)
+    locate.write_page(store, {**page, "collected": None, "logs": []}, key or bytes(documents.KEY_BYTES), again=True)
 
 
 def _logs_of(
@@ -389,7 +389,7 @@ def remove(job: JobRecord, seen: Snapshot, *, resource: bool, artifacts: bool, w
     store = locate.store_of(job)
     if seen.status is not JobStatus.NOT_FOUND or store.size(keys.record(job.job_id)) is not None:
         page = _history_page(job, seen) | {"artifacts_removed": artifacts, "resource_removed": resource}
-        history.write_page(store, page, locate.key_to_seal(job))
+        locate.write_page(store, page, locate.key_to_seal(job))
         mark_as_removed(job, store)
     if artifacts:
         delete_history_logs(store, job.job_id)
@@ -452,12 +452,12 @@ def collected_page(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     step("client:log-kept")
     page = _history_page(job, seen, inside)
     page |= {"collected": time.time(), "artifacts_removed": True, "resource_removed": True, "logs": kept}
-    if history.write_page(store, page, locate.key_to_seal(job)):
+    if locate.write_page(store, page, locate.key_to_seal(job)):
         return page
-    before = history.read_page(store, job.job_id)
-    if before is not None and history.is_collected(before):  # by another process, which saw more of it
+    before = locate.read_page(store, job.job_id)
+    if before is not None and locate.is_collected(before):  # by another process, which saw more of it
         return before
-    history.write_page(store, page, locate.key_to_seal(job), again=True)  # it was cleaned up in part before
+    locate.write_page(store, page, locate.key_to_seal(job), again=True)  # it was cleaned up in part before
     return page
 
 
@@ -473,7 +473,7 @@ def cancel(job: JobRecord, *, wait: float) -> bool:
         _finish_cancel(job, outcome_of(job, observation=observation), wait=wait)
         return True
     verdict = seen.outcome
-    if verdict is not None and verdict.status == CANCELLED and history.read_page(store, job.job_id) is None:
+    if verdict is not None and verdict.status == CANCELLED and locate.read_page(store, job.job_id) is None:
         _finish_cancel(job, verdict, wait=wait)  # the process that cancelled it died before it was done
         return True
     if seen.status.is_final:
@@ -521,12 +521,12 @@ def why_not_cancelled(job: JobRecord) -> str:
         seen = observe(job)
     except IntegrityError as error:
         return f"{job_id} has ended, and {error.what}; kinetic jobs cleanup {job_id} removes it"
-    if history.is_collected(seen.past):
+    if locate.is_collected(seen.past):
         how = f"it was {(seen.past or {}).get('status')}, and was collected afterwards"
     elif seen.status is not JobStatus.NOT_FOUND:
         how = f"it is {seen.status.value}"
     elif seen.outcome is None:
-        was_removed = history.read_page(locate.store_of(job), job_id) is not None
+        was_removed = locate.read_page(locate.store_of(job), job_id) is not None
         return f"{job_id} was {'removed before' if was_removed else 'never launched'}: there is nothing to cancel"
     elif seen.outcome.status == CANCELLED:
         return f"{job_id} was cancelled before"
@@ -547,7 +547,7 @@ def _finish_cancel(job: JobRecord, verdict: Outcome, *, wait: float) -> None:
         )
     step("canceller:stopped")
     page = _history_page(job, Snapshot(JobStatus.NOT_FOUND, verdict))
-    history.write_page(store, page, locate.key_to_seal(job))
+    locate.write_page(store, page, locate.key_to_seal(job))
     step("canceller:history-written")
     backend.remove([job.job_id])
     _report_another_host(job)

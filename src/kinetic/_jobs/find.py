@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kinetic._backends import registry
 from kinetic._config import target as settings
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._jobs.handle import JobHandle
 from kinetic._jobs.locate import Untrusted
 from kinetic._jobs.status import past_of
@@ -60,7 +60,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
     for store in stores:
         with contextlib.suppress(KeyMissingError):
             return _load(store, job_id)
-        if (collected := _collected(store, history.read_page(store, job_id))) is not None:
+        if (collected := _collected(store, locate.read_page(store, job_id))) is not None:
             return collected
     for store in stores:
         found = keys.only_match(job_id, [name for name in _ids(store) if name.startswith(job_id)])
@@ -68,7 +68,7 @@ def attach(job_id: str, project: str | None = None, cluster: str | None = None) 
             with contextlib.suppress(KeyMissingError):  # half submitted, or half removed
                 return _load(store, found)
     for store in stores:
-        pages = (history.read_page(store, name) for name in history.page_ids(store) if name.startswith(job_id))
+        pages = (locate.read_page(store, name) for name in locate.page_ids(store) if name.startswith(job_id))
         past = [handle for page in pages if (handle := _collected(store, page)) is not None]
         if keys.only_match(job_id, [handle.job_id for handle in past], "ids of collected jobs"):
             return past[0]
@@ -107,14 +107,14 @@ def newest_job(project: str | None = None, zone: str | None = None, cluster: str
     stores = _stores(settings.resolve(project=project, zone=zone, cluster=cluster))
     stored = list(_records((store, _ids(store)) for store in stores))
     known = {handle.job_id for handle in stored}
-    past = (_collected(store, page) for store in stores for page in history.read_pages(store))
+    past = (_collected(store, page) for store in stores for page in locate.read_pages(store))
     return next(iter(_newest_first([*stored, *(each for each in past if each and each.job_id not in known)])), None)
 
 
 def has_history(project: str | None = None, zone: str | None = None, cluster: str | None = None) -> bool:
     """Return whether there were jobs that are history now."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster)
-    return any(history.page_ids(store) for store in _stores(target))
+    return any(locate.page_ids(store) for store in _stores(target))
 
 
 def list_with_history(
@@ -123,7 +123,7 @@ def list_with_history(
     """List live jobs and the history of removed ones, both newest first."""
     target = settings.resolve(project=project, zone=zone, cluster=cluster, namespace=namespace)
     live = {handle.job_id: handle for handle in _live(target)}
-    pages = (page for store in _stores(target) for page in history.read_pages(store))
+    pages = (page for store in _stores(target) for page in locate.read_pages(store))
     past = {str(page["job_id"]): page for page in pages if page.get("job_id") and str(page["job_id"]) not in live}
     order = ids_newest_first([*live.values()], [*past.values()])
     return JobListing(
@@ -139,7 +139,7 @@ def _live(target: Target) -> Iterator[JobHandle]:
     backend = locate.local()
     there = {seen.name for seen in backend.find()}
     with contextlib.suppress(KineticError):  # a read-only store can be listed
-        backend.sweep(own.local.scratch() if own.local is not None else None, history.read_page)
+        backend.sweep(own.local.scratch() if own.local is not None else None, locate.read_page)
     garbage_collection.collect_if_due(own, locate.home(), locate.runtime())
     if not registry.is_here(target.backend.value):
         try:
@@ -151,10 +151,10 @@ def _live(target: Target) -> Iterator[JobHandle]:
 
 def _unremoved(store: Store, there: set[str]) -> list[str]:
     """Return the jobs of a store that have no history, or that a backend knows although they have one."""
-    named = history.page_ids(store)
+    named = locate.page_ids(store)
 
     def is_removed(job_id: str) -> bool:
-        return job_id in named and history.read_page(store, job_id) is not None
+        return job_id in named and locate.read_page(store, job_id) is not None
 
     return [job_id for job_id in _ids(store) if job_id in there or not is_removed(job_id)]
 
@@ -163,7 +163,7 @@ def _records(wanted: Iterable[tuple[Store, list[str]]]) -> Iterator[JobHandle]:
     """Yield the handles of jobs, reading several records at a time where that is faster; warn of the others."""
     untrusted: list[Untrusted] = []
     for store, ids in wanted:
-        index = history.index_of(store)
+        index = locate.index_of(store)
         tasks = []
         for job_id in ids:
             if (page := index.record(job_id)) is not None:
@@ -195,7 +195,7 @@ def _try_to_read(store: Store, job_id: str) -> dict[str, Any] | Untrusted | None
 
 def _collected(store: Store, page: dict[str, Any] | None) -> JobHandle | None:
     """Return the handle of a collected job from its page of the history; None for any other page."""
-    if page is None or not history.is_collected(page) or not isinstance(page.get("job_id"), str):
+    if page is None or not locate.is_collected(page) or not isinstance(page.get("job_id"), str):
         return None
     try:
         handle = JobHandle.from_dict({**page, "store": store.url})  # where it was found, whatever the page says
@@ -300,7 +300,7 @@ def _of_page(page: Mapping[str, Any]) -> Creation:
 
 
 def _not_found(stores: Sequence[Store], job_id: str) -> JobNotFoundError:
-    page = next((page for store in stores if (page := history.read_page(store, job_id)) is not None), None)
+    page = next((page for store in stores if (page := locate.read_page(store, job_id)) is not None), None)
     if page is not None:
         return JobNotFoundError(
             f"{job_id} was removed",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
 from kinetic._jobs import collect, locate, logs
-from kinetic._jobs import history as job_history
 from kinetic._jobs import wait as job_wait
 from kinetic._jobs.status import Snapshot, history_of, observe, observe_many
 from kinetic._output import tracebacks
@@ -292,7 +291,7 @@ class JobHandle(JobRecord, Generic[R]):
         raise failure
 
     def _missing(self, seen: Snapshot) -> ResultMissingError:
-        if seen.past is not None and job_history.is_collected(seen.past):
+        if seen.past is not None and locate.is_collected(seen.past):
             when, how = format_utc(float(seen.past["collected"])), seen.past.get("status")
             return ResultMissingError(
                 f"{self.job_id} was collected at {when}, and its result is no longer stored",

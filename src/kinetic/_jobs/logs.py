@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends.protocol import BytesLog, LiveLog
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._output import terminal as output
 from kinetic._stores.protocol import Entry, Store
 from kinetic._wire import digests, fields, keys, outcomes
@@ -251,7 +251,7 @@ def stored_log(store: Store, job_id: str, *, attempt: int, host: int) -> StoredL
 
 def history_log(store: Store, job_id: str, *, attempt: int | None, host: int) -> HistoryLog | None:
     """Open the log of a collected job, by default of the last attempt that printed something; None if it has none."""
-    page = history.read_page(store, job_id) or {}
+    page = locate.read_page(store, job_id) or {}
     kept = {found["attempt"]: found for found in logs_in_history(page) if found["host"] == host}
     number = max(kept, default=-1) if attempt is None else attempt
     if number not in kept:

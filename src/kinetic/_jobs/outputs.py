@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kinetic._jobs import find as job_find
-from kinetic._jobs import history, locate, status
+from kinetic._jobs import locate, status
 from kinetic._output.format import size_text
 from kinetic._stores import open_store, parallel
 from kinetic._wire import folders, keys, order
@@ -83,7 +83,7 @@ def newest_location(
     """Return where the outputs of the job are that was submitted last, collected, removed or not; None without jobs."""
     stored = job_find.newest_job(project=project, zone=zone, cluster=cluster)
     store = locate.local_store()
-    removed = {str(page.get("job_id", "")): page for page in history.read_pages(store)}
+    removed = {str(page.get("job_id", "")): page for page in locate.read_pages(store)}
     if stored is not None:
         removed.pop(stored.job_id, None)
     first = next(iter(job_find.ids_newest_first([stored] if stored else [], [*removed.values()])), "")
@@ -164,12 +164,12 @@ def _default(store: Store, job_id: str) -> str:
 
 def _find_removed(store: Store, job_id: str) -> OutputLocation | None:
     """Find the outputs of a removed job: by its page of the history, or by the folder that it left."""
-    known = history.page_ids(store) | set(store.folders(keys.OUTPUTS))
+    known = locate.page_ids(store) | set(store.folders(keys.OUTPUTS))
     alike = [job_id] if job_id in known else sorted(name for name in known if name.startswith(job_id))
     found = keys.only_match(job_id, alike, "ids of removed jobs")
     if found is None:
         return None
-    page = history.read_page(store, found)
+    page = locate.read_page(store, found)
     return OutputLocation(found, _default(store, found)) if page is None else _location_in_history(store, page)
 
 

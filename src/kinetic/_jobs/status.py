@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
 from kinetic._backends.protocol import Observation
-from kinetic._jobs import history, locate, logs
+from kinetic._jobs import locate, logs
 from kinetic._wire import dataclass, keys, outcomes, records
 from kinetic._wire.outcomes import AttemptNote, Outcome
 from kinetic.errors import IntegrityError, KeyMissingError, KineticError, StoreUnreachableError
@@ -90,7 +90,7 @@ def observe_many(jobs: Sequence[JobRecord], *, from_index: bool = False, thoroug
 def value_age(store: Store, job_id: str) -> float | None:
     """Return when a job ended that left a value; 0.0 if it cannot be read, so it may be one; None if it failed."""
     try:  # only its age is used, so it need not be verified
-        outcome = history.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
+        outcome = locate.index_of(store).outcome(job_id) or locate.read_outcome_of(store, job_id, lambda: None)
     except KineticError:
         return 0.0
     if outcome is None:
@@ -165,7 +165,7 @@ def _outcomes_by_index(
         except KineticError as error:  # of a kind that this kinetic does not know
             found |= dict.fromkeys((job.job_id for job in theirs), error)
             continue
-        index, removed = history.index_of(store), history.page_ids(store)
+        index, removed = locate.index_of(store), locate.page_ids(store)
         for job in theirs:
             outcome: Outcome | Exception | None = index.outcome(job.job_id)
             if outcome is None and isinstance(outcome := _outcome(job), Outcome):
@@ -223,7 +223,7 @@ def _judge_ended(
         observation, outcome = _explain_failure(job, locate.backend_of(job), observation)
     error = outcome if isinstance(outcome, Exception) else None
     outcome = None if isinstance(outcome, Exception) else outcome
-    past = history.read_page(locate.store_of(job), job.job_id)
+    past = locate.read_page(locate.store_of(job), job.job_id)
     attempt = attempt_state(job) if outcome is None else {}
     status = decide(outcome=outcome, observation=observation, removed=past is not None, **attempt)
     is_elsewhere = outcome is None and not status.is_final and not locate.can_be_seen(job)
@@ -301,7 +301,7 @@ def _explain_failure(job: JobRecord, backend: Backend, observation: Observation)
 
 def job_to_json(job: JobRecord, seen: Snapshot) -> dict[str, Any]:
     """Return what was seen of a job as JSON values with stable names."""
-    if seen.past is not None and history.is_collected(seen.past):
+    if seen.past is not None and locate.is_collected(seen.past):
         return history_to_json({**records.plain(job), **seen.past})
     times = seen.outcome or seen.observation
     started, ended = (times.started, times.ended) if times else (None, None)

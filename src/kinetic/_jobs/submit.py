@@ -25,12 +25,12 @@ from kinetic._config import options as config_options
 from kinetic._config import target as settings
 from kinetic._config.options import ResourceRequests, read_variable
 from kinetic._config.target import IN_CLUSTER
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._jobs import options as job_options
 from kinetic._output import terminal as output
 from kinetic._output import tracebacks
 from kinetic._output.format import size_text
-from kinetic._project import environment, root
+from kinetic._project import root
 from kinetic._stores import open_store, protocol, put_many
 from kinetic._wire import digests, documents, inspection, keys, naming_shadowing_files, python_runtime, records
 from kinetic._wire import order as wire_order
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from kinetic._data.data import Data
     from kinetic._hardware.placement import Placement
     from kinetic._jobs.handle import JobHandle
-    from kinetic._jobs.options import FoundData, Options
+    from kinetic._jobs.options import Captured, FoundData, Options
     from kinetic._project.archive import Shipped
-    from kinetic._project.environment import Captured
     from kinetic._project.pickler import Call
     from kinetic._project.root import Plan
     from kinetic._stores.protocol import Store
@@ -103,7 +102,7 @@ def prepare(options: Options) -> SubmitContext:
     store = locate.warn_if_shared(open_store(target.store.value))
     with _phase("asking the store", is_remote=store.local is None):
         protocol.check_conditional_writes(store)
-    backend.sweep(store.local.scratch() if store.local is not None else None, history.read_page)
+    backend.sweep(store.local.scratch() if store.local is not None else None, locate.read_page)
     return SubmitContext(target, backend, store, placement, key_id, key, notes, wanted)
 
 
@@ -320,8 +319,8 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
             next=f"output_dir={context.store.url + '/my-outputs'!r}, or leave it out",
             code="output-elsewhere",
         )
-    captured = environment.capture(options.capture_env_vars or (), os.environ)
-    if missing := environment.unset(options.capture_env_vars or (), os.environ):
+    captured = job_options.capture(options.capture_env_vars or (), os.environ)
+    if missing := job_options.unset(options.capture_env_vars or (), os.environ):
         what = "it" if len(missing) == 1 else "them"
         unset = f"{', '.join(missing)} {'is' if what == 'it' else 'are'} not set here"
         output.warn_once(f"capture_env_vars: {unset}, so the job will not have {what}")

@@ -152,7 +152,7 @@ MODULES = (
     "kinetic._jobs",
     "kinetic._jobs.options",
     "kinetic._project",
-    "kinetic._project.environment",
+    "kinetic._jobs.options",
     "kinetic._version",
     "kinetic.collections",
     "kinetic.debug",

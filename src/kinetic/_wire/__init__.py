@@ -21,7 +21,8 @@ _LIBRARY = os.path.dirname(os.__file__)
 _INSTALLED = ("site-packages", "dist-packages")
 _named: set[str] = set()
 _making = RLock()  # one class is made at a time, and none while a process forks
-os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 if not TYPE_CHECKING:
 

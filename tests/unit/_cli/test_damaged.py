@@ -6,7 +6,7 @@ import pytest
 
 import kinetic
 from kinetic._backends.local.limits import Limits
-from kinetic._jobs import history, locate
+from kinetic._jobs import locate
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -31,7 +31,7 @@ def test_a_damaged_result_is_removed_by_cleanup(damaged, kinetic, home) -> None:
 
     assert (told.exit_code, "is removed" in told.stderr) == (0, True), told.stderr
     assert [*FileStore(home / "store").entries(keys.job(damaged))] == []
-    assert history.read_page(FileStore(home / "store"), damaged) is not None
+    assert locate.read_page(FileStore(home / "store"), damaged) is not None
 
 
 def test_a_damaged_result_is_removed_with_all_others(damaged, made_job, kinetic, home) -> None:

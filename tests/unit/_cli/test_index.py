@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kinetic._jobs import history
+from kinetic._jobs import locate
 from kinetic._stores.files import FileStore
 from kinetic._wire import keys
 
@@ -14,9 +14,9 @@ from kinetic._wire import keys
 @pytest.fixture(autouse=True)
 def another_process():
     """Return a function after which the index is read from its file, as by the next command."""
-    history._indexes.clear()
-    yield history._indexes.clear
-    history._indexes.clear()
+    locate._indexes.clear()
+    yield locate._indexes.clear
+    locate._indexes.clear()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_list_of_live_jobs_loads_neither_index_nor_pages_of_the_history(
     opened.clear()
 
     assert listed(kinetic) == {stays: "SUCCEEDED"}
-    assert [path.name for path in history._indexes] == [index_of(home).name]
+    assert [path.name for path in locate._indexes] == [index_of(home).name]
     assert [key for key in opened if key.startswith(keys.HISTORY)] == []
 
 

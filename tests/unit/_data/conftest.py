@@ -129,6 +129,8 @@ def age():
             if isinstance(plain, FileStore):
                 os.utime(plain.root / entry.key, (then, then))
             else:
-                plain._objects[entry.key] = (plain._objects[entry.key][0], then)
+                folder, slash, name = entry.key.rpartition("/")
+                found = plain._folder(folder + slash)
+                found[name] = (found[name][0], then)
 
     return aged

@@ -37,12 +37,12 @@ def folders(tmp_path):
 
 
 def packed(found, *args):
-    from kinetic._runner.worker import workspace
+    from kinetic._runner.worker import function_call
 
     store = FileStore(Path("/nowhere"))
     payload = pack_call(Call(len, args, {}, "len"), PLAN, store, ("f", "a"), swap=found)
     references.set_data_paths([f"/data/{number}" for number in range(10)])
-    return workspace.open_payload(payload.function.unwrap("f"), payload.arguments.unwrap("a"))[1]
+    return function_call.open_payload(payload.function.unwrap("f"), payload.arguments.unwrap("a"))[1]
 
 
 def test_data_is_numbered_as_pickling_comes_by_it_and_becomes_a_path(folders):

@@ -11,7 +11,7 @@ import pytest
 from servers.sealed import put_history
 
 from kinetic._config import home
-from kinetic._jobs import collect, find, history, locate, logs
+from kinetic._jobs import collect, find, locate, logs
 from kinetic._jobs.status import Snapshot
 from kinetic._maintenance import garbage_collection
 from kinetic._stores.files import FileStore
@@ -132,7 +132,7 @@ def test_cleaning_up_in_part_and_then_collecting_keeps_the_log(store) -> None:
     collect.after_collection(job, Snapshot(JobStatus.NOT_FOUND, SUCCEEDED.outcome), wait=0)
 
     assert find.attach(JOB).logs() == "words\n"
-    assert history.is_collected(history.read_page(store, JOB))
+    assert locate.is_collected(locate.read_page(store, JOB))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_the_store_itself_tells_how_old_a_page_is_and_no_page_is_measured_by_ano
 
     garbage_collection._collect_history(store)
 
-    assert history.page_ids(store) == {"young", "kept", "future"}
+    assert locate.page_ids(store) == {"young", "kept", "future"}
     assert {entry.key for entry in store.entries(keys.HISTORY)} == {
         *map(keys.history, ("young", "kept", "future")),
         *(keys.history_log(job, 0, 0) for job in ("young", "kept", "future")),

@@ -17,7 +17,7 @@ from kinetic._blobs import fetch, file_tree, sender
 from kinetic._project import archive, ignore
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
-from kinetic._runner.worker.workspace import unpack
+from kinetic._runner.worker.function_call import unpack
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys

@@ -29,7 +29,11 @@ class Bucket(MemoryStore):
         super().fetch(key, to)
 
     def force(self, key, content=b""):
-        self._objects[key] = (content, time.time())
+        *above, name = key.split("/")
+        folder = self._root
+        for each in above:
+            folder = folder.setdefault(f"{each}/", {})
+        folder[name] = (content, time.time())
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinetic._backends import registry
-from kinetic._backends.local import limits, liveness, recovery, runtime_files, scheduler
-from kinetic._backends.local.liveness import CompletionReader, ProcessLock
+from kinetic._backends.local import limits, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import ACTIVE, VERDICTS, JobRow, Queue
-from kinetic._backends.local.runtime_files import Paths
+from kinetic._backends.local.runtime_files import CompletionReader, Paths, ProcessLock
 from kinetic._backends.protocol import SYSTEM, Clock, DebugAddress, Diagnosis, Launch, Observation, Stacks
 from kinetic._config import home
 from kinetic._project import runner_bundle
@@ -131,7 +130,7 @@ class LocalBackend:
         self.paths.make()
         with _launch_errors():
             self.paths.job(job_id).mkdir(mode=0o700, exist_ok=True)
-            held = liveness.take_lock(self.paths.submitting(job_id))
+            held = runtime_files.take_lock(self.paths.submitting(job_id))
         if held is not None:
             self._submitting[job_id] = held
 
@@ -159,7 +158,7 @@ class LocalBackend:
                 "allowed": ",".join(self.limits.gpus) if gpus else "",
             }
             self.begin(launch.order.job_id)
-            liveness.make_pipe(self.paths.completion_pipe(launch.order.job_id))
+            runtime_files.make_pipe(self.paths.completion_pipe(launch.order.job_id))
             tasks.append((self._task(launch, umask & 0o777, queued), launch.key))
         runtime_files.write_tasks(self.paths, tasks)  # a row is never without its launch page
         step("client:launch-written")
@@ -206,7 +205,7 @@ class LocalBackend:
     def stop(self, names: Sequence[str], *, wait: float) -> bool:
         for row in self.queue.ask_to_stop(names).values():
             if row.supervisor:
-                liveness.wake(self.paths.wake(row.supervisor))
+                runtime_files.wake(self.paths.wake(row.supervisor))
         limit = time.monotonic() + wait
         while left := [name for name, row in self.queue.jobs(names).items() if row.state != "ended"]:
             seconds = limit - time.monotonic()
@@ -290,7 +289,7 @@ class LocalBackend:
         new = [name for name in wanted if name not in readers]
         readers.update((name, self._open_reader(name)) for name in new)
         if not new:
-            liveness.wait_for_any_end(list(readers.values()), seconds)
+            runtime_files.wait_for_any_end(list(readers.values()), seconds)
 
     def watch(self, name: str, *, seconds: float) -> bool:
         """Wait until the completion pipe reports a change; the first call only opens it, so observe the job once more.
@@ -325,7 +324,7 @@ class LocalBackend:
 
     def _without_row(self, name: str) -> Observation | None:
         """Observe a job that has no row: not yet, or no longer."""
-        if liveness.is_locked(self.paths.submitting(name)):
+        if runtime_files.is_locked(self.paths.submitting(name)):
             return Observation(name, JobStatus.PENDING, reason="is being submitted", where=os.uname().nodename)
         row = self._row(name)  # the submission may have ended meanwhile
         return self._observation(row) if row is not None else None
@@ -415,11 +414,11 @@ class LocalBackend:
     def run_in(self, name: str, command: Sequence[str], *, host: int, tty: bool) -> int:
         import subprocess  # as below
 
-        from kinetic._runner.worker import mount_namespace, stack_dump  # 10 ms, only to look into a running job
+        from kinetic._runner.worker import mount_namespace, process_setup  # 10 ms, only to look into a running job
 
         row = self._running_row(name)
         files = self.paths.files(name, row.attempt, host)
-        pid = stack_dump.read_header(files.stacks).pid
+        pid = process_setup.read_header(files.stacks).pid
         variables = self._worker_environment(row, host)
         words = list(command) or [mount_namespace.shell_of(variables)]
         folder = mount_namespace.folder_of(pid) or str(files.folder)
@@ -440,13 +439,13 @@ class LocalBackend:
         return 128 - code if code < 0 else code
 
     def stacks(self, name: str, *, hosts: Sequence[int]) -> list[Stacks]:
-        from kinetic._runner.worker import stack_dump  # as above
+        from kinetic._runner.worker import process_setup  # as above
 
         found = []
         for host in hosts:
             try:
                 row = self._running_row(name)
-                found.append(Stacks(host, stack_dump.ask(self.paths.files(name, row.attempt, host).stacks)))
+                found.append(Stacks(host, process_setup.ask(self.paths.files(name, row.attempt, host).stacks)))
             except RunnerError as error:
                 found.append(Stacks(host, "", ": ".join(filter(None, (error.what, error.why)))))
         return found

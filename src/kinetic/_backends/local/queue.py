@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from kinetic._backends.local import liveness, runtime_files
+from kinetic._backends.local import runtime_files
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -190,7 +190,7 @@ class Queue:
 
         It outlives any process. Only a power cut can undo one that was not ``forced`` to the disk, by itself or by a
         later one, and never the earlier of two alone: for what a restart makes void, or finds out anew
-        (docs/design/decisions/0023-what-is-forced-to-the-disk.md).
+        (docs/design/decisions/0024-what-is-forced-to-the-disk.md).
         """
         with self._lock:
             db = self._patiently(functools.partial(self._begin, forced))
@@ -530,7 +530,7 @@ def _gate(path: Path) -> Iterator[None]:
     """
     lock, begun = path.with_suffix(".lock"), time.monotonic()
     pause = 0.001
-    while (held := liveness.take_lock(lock)) is None:
+    while (held := runtime_files.take_lock(lock)) is None:
         if time.monotonic() > begun + attempts.HOUR:
             raise _unusable(path, f"{lock} is held by another process")
         time.sleep(pause)
@@ -682,7 +682,7 @@ def _rebuilt_rows(path: Path) -> list[tuple[dict[str, Any], str]]:
     found = []
     for name in _entry_names(paths.jobs):
         with contextlib.suppress(KineticError, OSError, TypeError, ValueError, KeyError):  # skip a damaged task
-            task = None if liveness.is_locked(paths.submitting(name)) else runtime_files.read_task(paths, name)
+            task = None if runtime_files.is_locked(paths.submitting(name)) else runtime_files.read_task(paths, name)
             if task is not None:
                 found.append(_rebuilt_row(paths, task, held.get(name)))
     return sorted(found, key=lambda each: (each[0]["submitted"], each[0]["job_id"]))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kinetic._backends.local import liveness, runtime_files
+from kinetic._backends.local import runtime_files
 from kinetic._backends.local.queue import ACTIVE, DAMAGED, JobRow, Queue, SupervisorRow
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -56,9 +56,9 @@ def _recover_if_dead(paths: Paths, queue: Queue, row: SupervisorRow) -> None:
         is_slow = age < _SLOW_START_SECONDS and bool(_marked(row.supervisor))
         if row.state == "starting" and (is_young or is_slow):
             return
-        held = liveness.take_lock(lock)  # two observers must not settle the same job at once
+        held = runtime_files.take_lock(lock)  # two observers must not settle the same job at once
     else:
-        held = liveness.take_abandoned_lock(lock)
+        held = runtime_files.take_abandoned_lock(lock)
     if held is None:
         _continue_if_stopped(paths, queue, row)
         return
@@ -175,7 +175,7 @@ def hand_over(paths: Paths, queue: Queue, rows: Sequence[JobRow]) -> None:
                 continue
             open_store(task.store_url).size(keys.result(row.job_id))  # raises if they are no better
             pid = next((each.pid for each in queue.supervisors() if each.supervisor == row.supervisor), 0)
-            if pid and liveness.is_locked(paths.lock(str(row.supervisor))):
+            if pid and runtime_files.is_locked(paths.lock(str(row.supervisor))):
                 os.kill(pid, signal.SIGTERM)
 
 
@@ -433,7 +433,11 @@ def sweep(
     rows = {row.job_id: row for row in queue.rows()}
     for folder in folders.listed(paths.jobs):
         row = rows.get(folder.name)
-        if row is None and folders.age(folder, now) > DAY and not liveness.is_locked(paths.submitting(folder.name)):
+        if (
+            row is None
+            and folders.age(folder, now) > DAY
+            and not runtime_files.is_locked(paths.submitting(folder.name))
+        ):
             remove_job(paths, folder.name)
         elif row is not None and row.ended is not None and now - row.ended > _kept_seconds(folder):
             runtime_files.remove_task(paths, folder.name)  # its supervisor died before it could
@@ -494,7 +498,7 @@ def _finish_removals(paths: Paths, queue: Queue, store: Store, history: History)
 def _drop_half_submitted(paths: Paths, store: Store, now: float) -> None:
     """Delete what a killed submission left: it has no record, and is too old to be in progress."""
     for name in set(store.folders("")) - keys.RESERVED:
-        if store.size(keys.record(name)) is None and not liveness.is_locked(paths.submitting(name)):
+        if store.size(keys.record(name)) is None and not runtime_files.is_locked(paths.submitting(name)):
             newest = max((entry.modified for entry in store.entries(keys.job(name))), default=0.0)
             if now - newest > DAY and store.size(keys.result(name)) is None:
                 store.delete(keys.job(name))
@@ -508,7 +512,7 @@ def _drop_groups(paths: Paths, store: Store, now: float) -> None:
             if now - newest > DAY:
                 store.delete(keys.group(name))
     locks = [file for file in folders.listed(paths.groups) if file.suffix == ".lock"]
-    _remove_old((file for file in locks if not liveness.is_locked(file)), DAY, now)
+    _remove_old((file for file in locks if not runtime_files.is_locked(file)), DAY, now)
     secrets = [file for file in folders.listed(paths.groups) if file.suffix != ".lock"]
     _remove_old((file for file in secrets if store.size(keys.group_manifest(file.stem)) is None), MONTH, now)
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetic._backends.local import liveness, recovery
+from kinetic._backends.local import recovery, runtime_files
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._stores.protocol import CREDENTIAL_VARIABLES
@@ -55,7 +55,7 @@ def advance(
     for _ in range(_TRIES):
         recovery.recover_dead_supervisors(paths, queue)
         wake, start = queue.plan(ready, slots)
-        dead = [supervisor for supervisor in wake if not liveness.wake(paths.wake(supervisor))]
+        dead = [supervisor for supervisor in wake if not runtime_files.wake(paths.wake(supervisor))]
         for supervisor, its_template in start:
             try:
                 pid = _start(paths, queue, supervisor, its_template)

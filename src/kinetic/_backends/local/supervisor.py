@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from kinetic._backends.local import liveness, queue, recovery, runtime_files, scheduler
+from kinetic._backends.local import queue, recovery, runtime_files, scheduler
 from kinetic._backends.local.queue import JobRow, Queue
 from kinetic._backends.local.runtime_files import Paths
 from kinetic._runner import processes
@@ -45,12 +45,12 @@ class SupervisorProcess:
     def __init__(self, name: str, template_id: str, runtime: Path, runner: str) -> None:
         self.name, self.template_id, self.runner = name, template_id, runner
         self.paths = Paths(runtime)
-        held = liveness.take_lock(self.paths.lock(name))
+        held = runtime_files.take_lock(self.paths.lock(name))
         if held is None:
             raise SystemExit(f"supervisor {name} is already running")
         self.lock = held
         step("supervisor:alive")
-        liveness.make_pipe(self.paths.wake(name))
+        runtime_files.make_pipe(self.paths.wake(name))
         self.wake = os.open(self.paths.wake(name), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.supervisor = Supervisor(worker.work)
         self.queue = Queue(self.paths.queue)
@@ -152,7 +152,7 @@ class SupervisorProcess:
 
     def _on_term(self, *_: object) -> None:
         self.ending = True  # and the worker is ended, too
-        liveness.wake(self.paths.wake(self.name))
+        runtime_files.wake(self.paths.wake(self.name))
 
 
 class QueueSource:
@@ -173,7 +173,7 @@ class QueueSource:
         self._paths, self._queue = process.paths, process.queue
         self._is_cloud = scheduler.is_cloud(task.store_url)
         self.passes: tuple[type[Exception], ...] = attempts.TRANSIENT_ERRORS if self._is_cloud else ()
-        self._completion: liveness.CompletionWriter | None = None
+        self._completion: runtime_files.CompletionWriter | None = None
 
     @property
     def is_retried(self) -> bool:
@@ -225,7 +225,7 @@ class QueueSource:
         marks = {recovery.SUPERVISOR_VARIABLE: process.name, "KINETIC_ATTEMPT": str(note.attempt)}
         if self._row.devices:
             marks["CUDA_VISIBLE_DEVICES"] = self._row.devices
-        self._completion = liveness.CompletionWriter(self._paths.completion_pipe(job_id))
+        self._completion = runtime_files.CompletionWriter(self._paths.completion_pipe(job_id))
         coordinator = _free_address() if self.task.hosts > 1 else ""
         return runtime_files.tasks_of(
             self._paths, self.task, note.attempt, runner=process.runner, more=marks, coordinator=coordinator

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from kinetic._runner import processes
 from kinetic._runner.pod import container
-from kinetic._runner.worker import mount_namespace, stack_dump
+from kinetic._runner.worker import mount_namespace, process_setup
 from kinetic._wire import inspection
 from kinetic._wire.task import Task
 from kinetic.errors import RunnerError
@@ -25,7 +25,7 @@ def main(words: list[str]) -> NoReturn:
     """Carry out ``stacks``, or ``run TERM COMMAND...``, in the container of a job; never returns."""
     try:
         if words[0] == "stacks":
-            sys.stdout.write(stack_dump.ask(_find()))
+            sys.stdout.write(process_setup.ask(_find()))
             sys.stdout.flush()
             os._exit(0)
         _become(words[1], words[2:])
@@ -46,7 +46,7 @@ def _find() -> Path:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         for path in _open_dump_files(pid):
             with contextlib.suppress(RunnerError):
-                if stack_dump.read_header(path).pid == int(pid):  # not a child that was forked and has it, too
+                if process_setup.read_header(path).pid == int(pid):  # not a child that was forked and has it, too
                     return path
     raise RunnerError(
         "no process of this container is a job's", why="it has not begun yet, or has ended", code="not-running"
@@ -59,13 +59,13 @@ def _open_dump_files(pid: str) -> Iterator[Path]:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
                 path = os.readlink(f"{folder}/{name}")
-                if path.endswith(stack_dump.SUFFIX) and stat.S_ISREG(os.stat(path).st_mode):
+                if path.endswith(process_setup.SUFFIX) and stat.S_ISREG(os.stat(path).st_mode):
                     yield Path(path)
 
 
 def _become(term: str, command: list[str]) -> NoReturn:
     """Turn into a command, or a shell, in the worker's folder and mounts, with its variables."""
-    worker = stack_dump.read_header(_find())
+    worker = process_setup.read_header(_find())
     environ = _environment(worker) | ({"TERM": term} if term else {})
     words = command or [mount_namespace.shell_of(environ)]
     search = environ.get("PATH", os.defpath)
@@ -87,7 +87,7 @@ def _become(term: str, command: list[str]) -> NoReturn:
         raise RunnerError(what, why=str(error), code="no-command") from error
 
 
-def _environment(worker: stack_dump.StackDumpFile) -> dict[str, str]:
+def _environment(worker: process_setup.StackDumpFile) -> dict[str, str]:
     """Return what the worker was started with: made again from the task in its parent's command line."""
     words = os.fsdecode(Path(f"/proc/{processes.parent_of(worker.pid)}/cmdline").read_bytes()).split("\0")
     page = next((word for word in words[1:] if word.startswith(("{", "@"))), "")

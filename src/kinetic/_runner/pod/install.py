@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetic._runner.pod.log_pump import say
-from kinetic._runner.worker import workspace
+from kinetic._runner.worker import function_call
 from kinetic._stores.protocol import Store
 from kinetic._wire import python_runtime
 from kinetic._wire.order import Artifact
@@ -30,7 +30,7 @@ _LONGEST = 600  # characters of an installer's error that are shown
 def install_requirements(store: Store, artifact: Mapping[str, Any], base: Path) -> None:
     """Install the requirements of a job, a file as plain JSON; the installer's output goes into the log."""
     file = base / "requirements.txt"
-    file.write_bytes(workspace.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
+    file.write_bytes(function_call.fetch_artifact(store, Artifact(**artifact), "the file with the requirements"))
     lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
     if all(not line or line.startswith("#") for line in lines):
         return

@@ -17,10 +17,9 @@ from typing import IO, Any, NoReturn
 from kinetic._runner import processes
 from kinetic._runner.supervisor import supervise
 from kinetic._runner.supervisor.verdicts import ReportWriter, end_after
-from kinetic._runner.worker import function_call, process_setup, stack_dump, workspace
-from kinetic._runner.worker.function_call import Failure, Value
+from kinetic._runner.worker import function_call, process_setup
+from kinetic._runner.worker.function_call import Failure, Unpacked, Value
 from kinetic._runner.worker.process_setup import JaxProcess
-from kinetic._runner.worker.workspace import Unpacked
 from kinetic._stores import open_store
 from kinetic._wire import order as wire_order
 from kinetic._wire import outcomes, python_runtime, references
@@ -67,7 +66,7 @@ def preload() -> None:
 
 def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
     """Be a worker that knows only where its order is, and fetch that meanwhile; see ``supervise.EarlyWorker``."""
-    found: list[workspace.Fetched] = []
+    found: list[function_call.Fetched] = []
     try:
         process_setup.reset_signals()
         fetching = None
@@ -86,17 +85,17 @@ def get_ready(task: Task, told: int, file: IO[bytes], report: int) -> NoReturn:
         _exit(_SOFTWARE)
 
 
-def _begin_to_fetch(task: Task, found: list[workspace.Fetched]) -> threading.Thread | None:
+def _begin_to_fetch(task: Task, found: list[function_call.Fetched]) -> threading.Thread | None:
     store = open_store(task.store_url)
 
     def fetch() -> None:
         with contextlib.suppress(Exception):  # as above
-            found.append(workspace.fetch(store, task))
+            found.append(function_call.fetch(store, task))
 
     return python_runtime.start_thread(fetch, "kinetic-order") if store.local is None else None
 
 
-def work(task: Task, pipe: int, fetched: list[workspace.Fetched] | None = None) -> NoReturn:
+def work(task: Task, pipe: int, fetched: list[function_call.Fetched] | None = None) -> NoReturn:
     """Carry out one order in this process, which ends here and never returns to its caller.
 
     ``fetched``: what was fetched already; it is taken out, since nothing needs it while the function runs.
@@ -108,8 +107,8 @@ def work(task: Task, pipe: int, fetched: list[workspace.Fetched] | None = None) 
         process_setup.redirect(task.log)
         process_setup.apply_environment(task.environment, task.umask)
         process_setup.register_faulthandler()
-        stack_dump.open_dump_file(task)
-        process_setup.keep_flushing(stack_dump.answer_in)  # a thread that waits; before any code of the user's runs
+        process_setup.open_dump_file(task)
+        process_setup.keep_flushing(process_setup.answer_in)  # a thread that waits; before any code of the user's runs
         step("worker:begun")
         code = _run(task, report, body, fetched or [])
         _run_exit_handlers()
@@ -123,7 +122,7 @@ def work(task: Task, pipe: int, fetched: list[workspace.Fetched] | None = None) 
             _exit(code)
 
 
-def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched: list[workspace.Fetched]) -> int:
+def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched: list[function_call.Fetched]) -> int:
     times: dict[str, float] = {}
     function_call.pickler_class()
     try:
@@ -160,7 +159,7 @@ def _run(task: Task, report: ReportWriter, body: function_call.BodyFile, fetched
 
 
 def _prepare(
-    task: Task, report: ReportWriter, times: dict[str, float], fetched: list[workspace.Fetched]
+    task: Task, report: ReportWriter, times: dict[str, float], fetched: list[function_call.Fetched]
 ) -> tuple[Order, Any, tuple[Any, Any, Any]]:
     """Do everything that comes before the call, phase by phase."""
 
@@ -181,7 +180,7 @@ def _prepare(
     mounts = _mount(task, report)  # before the store is opened: one in the cloud has threads, and mounts want none
     store = open_store(task.store_url)
     with phase(VERIFICATION):
-        order, function, arguments, last = fetched.pop() if fetched else workspace.fetch(store, task)
+        order, function, arguments, last = fetched.pop() if fetched else function_call.fetch(store, task)
     step("worker:verified")
     if task.requirements is not None:
         from kinetic._runner.pod import install  # in pods only
@@ -190,7 +189,9 @@ def _prepare(
             install.install_requirements(store, task.requirements, task.folder.parent)
     with phase(EXTRACT):
         task.folder.mkdir(parents=True, exist_ok=True)
-        unpacked = workspace.unpack(store, order.manifest, order.packs, task.folder, last) if order.manifest else None
+        unpacked = (
+            function_call.unpack(store, order.manifest, order.packs, task.folder, last) if order.manifest else None
+        )
     step("worker:unpacked")
     with phase(ENVIRONMENT):
         process_setup.enter_workspace(task.folder, order.plan, task.runner)
@@ -208,7 +209,7 @@ def _prepare(
 
         moved = debug_server.relocating_unpickler(order.plan, task.folder)  # a debugger finds breakpoints by file
     with phase(UNPICKLE):
-        call = workspace.open_payload(function, arguments, moved=moved)
+        call = function_call.open_payload(function, arguments, moved=moved)
         process_setup.name_the_script_classes()
     step("worker:unpickled")
     if order.debug is not None:
@@ -304,7 +305,7 @@ def _files_left(task: Task, order: Order, unpacked: Any, *, failed: bool) -> lis
         if unpacked is None:
             found = sorted(str(path.relative_to(task.folder)) for path in task.folder.rglob("*") if path.is_file())
         else:
-            found = workspace.written_since(task.folder, unpacked)
+            found = function_call.written_since(task.folder, unpacked)
         if found:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             which = "it is" if len(found) == 1 else "they are"

@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import liveness
+from kinetic._backends.local import runtime_files
 
 LONG = 10.0  # seconds: none of these tests waits so long
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    liveness.make_pipe(tmp_path / "completion_pipe")
+    runtime_files.make_pipe(tmp_path / "completion_pipe")
     return tmp_path / "completion_pipe"
 
 
-def seconds_of(wait: liveness.CompletionReader, seconds: float = LONG) -> float:
+def seconds_of(wait: runtime_files.CompletionReader, seconds: float = LONG) -> float:
     begun = time.monotonic()
     wait.wait(seconds)
     return time.monotonic() - begun
 
 
 def test_nothing_is_told_before_anything_happens(pipe):
-    waiting = liveness.CompletionReader(pipe)
+    waiting = runtime_files.CompletionReader(pipe)
 
     assert seconds_of(waiting, 0.05) >= 0.045
     assert not waiting.has_ended
@@ -38,7 +38,7 @@ def test_nothing_is_told_before_anything_happens(pipe):
 
 
 def test_the_beginning_is_told_once(pipe):
-    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
+    waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
 
     heart.running()
 
@@ -50,10 +50,10 @@ def test_the_beginning_is_told_once(pipe):
 
 
 def test_who_comes_late_is_told_that_it_runs(pipe):
-    heart = liveness.CompletionWriter(pipe)
+    heart = runtime_files.CompletionWriter(pipe)
     heart.running()
 
-    waiting = liveness.CompletionReader(pipe)
+    waiting = runtime_files.CompletionReader(pipe)
 
     assert seconds_of(waiting) < 1
     heart.stop()
@@ -61,7 +61,7 @@ def test_who_comes_late_is_told_that_it_runs(pipe):
 
 
 def test_the_end_is_told_at_once(pipe):
-    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
+    waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
     heart.running()
     waiting.wait(LONG)
     ending = threading.Timer(0.05, heart.stop)
@@ -74,11 +74,11 @@ def test_the_end_is_told_at_once(pipe):
 
 
 def test_the_death_of_the_supervisor_is_told_at_once(pipe):
-    waiting = liveness.CompletionReader(pipe)
+    waiting = runtime_files.CompletionReader(pipe)
     hears, speaks = os.pipe()
     pid = os.fork()
     if pid == 0:
-        liveness.CompletionWriter(pipe).running()
+        runtime_files.CompletionWriter(pipe).running()
         waiting.close()
         os.write(speaks, b"x")
         time.sleep(0.05)
@@ -93,7 +93,7 @@ def test_the_death_of_the_supervisor_is_told_at_once(pipe):
 
 
 def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
-    waiting, heart = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
+    waiting, heart = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
     pid = os.fork()
     if pid == 0:
         os.close(heart._descriptor)
@@ -110,9 +110,9 @@ def test_a_worker_that_closed_its_copy_does_not_keep_the_pulse_alive(pipe):
 
 
 def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
-    first = liveness.CompletionWriter(pipe)
+    first = runtime_files.CompletionWriter(pipe)
     first.stop()
-    waiting, second = liveness.CompletionReader(pipe), liveness.CompletionWriter(pipe)
+    waiting, second = runtime_files.CompletionReader(pipe), runtime_files.CompletionWriter(pipe)
 
     assert seconds_of(waiting, 0.05) >= 0.045
     second.stop()
@@ -122,11 +122,11 @@ def test_a_second_attempt_is_told_to_a_new_pulse(pipe):
 
 @pytest.mark.parametrize("how", ["portable", "no pipe"])
 def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
-    liveness.make_pipe(tmp_path / "completion_pipe")
+    runtime_files.make_pipe(tmp_path / "completion_pipe")
     waiting = (
-        liveness.CompletionReader(tmp_path / "completion_pipe", portable=True)
+        runtime_files.CompletionReader(tmp_path / "completion_pipe", portable=True)
         if how == "portable"
-        else liveness.CompletionReader(tmp_path / "none")
+        else runtime_files.CompletionReader(tmp_path / "none")
     )
 
     assert seconds_of(waiting) < 1
@@ -136,15 +136,15 @@ def test_without_a_pipe_waiting_is_a_short_sleep(tmp_path, how):
 def test_a_poke_wakes_whoever_reads(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
-    assert liveness.wake(pipe)
+    assert runtime_files.wake(pipe)
 
     assert os.read(reader, 10) == b"w"
     os.close(reader)
 
 
 def test_a_poke_at_nobody_says_so(pipe, tmp_path):
-    assert not liveness.wake(pipe)
-    assert not liveness.wake(tmp_path / "nowhere")
+    assert not runtime_files.wake(pipe)
+    assert not runtime_files.wake(tmp_path / "nowhere")
 
 
 def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
@@ -153,7 +153,7 @@ def test_a_poke_at_somebody_with_a_full_pipe_is_no_error(pipe):
         while os.write(reader, bytes(1 << 16)):
             pass
 
-    assert liveness.wake(pipe)
+    assert runtime_files.wake(pipe)
     os.close(reader)
 
 
@@ -168,7 +168,7 @@ def test_a_pulse_that_goes_with_its_interpreter_prints_nothing(pipe, code):
     program = f"""
 import os
 from pathlib import Path
-from kinetic._backends.local import liveness as pulse
+from kinetic._backends.local import runtime_files as pulse
 waiting = pulse.CompletionReader(Path({str(pipe)!r}))
 waiting.itself = waiting
 {code}

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kinetic._backends.local import liveness, recovery
+from kinetic._backends.local import recovery, runtime_files
 from kinetic._backends.local.backend import LocalBackend
 from kinetic._backends.local.limits import Limits
 from kinetic._stores.files import FileStore
@@ -33,7 +33,7 @@ def add(backend, *names, group="grp-00000001"):
     backend.queue.add([(name, group, 0) for name in names], *TEMPLATE)
     for name in names:
         backend.paths.job(name).mkdir()
-        liveness.make_pipe(backend.paths.completion_pipe(name))
+        runtime_files.make_pipe(backend.paths.completion_pipe(name))
 
 
 def statuses(backend, group="grp-00000001"):
@@ -73,7 +73,7 @@ def test_looking_and_watching_ask_the_queue_as_often_for_a_thousand_as_for_ten(b
 
 def test_an_end_wakes_who_watches(backend):
     add(backend, "a", "b")
-    heart = liveness.CompletionWriter(backend.paths.completion_pipe("a"))
+    heart = runtime_files.CompletionWriter(backend.paths.completion_pipe("a"))
     claim(backend)
     backend.watch_group("grp-00000001", seconds=60)  # only opens the pulses
     heart.running()
@@ -95,7 +95,7 @@ def test_nothing_to_watch_returns_after_the_time(backend):
 def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(backend):
     add(backend, "a")
     add(backend, "b", group="grp-00000002")
-    hearts = {name: liveness.CompletionWriter(backend.paths.completion_pipe(name)) for name in "ab"}
+    hearts = {name: runtime_files.CompletionWriter(backend.paths.completion_pipe(name)) for name in "ab"}
     told = []
 
     def watch(group):
@@ -118,7 +118,7 @@ def test_threads_that_watch_different_batches_do_not_take_each_others_pulses(bac
 
 def test_whoever_stops_waiting_for_a_job_leaves_other_threads_their_pulse(backend):
     add(backend, "a")
-    heart = liveness.CompletionWriter(backend.paths.completion_pipe("a"))
+    heart = runtime_files.CompletionWriter(backend.paths.completion_pipe("a"))
     opened, forgotten = threading.Event(), threading.Event()
     told = []
 
@@ -252,8 +252,8 @@ def test_the_lock_of_a_driver_goes_when_it_is_gone_and_never_while_it_lives(back
     backend.paths.make()
     backend.paths.groups.mkdir()
     dead, alive = (backend.paths.groups / f"grp-00000001.{epoch}.lock" for epoch in (0, 1))
-    liveness.take_lock(dead).release()
-    held = liveness.take_lock(alive)
+    runtime_files.take_lock(dead).release()
+    held = runtime_files.take_lock(alive)
 
     sweep(backend, store, DAY + 3600)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kinetic._backends.local import liveness, recovery, runtime_files
+from kinetic._backends.local import recovery, runtime_files
 from kinetic._backends.local.limits import Limits
 from kinetic._backends.local.queue import Queue
 from kinetic._backends.local.runtime_files import Paths
@@ -243,7 +243,7 @@ def test_a_supervisor_that_lives_is_left_alone(grave):
     hears, speaks = os.pipe()
     pid = os.fork()
     if pid == 0:
-        held = liveness.take_lock(grave.paths.lock("dead"))
+        held = runtime_files.take_lock(grave.paths.lock("dead"))
         os.write(speaks, b"x")
         signal.pause()
         os._exit(int(held is None))

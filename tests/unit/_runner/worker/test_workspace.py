@@ -13,7 +13,7 @@ import pytest
 from kinetic._blobs import sender
 from kinetic._project.archive import ship
 from kinetic._project.root import Plan
-from kinetic._runner.worker.workspace import unpack, written_since
+from kinetic._runner.worker.function_call import unpack, written_since
 from kinetic._stores.files import FileStore
 from kinetic._stores.memory import MemoryStore
 from kinetic._wire import keys, order
