@@ -79,6 +79,9 @@ demo: $(DEMO_READY)
 
 # One process for each core. tests/promises.py names the flows that `make test` runs.
 PYTEST := $(ENV)/bin/python -m pytest -n logical
+# Flows wait for disks, pods and other processes half of their time: three processes for two cores.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PYTEST_WAITING := $(ENV)/bin/python -m pytest -n $(shell echo $$(($(CORES) + $(CORES) / 2)))
 
 test: $(ENV_READY)
 	@echo 'kinetic: units, contracts, architecture, and a flow for each promise of the README: some 6 minutes on two cores.' >&2
@@ -88,7 +91,7 @@ test: $(ENV_READY)
 # What `make test` leaves out.
 test-rest: $(ENV_READY) cluster-if-it-can-be-had
 	@echo 'kinetic: all flows, and jobs on a Kubernetes control plane: some 25 minutes on two cores.' >&2
-	@$(PYTEST) -m 'not nightly and whole' $(ARGS)
+	@$(PYTEST_WAITING) -m 'not nightly and whole' $(ARGS)
 
 test-all: $(ENV_READY) cluster-if-it-can-be-had
 	@echo 'kinetic: the whole suite, except what runs in make nightly: some 30 minutes on two cores.' >&2
