@@ -346,7 +346,8 @@ def resolve(function: Callable[..., Any], options: Options, context: SubmitConte
 
 def ship_project(shipment: Shipment, data: Sequence[Path]) -> Shipped:
     """Bring the project into the store, without what ships as data, and report what the user should know of it."""
-    from kinetic._project import archive, modules
+    with naming_shadowing_files():
+        from kinetic._project import archive, modules
 
     begun = time.monotonic()
     plan, home = shipment.plan, settings.kinetic_home(os.environ)
