@@ -197,7 +197,6 @@ class Soak:
         accepted = {page["job"]: page for page in pages if page["what"] == "accepted"}
         told = {page["job"]: page for page in pages if page["what"] in {"value", "error", "timeout"}}
         collecting = {page["job"] for page in pages if page["what"] == "collecting"}
-        noted = collections.Counter(self.notes.read_text().splitlines() if self.notes.exists() else ())
         done = subprocess.run(
             [sys.executable, "check.py"],
             input=json.dumps([*accepted]),
@@ -209,6 +208,8 @@ class Soak:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        # Read when every job has ended: some of the last ones still ran when the clients stopped.
+        noted = collections.Counter(self.notes.read_text().splitlines() if self.notes.exists() else ())
         found = {page["job"]: page for page in map(json.loads, done.stdout.splitlines())}
         assert found.keys() == accepted.keys()
         for job, page in accepted.items():
