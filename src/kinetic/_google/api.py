@@ -9,65 +9,52 @@ from __future__ import annotations
 import json
 import os
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kinetic._wire.http_client import RETRYABLE, HttpClient
 from kinetic.errors import BackendUnavailableError, CredentialsError
 
 if TYPE_CHECKING:
-    from email.message import Message
-
     from google.auth.credentials import Credentials
 
 LOGIN = "gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _TIMEOUT_SECONDS = 30.0
-_RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 16.0  # seconds, whatever a service asks for
 _LONGEST = 500  # characters of a message of Google's
 
 Page = dict[str, Any]
 
 
-class _Response(NamedTuple):
-    """An answer, as google-auth wants it; other statuses than 2xx included."""
-
-    status: int
-    headers: Message
-    data: bytes
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Report a redirect as an error: it would carry our token to another address."""
+_client = HttpClient(timeout_seconds=_TIMEOUT_SECONDS)
 
 
 def _send(
     url: str,
     method: str = "GET",
-    body: bytes | None = None,
+    body: bytes | str | None = None,
     headers: Mapping[str, str] | None = None,
-    timeout: float | None = None,
     **_: Any,
 ) -> _Response:
-    """Send a request.
+    """Send a request; a redirect is an answer like others, since following it would carry our token elsewhere.
 
     Raises:
         OSError: No answer came.
     """
     data = body.encode() if isinstance(body, str) else body
-    request = urllib.request.Request(url, data=data, headers=dict(headers or {}), method=method)  # noqa: S310 - Google's address
-    try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout or _TIMEOUT_SECONDS) as answer:
-            return _Response(answer.status, answer.headers, answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return _Response(error.code, error.headers, error.read())
+    return _Response(*_client.send(method, url, body=data, headers=headers, follow=False))
+
+
+class _Response(NamedTuple):
+    """An answer, as google-auth wants it; other statuses than 2xx included."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
 # --------------------------------------------------------------------------------------------------------- credentials
@@ -211,7 +198,26 @@ class Service:
         self._retry = retry
 
     def get(self, path: str, **query: str) -> Page:
-        """Read a resource.
+        """Read a resource; see ``request``."""
+        return self.request("GET", path, query=query)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Page | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> Page:
+        """Send a request, again and again while the service is busy or does not respond.
+
+        Args:
+            method: E.g. "POST".
+            path: Below the service's address.
+            body: Of the request.
+            query: Of the address.
+            once: Whether a request that may have had its effect is not sent again: what it makes would be made twice.
 
         Raises:
             ApiError: The service rejected the request.
@@ -219,22 +225,25 @@ class Service:
             BackendUnavailableError: No answer came in all attempts.
         """
         url = f"{self._base}/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
         rejected, attempt = "", 0
         while True:
             token, wanted = self._tokens.get(rejected), 0.0
             try:
-                answer = _send(url, headers=self._headers(token))
+                answer = _send(url, method, data, self._headers(token, data))
             except OSError as error:
                 failure = str(error)
+                attempt = self._retry.attempts if once else attempt
             else:
                 if answer.status == 401 and not rejected:
                     rejected = token
                     continue
-                if answer.status not in _RETRYABLE_STATUSES:
+                if answer.status not in RETRYABLE:
                     return self._page(answer)
                 failure = f"HTTP {answer.status}: {_message(answer.data)}"
                 written = str(answer.headers.get("retry-after", ""))
                 wanted = float(written) if written.isdecimal() else 0.0
+                attempt = self._retry.attempts if once and answer.status not in {429, 503} else attempt
             attempt += 1
             if attempt >= self._retry.attempts:
                 raise BackendUnavailableError(
@@ -244,8 +253,20 @@ class Service:
                 )
             self._retry.pause(attempt - 1, at_least=min(wanted, _LONGEST_WAIT))
 
-    def _headers(self, token: str) -> dict[str, str]:
+    def follow(self, path: str, is_done: Callable[[Page], bool], pause: Callable[[float], object]) -> Page:
+        """Read a resource until it is done: Google's operations and builds report nothing by themselves.
+
+        The pauses grow from 1 to 10 seconds.
+        """
+        seconds = 1.0
+        while not is_done(page := self.get(path)):
+            pause(seconds)
+            seconds = min(10.0, seconds * 1.3)
+        return page
+
+    def _headers(self, token: str, data: bytes | None) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        headers |= {"Content-Type": "application/json"} if data is not None else {}
         project = self._tokens.quota_project
         return headers | ({"X-Goog-User-Project": project} if project else {})
 
