@@ -1,0 +1,128 @@
+"""The login of a registry, as Docker's own files and helpers keep it; a Google access token for Google's registries.
+
+Source: docs.docker.com/reference/cli/docker/login, github.com/docker/docker-credential-helpers (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kinetic._images.registry import Login
+from kinetic.errors import CredentialsError
+
+_GOOGLE = (".pkg.dev", ".gcr.io", "gcr.io")
+_DOCKER_HUB = "registry-1.docker.io"
+_DOCKER_HUB_KEY = "https://index.docker.io/v1/"  # under which Docker keeps the login of its own registry
+_HELPER_SECONDS = 30.0
+_NOT_FOUND = "credentials not found"  # what every helper prints for a server that it does not know
+_TOKEN_USER = "<token>"  # noqa: S105 - a helper's word for "the secret is an identity token"
+
+GoogleToken = Callable[[str], str]  # takes a rejected token, or ""; returns one
+
+
+def find_login(host: str, google_token: GoogleToken | None, environ: Mapping[str, str], rejected: str = "") -> Login:
+    """Return the login of a registry: Docker's configuration first, then Google's token, then none.
+
+    Args:
+        host: With its port if it is not 443.
+        google_token: Returns an access token for Google Cloud; None where there is no such login.
+        environ: Names the files: REGISTRY_AUTH_FILE (podman), DOCKER_CONFIG.
+        rejected: A token that the registry rejected; it is not returned again.
+
+    Raises:
+        CredentialsError: A file or a helper that is configured for this host does not work.
+    """
+    for file in config_files(environ):
+        if (login := _login_in(file, host, environ)) is not None:
+            return login
+    if google_token is not None and host.endswith(_GOOGLE):
+        return Login(token=google_token(rejected))
+    return Login()
+
+
+def config_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files with logins that exist, the one that counts first."""
+    home = Path(environ.get("HOME") or Path.home())
+    named = [Path(environ["REGISTRY_AUTH_FILE"])] if environ.get("REGISTRY_AUTH_FILE") else []
+    docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
+    return [file for file in (*named, docker) if file.is_file()]
+
+
+def _login_in(file: Path, host: str, environ: Mapping[str, str]) -> Login | None:
+    page = _read(file)
+    names = [_DOCKER_HUB_KEY] if host == _DOCKER_HUB else [host, f"https://{host}"]
+    helpers = page.get("credHelpers") or {}
+    for name in names:
+        helper = helpers.get(name) or page.get("credsStore")
+        if helper and (login := _ask_helper(str(helper), name, file, environ)) is not None:
+            return login
+        entry = (page.get("auths") or {}).get(name)
+        if isinstance(entry, dict) and (login := _login_of(entry, file, name)) is not None:
+            return login
+    return None
+
+
+def _login_of(entry: dict[str, Any], file: Path, name: str) -> Login | None:
+    if entry.get("identitytoken"):
+        return Login(_TOKEN_USER, str(entry["identitytoken"]))
+    try:
+        user, colon, password = base64.b64decode(entry.get("auth") or "", validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError, TypeError) as error:
+        raise _damaged(file, f'"auth" of {name} is not base64: {error}') from error
+    return Login(user, password) if colon else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        page = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(file, str(error)) from error
+    if not isinstance(page, dict):
+        raise _damaged(file, "it does not contain an object")
+    return page
+
+
+def _ask_helper(helper: str, name: str, file: Path, environ: Mapping[str, str]) -> Login | None:
+    """Run ``docker-credential-HELPER get``: the server on its input, the login as JSON on its output."""
+    program = f"docker-credential-{helper}"
+    if os.path.basename(program) != program:
+        raise _damaged(file, f"{helper!r} is not the name of a credential helper")
+    try:
+        done = subprocess.run(
+            [program, "get"],
+            input=name,
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_HELPER_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise _damaged(file, f"it names {program}, which is not installed") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _damaged(file, f"{program} does not work: {type(error).__name__}") from error
+    if done.returncode:
+        if _NOT_FOUND in done.stdout.lower() or _NOT_FOUND in done.stderr.lower():
+            return None
+        raise _damaged(file, f"{program} failed: {(done.stderr or done.stdout).strip()[:200]}")
+    try:
+        page = json.loads(done.stdout)
+        return Login(str(page["Username"]), str(page["Secret"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, f"{program} printed no login") from error
+
+
+def _damaged(file: Path, why: str) -> CredentialsError:
+    return CredentialsError(
+        "the login of a container registry could not be read",
+        why=f"{file}: {why}",
+        next="correct the file, or log in again: docker login HOST",
+        code="registry-login",
+    )
