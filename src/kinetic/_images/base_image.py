@@ -1,0 +1,148 @@
+"""The image below an environment: Python on a Debian whose glibc is known, by digest, copied once into our registry."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinetic._images.lock import GLIBC
+from kinetic._images.registry import Reference, Registry
+from kinetic.errors import ImageUnavailableError, KineticError
+
+SUITE = "bookworm"  # Debian 12: glibc 2.36, which every wheel of TPUs and GPUs of 2026 takes
+# Where the official image is: Google's cache of what is asked for often, without login and limits; then Docker Hub.
+SOURCES = ("mirror.gcr.io/library/python", "registry-1.docker.io/library/python")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_INDEX_KINDS = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+
+Connect = Callable[[Reference], Registry]
+Report = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """An image to build on.
+
+    Attributes:
+        digest: "sha256:…" of its manifest for one architecture.
+        layers: Its layers as a manifest lists them: mediaType, digest, size.
+        diff_ids: "sha256:…" of each uncompressed layer.
+        config: What its containers get: Env, Cmd, WorkingDir.
+        architecture: "amd64" or "arm64".
+        python: X.Y.
+        glibc: As in a platform tag, e.g. "2_36".
+    """
+
+    digest: str
+    layers: tuple[dict[str, Any], ...]
+    diff_ids: tuple[str, ...]
+    config: dict[str, Any]
+    architecture: str
+    python: str
+    glibc: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document of the store."""
+        return {**self.__dict__, "layers": list(self.layers), "diff_ids": list(self.diff_ids)}
+
+    @classmethod
+    def from_json(cls, page: Mapping[str, Any]) -> BaseImage:
+        """Read what ``to_json`` returned."""
+        return cls(**{**page, "layers": tuple(page["layers"]), "diff_ids": tuple(page["diff_ids"])})
+
+    @property
+    def python_folder(self) -> str:
+        """Return the folder of its Python: of PYTHON_HOME's kind where the image says one, else Docker's."""
+        return "/usr/local/bin"
+
+
+def tag_for(python: str, suite: str = SUITE) -> str:
+    """Return the tag of the official image, e.g. "3.12-slim-bookworm": the suite named, for plain tags move on."""
+    return f"{python}-slim-{suite}"
+
+
+def read(registry: Registry, reference: str, *, machine: str, python: str, glibc: str) -> BaseImage:
+    """Read an image of a registry: two requests, three where the tag names several architectures.
+
+    Raises:
+        ImageUnavailableError: There is none, or none for this architecture.
+    """
+    wanted = ARCHITECTURES[machine]
+    manifest, digest = registry.read_manifest(reference)
+    if manifest.get("mediaType") in _INDEX_KINDS or "manifests" in manifest:
+        fitting = [
+            entry["digest"]
+            for entry in manifest.get("manifests", ())
+            if (about := entry.get("platform", {})).get("architecture") == wanted and about.get("os") == "linux"
+        ]
+        if not fitting:
+            raise ImageUnavailableError(
+                f"{registry.host}/{registry.name}:{reference} does not exist for {wanted}",
+                next="choose an accelerator with x86_64 hosts, or another base image",
+            )
+        manifest, digest = registry.read_manifest(fitting[0])
+    config = json.loads(registry.small_blob(manifest["config"]["digest"]))
+    if config.get("architecture", wanted) != wanted:
+        raise ImageUnavailableError(f"{registry.host}/{registry.name}:{reference} is for {config['architecture']}")
+    return BaseImage(
+        digest,
+        tuple({name: layer[name] for name in ("mediaType", "digest", "size")} for layer in manifest["layers"]),
+        tuple(config["rootfs"]["diff_ids"]),
+        {name: config["config"][name] for name in ("Env", "Cmd", "WorkingDir") if config.get("config", {}).get(name)},
+        wanted,
+        python,
+        glibc,
+    )
+
+
+def find(python: str, machine: str, connect: Connect, *, named: str = "") -> tuple[BaseImage, Reference]:
+    """Find the base image of a Python, and where it is.
+
+    Args:
+        python: X.Y.
+        machine: "x86_64" or "aarch64".
+        connect: Opens the registry of a reference.
+        named: An image of the user's instead of the official one.
+
+    Raises:
+        ImageUnavailableError: No source has it; the causes of all of them are named.
+    """
+    tried: list[str] = []
+    for name in (named,) if named else [f"{source}:{tag_for(python)}" for source in SOURCES]:
+        reference = Reference.parse(name)
+        try:
+            with connect(reference) as registry:
+                found = read(
+                    registry, reference.digest or reference.tag, machine=machine, python=python, glibc=GLIBC[SUITE]
+                )
+            return found, reference
+        except KineticError as error:
+            tried.append(f"{reference.host}: {error.what}" + (f" ({error.why})" if error.why else ""))
+    raise ImageUnavailableError(
+        f"no base image for Python {python} on {machine} can be read",
+        why="; ".join(tried),
+        next="check the network, or name one of yours: KINETIC_BASE_IMAGE=REGISTRY/python:3.12-slim",
+    )
+
+
+def copy(base: BaseImage, source: Registry, target: Registry, report: Report = lambda _: None) -> int:
+    """Copy the layers that the target lacks; return how many bytes were sent."""
+    return sum(
+        _copy_layer(layer["digest"], layer["size"], source, target, report)
+        for layer in base.layers
+        if not target.has_blob(layer["digest"])
+    )
+
+
+def _copy_layer(digest: str, size: int, source: Registry, target: Registry, report: Report) -> int:
+    with tempfile.TemporaryDirectory(prefix="kinetic-base-") as folder:
+        file = Path(folder) / "layer"
+        with file.open("wb") as sink:
+            source.read_blob(digest, sink)
+        mounts = source.name if source.host == target.host else ""
+        sent = target.put_blob(digest, size, lambda: file.open("rb"), mount_from=mounts, report=report)
+        return size if sent else 0

@@ -1,0 +1,190 @@
+"""Wheels on this machine: fetched from where a lock says they are, verified by their hash, and kept for other layers.
+
+{cache}/{sha256}.whl            a wheel
+{cache}/{sha256}.whl.{random}   one that is being fetched; removed when it is a day old
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import netrc
+import os
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
+from pathlib import Path
+
+from kinetic._images.layers import Wheel
+from kinetic._wire import folders, http_client
+from kinetic._wire.http_client import HttpClient
+from kinetic.errors import AccessDeniedError, ImageBuildError
+
+ATTEMPTS = 5
+SIDE_BY_SIDE = 8  # from one index: as many as pip's successors use
+_CHUNK = 1 << 20
+_DAY = 24 * 3600.0
+
+Report = Callable[[int], None]  # takes how many more bytes have come; a negative number takes back a failed attempt
+
+
+class WheelCache:
+    """Wheels by hash in a folder. Threads and processes may share it.
+
+    Args:
+        folder: Made when it is needed.
+        environ: Where logins of indexes are named: NETRC, UV_INDEX and UV_INDEX_<NAME>_USERNAME and _PASSWORD.
+        client: Sends the requests.
+        sleep: Waits between attempts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environ: Mapping[str, str] = os.environ,
+        client: HttpClient | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.folder = folder
+        self._environ, self._client, self._sleep = environ, client or HttpClient(), sleep
+        self._lock = threading.Lock()
+
+    def path_of(self, wheel: Wheel) -> Path:
+        """Return where a wheel is once it was fetched."""
+        return self.folder / f"{wheel.sha256}.whl"
+
+    def missing(self, wheels: Iterable[Wheel]) -> list[Wheel]:
+        """Return the wheels that must be fetched first."""
+        return [wheel for wheel in wheels if not self.path_of(wheel).exists()]
+
+    def fetch(self, wheels: Iterable[Wheel], report: Report = lambda _: None) -> None:
+        """Fetch the wheels that are missing, several at once; what has arrived stays if one of them fails.
+
+        Raises:
+            ImageBuildError: A wheel does not come, is not the one of the lock, or the disk is full.
+            AccessDeniedError: An index wants a login.
+        """
+        wanted = sorted(self.missing(wheels), key=lambda wheel: -wheel.size_bytes)
+        if not wanted:
+            return
+        folders.make(self.folder)
+        self._remove_left_over()
+        with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)), "kinetic-wheels") as pool:
+            running = [pool.submit(self._fetch_one, wheel, report) for wheel in wanted]
+            try:
+                for each in running:
+                    each.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            finally:
+                self._client.close()  # its connections were those of the threads
+
+    def _fetch_one(self, wheel: Wheel, report: Report) -> None:
+        why = ""
+        for attempt in range(ATTEMPTS):
+            try:
+                answer = self._attempt(wheel, report)
+            except OSError as error:
+                if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                    raise ImageBuildError(
+                        "the disk is full: wheels of the image cannot be fetched",
+                        why=f"{wheel.filename} has {wheel.size_bytes >> 20} MiB, and belongs into {self.folder}",
+                        next=f"make room there, and try again; what has arrived is kept: df -h {self.folder}",
+                        code="wheel-cache-full",
+                    ) from error
+                why = str(error)
+                self._sleep(0.25 * 2**attempt)
+                continue
+            if answer.status == 200:
+                return
+            why = f"HTTP {answer.status}"
+            if answer.status in {401, 403}:
+                raise _login_error(wheel, answer.status)
+            if answer.status not in http_client.RETRYABLE:
+                break
+            self._sleep(max(0.25 * 2**attempt, min(30.0, answer.retry_after)))
+        raise ImageBuildError(
+            f"{wheel.filename} could not be fetched",
+            why=f"{_host(wheel.url)}: {why}",
+            next="check the network and try again; what has arrived is kept",
+            code="wheel",
+        )
+
+    def _attempt(self, wheel: Wheel, report: Report) -> http_client.Response:
+        """Fetch a wheel once into a file beside its place, and put it there when its hash is right."""
+        beside = self.folder / f"{wheel.sha256}.whl.{os.urandom(4).hex()}"
+        hasher, came = hashlib.sha256(), 0
+
+        def take(response: HTTPResponse) -> None:
+            nonlocal came
+            with open(beside, "wb", opener=folders.opener) as file:
+                while piece := response.read(_CHUNK):
+                    file.write(piece)
+                    hasher.update(piece)
+                    came += len(piece)
+                    report(len(piece))
+
+        try:
+            answer = self._client.send("GET", wheel.url, headers=self._login(wheel.url), take=take)
+            if answer.status == 200 and hasher.hexdigest() != wheel.sha256:
+                raise OSError(f"{came} bytes came, and they do not have the hash of the lock")
+            if answer.status == 200:
+                beside.replace(self.path_of(wheel))
+            return answer
+        except BaseException:
+            report(-came)
+            raise
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _login(self, url: str) -> dict[str, str]:
+        """Return the header that shows an index who we are, if there is a login for it; uv uses the same."""
+        found = _uv_login(url, self._environ) or _netrc_login(_host(url), self._environ)
+        if not found:
+            return {}
+        return {"Authorization": "Basic " + base64.b64encode(":".join(found).encode()).decode()}
+
+    def _remove_left_over(self) -> None:
+        now = time.time()
+        for file in folders.listed(self.folder):
+            if ".whl." in file.name and folders.age(file, now) > _DAY:
+                file.unlink(missing_ok=True)
+
+
+def _uv_login(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return what UV_INDEX_<NAME>_USERNAME and _PASSWORD say, for a named index of the same host."""
+    for entry in f"{environ.get('UV_DEFAULT_INDEX', '')} {environ.get('UV_INDEX', '')}".split():
+        name, separator, address = entry.partition("=")
+        if separator and _host(address) == _host(url):
+            word = "".join(letter if letter.isalnum() else "_" for letter in name.upper())
+            user, password = (environ.get(f"UV_INDEX_{word}_{part}", "") for part in ("USERNAME", "PASSWORD"))
+            if user or password:
+                return user, password
+    return None
+
+
+def _netrc_login(host: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    file = Path(environ.get("NETRC") or Path(environ.get("HOME") or Path.home()) / ".netrc")
+    try:
+        found = netrc.netrc(str(file)).authenticators(host.partition(":")[0])
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0] or "", found[2] or "") if found else None
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _login_error(wheel: Wheel, status: int) -> AccessDeniedError:
+    return AccessDeniedError(
+        f"{_host(wheel.url)} refuses {wheel.filename} (HTTP {status})",
+        why="the index wants a login, and none that kinetic finds is accepted",
+        next=f"add a line for {_host(wheel.url)} to ~/.netrc, or set UV_INDEX_<NAME>_USERNAME and _PASSWORD",
+        code="index-login",
+    )

@@ -1,0 +1,82 @@
+"""Wheels made for a test, and an index that serves them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from servers.http11 import Answer, Request, Server
+
+
+def made_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    files: Mapping[str, bytes | str],
+    *,
+    tag: str = "py3-none-any",
+    needs: str = "",
+) -> Path:
+    """Write a wheel; the file "entry" is its entry_points.txt, ``needs`` a requirement."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = f"{name}-{version}.dist-info"
+    contents = {f"{about}/entry_points.txt" if path == "entry" else path: data for path, data in files.items()}
+    contents |= {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + (f"Requires-Dist: {needs}\n" if needs else ""),
+        f"{about}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    record = ""
+    path = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for inner, given in contents.items():
+            data = given.encode() if isinstance(given, str) else given
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record += f"{inner},sha256={digest},{len(data)}\n"
+            archive.writestr(zipfile.ZipInfo(inner, (2020, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(f"{about}/RECORD", (2020, 1, 1, 0, 0, 0)), record + f"{about}/RECORD,,\n")
+    return path
+
+
+class Index:
+    """Serves files by name; with ``login`` to nobody else. Calling it adds a file and returns its address."""
+
+    def __init__(self) -> None:
+        self.login: tuple[str, str] | None = None
+        self.asked: list[str] = []
+        self._files: dict[str, Path] = {}
+        self._server = Server(self._answer).start()
+
+    def __call__(self, file: Path) -> str:
+        self._files[f"/{file.name}"] = file
+        return f"{self._server.url}/{file.name}"
+
+    @property
+    def simple(self) -> str:
+        """Return the address for uv and pip."""
+        return f"{self._server.url}/simple"
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _answer(self, request: Request) -> Answer:
+        self.asked.append(request.path)
+        if self.login:
+            wanted = "Basic " + base64.b64encode(":".join(self.login).encode()).decode()
+            if request.headers.get("authorization") != wanted:
+                return Answer(401, b"", {"WWW-Authenticate": 'Basic realm="index"'})
+        if request.path.startswith("/simple/"):  # PEP 503
+            name = request.path.split("/")[2]
+            links = [
+                f'<a href="/{file.name}#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}">{file.name}</a>'
+                for file in self._files.values()
+                if file.name.partition("-")[0].replace("_", "-") == name
+            ]
+            return (
+                Answer(200, "\n".join(links).encode(), {"Content-Type": "text/html"}) if links else Answer(404, b"", {})
+            )
+        file = self._files.get(request.path)
+        return Answer(200, file.read_bytes(), {}) if file else Answer(404, b"", {})
