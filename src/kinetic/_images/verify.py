@@ -1,0 +1,111 @@
+"""Whether an image is what its lock says: its layers of wheels are written once more from the wheels' public hashes."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kinetic._images import image, layers
+from kinetic._images.base_image import BaseImage
+from kinetic._images.layers import Layer, Wheel
+from kinetic._images.lock import Lock, Platform
+from kinetic._images.registry import Registry
+from kinetic._images.wheels import WheelCache
+from kinetic.errors import ImageError
+
+
+class Finding(NamedTuple):
+    """What was found of one layer.
+
+    Attributes:
+        layer: Its digest.
+        contents: In words, e.g. "numpy 2.4.6".
+        state: "verified"; "different"; "unverifiable": bytecode and the base are not made from public hashes.
+    """
+
+    layer: str
+    contents: str
+    state: str
+
+
+def read_lock(registry: Registry, reference: str) -> tuple[Lock, dict[str, Any], dict[str, Any]]:
+    """Return the lock inside an image, the image's manifest and its configuration.
+
+    Raises:
+        ImageError: It is not an image of ours.
+        ImageUnavailableError: There is none.
+    """
+    manifest, _ = registry.read_manifest(reference)
+    config = json.loads(registry.small_blob(manifest["config"]["digest"])) if "config" in manifest else {}
+    if "dev.kinetic.lock" not in (config.get("config", {}).get("Labels") or {}):
+        raise ImageError(
+            f"{registry.host}/{registry.name} {reference} was not built from a lock",
+            why="only images of kinetic's bundled mode contain one",
+            next="list them: kinetic image list",
+        )
+    with tarfile.open(
+        fileobj=io.BytesIO(registry.small_blob(manifest["layers"][-1]["digest"])), mode="r:gz"
+    ) as archive:
+        file = archive.extractfile(image.LOCK_FILE)
+        page = json.loads(file.read() if file else b"{}")
+    machine, _, glibc = str(page["platform"]).partition("-manylinux_")
+    platform = Platform(str(page["python"]), machine, glibc)
+    return Lock(platform, tuple(Wheel(**wheel) for wheel in page["wheels"]), (), ""), manifest, config
+
+
+def verify(
+    registry: Registry, reference: str, cache: WheelCache, report: Callable[[Finding], object] = lambda _: None
+) -> list[Finding]:
+    """Compare each layer of an image with what its lock makes; the wheels are fetched from their index.
+
+    Returns what was found of every layer, the lowest first. Only "different" says that something is wrong.
+    """
+    lock, manifest, config = read_lock(registry, reference)
+    digests = [entry["digest"] for entry in manifest["layers"]]
+    diff_ids = config["rootfs"]["diff_ids"]
+    python = lock.platform.python
+    groups = {group.key: group for group in layers.group_into_layers(lock.wheels, python)}
+    base = BaseImage("", (), (), {}, "", python, lock.platform.glibc)
+    parts = [part for part in image.parts_of(lock, base) if part.kind == "wheels"]
+    first = len(digests) - _count_above(registry, lock, base)
+    found = [Finding(digest, "base image", "unverifiable") for digest in digests[:first]]
+    found.append(_environment(digests[first], diff_ids[first], base))
+    for at, part in enumerate(parts, first + 1):
+        found.append(_wheels(groups[part.key], digests[at], diff_ids[at], cache))
+        report(found[-1])
+    rest = digests[first + 1 + len(parts) :]
+    found += [Finding(digest, "bytecode", "unverifiable") for digest in rest[:-1]]
+    return [*found, Finding(rest[-1], "the lock", "verified")]
+
+
+def _count_above(registry: Registry, lock: Lock, base: BaseImage) -> int:
+    """Return how many layers of an image are above its base: empty ones are left out of it."""
+    parts = image.parts_of(lock, base)
+    empty = 0
+    for part in parts:
+        if part.kind == "bytecode":
+            page, _ = registry.read_manifest(f"layer-{part.key}")
+            empty += not page["layers"]
+    return len(parts) - empty
+
+
+def _environment(digest: str, diff_id: str, base: BaseImage) -> Finding:
+    written = layers.write_environment(base.python, base.python_folder, io.BytesIO())
+    return _finding(digest, diff_id, written, "the environment")
+
+
+def _wheels(layer: Layer, digest: str, diff_id: str, cache: WheelCache) -> Finding:
+    cache.fetch(layer.wheels)
+    with tempfile.TemporaryFile(dir=cache.folder if Path(cache.folder).is_dir() else None) as sink:
+        written = layers.write_layer(layer, cache.path_of, sink)
+    return _finding(digest, diff_id, written, ", ".join(f"{each.name} {each.version}" for each in layer.wheels))
+
+
+def _finding(digest: str, diff_id: str, written: layers.WrittenLayer, contents: str) -> Finding:
+    same = (written.digest, written.diff_id) == (digest, diff_id)
+    return Finding(digest, contents, "verified" if same else "different")
