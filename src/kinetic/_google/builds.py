@@ -1,0 +1,133 @@
+"""Cloud Build: a build that is started, its log shown while it grows, and how it ended.
+
+Source: Cloud Build's discovery document, v1 (2026-10-29).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kinetic._google.api import ApiError, Page, Service
+from kinetic.errors import AccessDeniedError, ImageBuildError
+
+API = "cloudbuild.googleapis.com"
+SECONDS = 3600
+_MACHINE = "E2_HIGHCPU_8"
+_ENDED = frozenset({"SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED"})
+
+ReadLog = Callable[[int], bytes]  # takes an offset; returns what the log has from there on
+
+
+class Build(NamedTuple):
+    """A build that was started."""
+
+    project: str
+    location: str
+    id: str
+
+    @property
+    def path(self) -> str:
+        return f"v1/projects/{self.project}/locations/{self.location}/builds/{self.id}"
+
+    @property
+    def log_key(self) -> str:
+        """Return the name of its log in the bucket of logs."""
+        return f"log-{self.id}.txt"
+
+    @property
+    def page(self) -> str:
+        """Return its page in Google's console."""
+        return f"https://console.cloud.google.com/cloud-build/builds;region={self.location}/{self.id}?project={self.project}"
+
+
+def dockerfile_body(bucket: str, source: str, image: str, *, account: str = "", dockerfile: str = "Dockerfile") -> Page:
+    """Return the request that builds an image from a Dockerfile.
+
+    Args:
+        bucket: Has the source, and takes the log.
+        source: The object with the folder as .tar.gz.
+        image: What is pushed, with its tag.
+        account: The service account that builds, "" for the project's default.
+        dockerfile: Its path in the folder.
+    """
+    step = {"name": "gcr.io/cloud-builders/docker", "args": ["build", "--tag", image, "--file", dockerfile, "."]}
+    return _body(bucket, source, [step], account) | {"images": [image]}
+
+
+def python_body(bucket: str, source: str, python: str, words: list[str], *, account: str = "") -> Page:
+    """Return the request that runs a Python program, e.g. our own builder of images, on the source."""
+    step = {"name": f"python:{python}-slim", "entrypoint": "python3", "args": words}
+    return _body(bucket, source, [step], account)
+
+
+def _body(bucket: str, source: str, steps: list[dict[str, Any]], account: str) -> Page:
+    return {
+        "source": {"storageSource": {"bucket": bucket, "object": source}},
+        "steps": steps,
+        "timeout": f"{SECONDS}s",
+        "logsBucket": f"gs://{bucket}",
+        # With an account of one's own a setting of logs is needed; a log in Cloud Logging could not be followed.
+        "options": {"logging": "GCS_ONLY", "machineType": _MACHINE, "diskSizeGb": "100"},
+        **({"serviceAccount": account} if account else {}),
+    }
+
+
+def start(service: Service, project: str, location: str, body: Page) -> Build:
+    """Start a build.
+
+    Raises:
+        AccessDeniedError: This account may not, or the API is off.
+        ImageBuildError: Cloud Build refuses.
+    """
+    try:
+        operation = service.request("POST", f"v1/projects/{project}/locations/{location}/builds", body, once=True)
+    except ApiError as error:
+        what = f"Cloud Build did not start a build in {location} ({error.status})"
+        if error.status != 403:
+            raise ImageBuildError(what, why=error.message, next="correct what it names and try again") from error
+        step = "ask for the role roles/cloudbuild.builds.editor"
+        if error.reason == "SERVICE_DISABLED":
+            step = f"gcloud services enable {API} --project {project}"
+        raise AccessDeniedError(what, why=error.message, next=step, code="build-denied") from error
+    return Build(project, location, str(operation["metadata"]["build"]["id"]))
+
+
+def follow(
+    service: Service, build: Build, read_log: ReadLog, show: Callable[[bytes], object], pause: Callable[[float], object]
+) -> None:
+    """Show the log of a build while it grows, until the build has ended.
+
+    Raises:
+        ImageBuildError: The build failed; what its log said has been shown.
+    """
+    shown = 0
+
+    def step(page: Page) -> bool:
+        nonlocal shown
+        data = read_log(shown)
+        shown += len(data)
+        if data:
+            show(data)
+        return str(page.get("status")) in _ENDED
+
+    page = service.follow(build.path, step, pause)
+    if rest := read_log(shown):
+        show(rest)
+    if page["status"] != "SUCCESS":
+        about = page.get("failureInfo") or {}
+        raise ImageBuildError(
+            f"Cloud Build's build {build.id} ended with {page['status']}",
+            why=str(about.get("detail") or page.get("statusDetail") or "see its log above"),
+            next=f"look at {build.page}",
+            code="cloud-build",
+        )
+
+
+def cancel(service: Service, build: Build) -> None:
+    """Cancel a build; one that has ended stays as it is."""
+    try:
+        service.request("POST", f"{build.path}:cancel", {})
+    except ApiError as error:
+        if error.status not in {400, 404, 409}:
+            raise ImageBuildError(f"the build {build.id} could not be cancelled", why=error.message) from error

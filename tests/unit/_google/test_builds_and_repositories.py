@@ -1,0 +1,196 @@
+"""Requests to Cloud Build and Artifact Registry, held against Google's discovery documents, bodies included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from servers.discovery import document
+from servers.http11 import Answer, Request
+from servers.scripted import Scripted, page
+
+from kinetic._google import artifacts, builds
+from kinetic._google.api import Service
+from kinetic._google.artifacts import Repository
+from kinetic._stores.parallel import Retry
+from kinetic.errors import AccessDeniedError, BackendUnavailableError, ImageBuildError
+
+HERE = Repository("team", "us", "kinetic")
+
+
+class Tokens:
+    quota_project = ""
+
+    def get(self, rejected: str = "") -> str:
+        return "token"
+
+
+@pytest.fixture
+def google() -> Iterator[Callable[..., tuple[Service, list[Request]]]]:
+    """Return a function that makes a service whose answers are given; each request must fit the document."""
+    running: list[Scripted] = []
+
+    def make(api: str, *answers: Any) -> tuple[Service, list[Request]]:
+        server = Scripted(*(each if isinstance(each, Answer) else page(each) for each in answers))
+        running.append(server)
+        name, _, _ = api.partition(".")
+        environ = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name.upper()}": server.url}
+        return Service(api, Tokens(), Retry(3, sleep=lambda _: None), environ=environ), server.asked
+
+    yield make
+    for server in running:
+        for request in server.asked:
+            _check(request)
+        server.__exit__()
+
+
+def _check(request: Request) -> None:
+    for name in ("cloudbuild.v1", "artifactregistry.v1"):
+        try:
+            method = document(name).method(request.method, request.path[1:])
+        except LookupError:
+            continue
+        assert document(name).complaints(request.method, request.path[1:], request.query) == []
+        if request.body:
+            schema = method["request"]["$ref"]
+            assert document(name).misfits(schema, json.loads(request.body)) == []
+        return
+    pytest.fail(f"no method is called by {request.method} {request.path}")
+
+
+def error(status: int, message: str, reason: str = "") -> Answer:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
+    return page({"error": {"code": status, "message": message, "details": details}}, status)
+
+
+def nothing(_: float) -> None:
+    """Take no time."""
+
+
+# ----------------------------------------------------------------------------------------------------- repositories
+
+
+def test_a_missing_repository_is_made_and_waited_for(google) -> None:
+    pending = {"name": "projects/team/locations/us/operations/1"}
+    service, asked = google(artifacts.API, error(404, "not found"), pending, pending, pending | {"done": True})
+
+    assert artifacts.ensure_repository(service, HERE, nothing)
+
+    assert [request.method for request in asked] == ["GET", "POST", "GET", "GET"]
+    assert asked[1].query == {"repositoryId": "kinetic"}
+
+
+@pytest.mark.parametrize("answers", [[{"name": "it"}], [error(404, "no"), error(409, "exists")]])
+def test_a_repository_that_is_there_is_not_made_again(google, answers) -> None:
+    service, _ = google(artifacts.API, *answers)
+
+    assert not artifacts.ensure_repository(service, HERE, nothing)
+
+
+def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(google) -> None:
+    service, _ = google(artifacts.API, error(403, "API has not been used", "SERVICE_DISABLED"))
+
+    with pytest.raises(AccessDeniedError) as caught:
+        artifacts.ensure_repository(service, HERE, nothing)
+
+    assert "gcloud services enable artifactregistry.googleapis.com --project team" in str(caught.value)
+
+
+def test_an_operation_that_fails_says_why(google) -> None:
+    failed = {"name": "projects/team/locations/us/operations/1", "done": True, "error": {"message": "quota"}}
+    service, _ = google(artifacts.API, error(404, "no"), {"name": failed["name"]}, failed)
+
+    with pytest.raises(ImageBuildError, match="could not be made") as caught:
+        artifacts.ensure_repository(service, HERE, nothing)
+
+    assert "quota" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [({"permissions": ["artifactregistry.repositories.uploadArtifacts"]}, True), ({}, False), (error(404, "no"), None)],
+)
+def test_whether_this_account_may_push_is_known_before_anything_is_built(google, answer, expected) -> None:
+    service, _ = google(artifacts.API, answer)
+
+    assert artifacts.may_write(service, HERE) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "image", "expected"),
+    [
+        ("us-docker.pkg.dev", "team/kinetic/kinetic", HERE),
+        ("europe-west4-docker.pkg.dev", "team/a/b/c", Repository("team", "europe-west4", "a")),
+        ("registry.example.com", "team/a/b", None),
+    ],
+)
+def test_the_repository_of_an_image_is_read_from_its_name(host, image, expected) -> None:
+    assert Repository.of_image(host, image) == expected
+
+
+# ------------------------------------------------------------------------------------------------------------ builds
+
+
+def started() -> dict[str, Any]:
+    return {"name": "operations/1", "metadata": {"build": {"id": "b-1"}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        builds.dockerfile_body("bucket", "source.tar.gz", "us-docker.pkg.dev/team/kinetic/own:1"),
+        builds.python_body("bucket", "source.tar.gz", "3.12", ["-m", "x"], account="projects/p/serviceAccounts/e"),
+    ],
+)
+def test_the_log_of_a_build_is_shown_while_it_grows(google, body) -> None:
+    service, asked = google(builds.API, started(), {"status": "QUEUED"}, {"status": "WORKING"}, {"status": "SUCCESS"})
+    grows = [b"", b"", b"first\n", b"first\nsecond\n"]
+    shown: list[bytes] = []
+
+    def read_log(start: int) -> bytes:
+        data = grows.pop(0) if len(grows) > 1 else grows[0]
+        return data[start:]
+
+    build = builds.start(service, "team", "us-central1", body)
+    builds.follow(service, build, read_log, shown.append, nothing)
+
+    assert b"".join(shown) == b"first\nsecond\n"
+    assert build.log_key == "log-b-1.txt"
+    assert len(asked) == 4
+
+
+def test_a_build_that_failed_says_how_and_where_to_look(google) -> None:
+    failed = {"status": "FAILURE", "failureInfo": {"type": "USER_BUILD_STEP", "detail": "step 0 exited with 1"}}
+    service, _ = google(builds.API, started(), failed)
+    build = builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+
+    with pytest.raises(ImageBuildError, match="ended with FAILURE") as caught:
+        builds.follow(service, build, lambda _: b"", lambda _: None, nothing)
+
+    assert "step 0 exited with 1" in str(caught.value)
+    assert "console.cloud.google.com/cloud-build/builds;region=us/b-1" in str(caught.value)
+
+
+def test_a_build_that_may_have_started_is_not_started_twice(google) -> None:
+    service, asked = google(builds.API, page({}, 500))
+
+    with pytest.raises(BackendUnavailableError):
+        builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+
+    assert len(asked) == 1
+
+
+def test_a_build_that_was_refused_for_now_is_asked_for_again(google) -> None:
+    service, asked = google(builds.API, page({}, 429), started())
+
+    assert builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i")).id == "b-1"
+    assert len(asked) == 2
+
+
+def test_cancelling_a_build_that_has_ended_is_no_error(google) -> None:
+    service, _ = google(builds.API, started(), error(400, "already finished"))
+    build = builds.start(service, "team", "us", builds.dockerfile_body("b", "s", "i"))
+
+    builds.cancel(service, build)
