@@ -65,6 +65,7 @@ class PodRequirements:
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     python: str = ""  # the client's Python as X.Y, which the image must have
     require_accelerator: bool = True  # whether the job fails if its GPU or TPU is not available
+    lock: str = ""  # where the lock of its image is in the store; "" for an image that was not built from one
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "needs": list(self.needs), "settings": self.settings.to_json()}

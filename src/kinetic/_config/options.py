@@ -135,6 +135,8 @@ VARIABLES: Mapping[str, str] = {
     "KINETIC_CONTEXT_SIZE_WARN_MB": "100",
     "KINETIC_PAYLOAD_SIZE_WARN_MB": "50",
     "KINETIC_BASE_IMAGE_REPO": "kinetic",
+    "KINETIC_IMAGE_REPO": "none",
+    "KINETIC_BASE_IMAGE": "python:X.Y-slim-bookworm",
     **{option.variable: option.without for option in JOB_OPTIONS if option.variable},
     "KINETIC_DEBUG_WAIT_TIMEOUT": "600",
     "KINETIC_NO_TTY_DEBUG": "unset",

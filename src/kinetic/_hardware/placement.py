@@ -420,6 +420,11 @@ class Placement(NamedTuple):
     notes: tuple[str, ...]
     source: str
 
+    @property
+    def machine(self) -> str:
+        """The machine of its hosts as wheels name it: "x86_64" or "aarch64"."""
+        return "aarch64" if self.node_selector.get(_ARCH_LABEL) == "arm64" else "x86_64"
+
 
 def place(accelerator: str, *, spot: bool = False, multi_host: bool = False) -> Placement:
     """Return what hardware a name asks for.

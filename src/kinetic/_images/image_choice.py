@@ -1,11 +1,11 @@
 """Which image the containers of a job use, and what is installed into it when they start.
 
-    container_image      image                                    requirements    base packages: JAX and Keras
-    None                 python:{X.Y}-slim                        installed       installed
-    "prebuilt"           {repository}/base-{kind}:{version}       installed       in the image
-    any other text       as written                               not touched     not touched
-
-"bundled", an image that is built with everything in it, comes with a later release.
+container_image      image                                       requirements    base packages: JAX and Keras
+None                 as "bundled" if KINETIC_IMAGE_REPO is set, else as "python"
+"bundled"            built for the project, in that repository   in the image    in the image
+"prebuilt"           {repository}/base-{kind}:{version}          installed       in the image
+"python"             python:{X.Y}-slim                           installed       installed
+any other text       as written                                  not touched     not touched
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from kinetic.errors import OptionError
 
 DEFAULT_REPOSITORY = "kinetic"
-BUNDLED, PREBUILT = "bundled", "prebuilt"
+BUNDLED, PREBUILT, PYTHON = "bundled", "prebuilt", "python"
 _JAX = {"cpu": "jax", "gpu": "jax[cuda12]", "tpu": "jax[tpu]"}
-_KEYWORDS = (BUNDLED, PREBUILT)
+_KEYWORDS = (BUNDLED, PREBUILT, PYTHON)
 _NEAR = 0.75  # "prebuild" is at 0.88 of "prebuilt", "bundle" at 0.92 of "bundled", "build" below 0.67 of both
 
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -29,6 +29,7 @@ _IMAGE = re.compile(rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)(?::(?P<tag>{_
 _EXAMPLES = {
     "container_image": "europe-docker.pkg.dev/team/images/train:1",
     "base_image_repo": "europe-docker.pkg.dev/team/images",
+    "image_repo": "europe-docker.pkg.dev/team/kinetic/jobs",
 }
 
 
@@ -40,27 +41,32 @@ class Image(NamedTuple):
         installs: Whether the requirements of the project are installed when a container starts.
         has_base: Whether the base packages for this hardware are in the image.
         note: A plain sentence for the user, or "".
+        repository: Where an image with everything in it is built; "" for none.
     """
 
     uri: str
     installs: bool
     has_base: bool
     note: str
+    repository: str = ""
 
 
-def choose(container_image: str | None, base_image_repo: str | None, *, python: str, kind: str, version: str) -> Image:
-    """Choose the image of a job."""
-    if not container_image:
+def choose(
+    container_image: str | None,
+    base_image_repo: str | None,
+    image_repo: str | None = None,
+    *,
+    python: str,
+    kind: str,
+    version: str,
+) -> Image:
+    """Choose the image of a job; ``image_repo`` is where images are built for projects, if anywhere."""
+    if container_image == BUNDLED or (not container_image and image_repo):
+        return _bundled(image_repo)
+    if not container_image or container_image == PYTHON:
         uri = f"python:{'.'.join(python.split('.')[:2])}-slim"
         note = f"jobs start in the image {uri}; uv installs what the project needs"
         return Image(uri, installs=True, has_base=False, note=note)
-    if container_image == BUNDLED:
-        raise OptionError(
-            f"container_image={BUNDLED!r} is not supported yet",
-            why="it names an image that is built from the project's dependencies, and no images are built yet",
-            next=f'leave container_image out: then they are installed at the start; or write "{PREBUILT}", or an image',
-            code="not-yet",
-        )
     if container_image == PREBUILT:
         return _prebuilt(base_image_repo, f"base-{kind}:{version}")
     _reject_misspelled_keyword(container_image)
@@ -72,6 +78,19 @@ def choose(container_image: str | None, base_image_repo: str | None, *, python: 
 def base_packages(kind: str, named: Collection[str]) -> tuple[str, ...]:
     """Return what a job finds without naming it: JAX for its hardware, and Keras; what the project names, it brings."""
     return tuple(line for name, line in (("jax", _JAX[kind]), ("keras", "keras")) if name not in named)
+
+
+def _bundled(repository: str | None) -> Image:
+    if not repository:
+        raise OptionError(
+            f"container_image={BUNDLED!r} needs a repository to put images into",
+            why="KINETIC_IMAGE_REPO is not set",
+            next="export KINETIC_IMAGE_REPO=us-docker.pkg.dev/PROJECT/kinetic/jobs, or leave container_image out: "
+            "then packages are installed when the job starts",
+        )
+    if not _IMAGE.fullmatch(f"{repository}:env"):
+        raise _invalid_image("image_repo", repository, *_repository_problem(repository))
+    return Image("", installs=False, has_base=False, note="", repository=repository)
 
 
 def _prebuilt(repository: str | None, name: str) -> Image:
@@ -93,10 +112,10 @@ def _reject_misspelled_keyword(word: str) -> None:
     plain = word.strip().lower()
     near = get_close_matches(plain, _KEYWORDS, 1, _NEAR)
     if near:
-        better = 'write container_image="prebuilt"' if near[0] == PREBUILT else "leave container_image out"
+        better = f'write container_image="{near[0]}"'
         raise OptionError(
             f"container_image={word!r} looks like a misspelled {near[0]!r}",
-            why=f"{BUNDLED!r} and {PREBUILT!r} are keywords; any other text is the name of an image",
+            why=f"{BUNDLED!r}, {PREBUILT!r} and {PYTHON!r} are keywords; any other text is the name of an image",
             next=f'{better}; if it is an image, write its tag as well: "{plain}:latest"',
         )
 

@@ -7,6 +7,7 @@ which uv installs in the pod before anything of the user's is opened; see ``_run
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kinetic._config.cluster import ClusterSettings
     from kinetic._config.profiles import Profile
     from kinetic._hardware.placement import Placement
+    from kinetic._images.bundled import Bundled
     from kinetic._images.image_choice import Image
     from kinetic._jobs.options import Options
     from kinetic._project.dependencies import Dependencies, Export
@@ -52,19 +54,32 @@ def requirements_of(
     profile: Profile | None,
     environ: Mapping[str, str],
 ) -> PodRequirements:
-    """Return what a job asks of a cluster, and bring what is too long to travel with it into the store."""
-    image = image_choice.choose(
-        options.container_image,
-        options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),
+    """Return what a job asks of a cluster, with its image built and what is too long to travel in the store."""
+    choose = functools.partial(
+        image_choice.choose,
+        base_image_repo=options.base_image_repo or read_variable("KINETIC_BASE_IMAGE_REPO", environ),
+        image_repo=read_variable("KINETIC_IMAGE_REPO", environ),
         python=python_runtime.python_version(),
         kind=placement.kind,
         version=__version__,
     )
+    image = choose(options.container_image)
     asked = config_options.read_resources(options.resources or {})
     base = job_options.is_wanted("base_packages", plan.root, profile, environ)
     lines = _lines(function, plan, image, placement, environ, base=base)
+    lock = ""
+    if image.repository:
+        try:
+            found = _bundle(lines, image.repository, plan, placement, store, environ)
+            image, lines, lock = image._replace(uri=found.uri), (), found.lock_key
+        except ImageBuildError as error:
+            if options.container_image or error.code != "source-only":
+                raise
+            image = choose("python")  # nobody asked for an image: the job can still do without
+            output.report_once(f"{error.what}; jobs start in the image {image.uri} and install it")
     return PodRequirements(
         image=image.uri,
+        lock=lock,
         requirements=asdict(_artifact(lines, store)) if lines else None,
         needs=ResourceRequests(*asked),
         settings=settings,
@@ -97,7 +112,7 @@ def _lines(
     base: bool,
 ) -> tuple[str, ...]:
     """Return the lines of the file that is installed in the pod, and report where they come from."""
-    if not image.installs:
+    if not image.installs and not image.repository:
         expected = "the project's dependencies"  # of a file that could not be installed from
         with contextlib.suppress(OptionError):
             found = find_dependencies(function, plan, base=base, environ=environ)
@@ -109,7 +124,8 @@ def _lines(
     found = find_dependencies(function, plan, base=base, export=_export, environ=environ)
     found.check_python(python_runtime.python_version())
     packages = image_choice.base_packages(placement.kind, found.names) if base and not image.has_base else ()
-    output.report_once("; ".join([image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]))
+    notes = [image.note, *found.notes[:1], *base_note(packages, base=base or image.has_base)]
+    output.report_once("; ".join(filter(None, notes)))
     for note in found.notes[1:]:
         output.report_once(note)
     if any(_has_secret(line) for line in found.lines):
@@ -117,11 +133,39 @@ def _lines(
             f"an address in {found.source} has a password or token in it, which goes into the store and the cluster "
             "with the job; ${NAME} in its place is filled in when it is installed, from the environment of the job"
         )
+    if image.repository:
+        return (*found.lines, *packages)
     from_git = next((line for line in found.lines if _FROM_GIT.search(line)), None)
     if from_git and not image.has_base:  # said before the job waits for its machine
         shown = _USER.sub(r"\g<scheme>://***@", from_git)
         output.warn_once(f"{image.uri} has no git, which is needed to install {shown}: choose an image that has it")
     return (*found.lines, *packages)
+
+
+def _bundle(
+    lines: Sequence[str],
+    repository: str,
+    plan: Plan,
+    placement: Placement,
+    store: Store,
+    environ: Mapping[str, str],
+) -> Bundled:
+    """Find or build the image of these lines."""
+    from kinetic._google import api  # only for images
+    from kinetic._images import bundled
+
+    tokens = api.Tokens(environ)
+    return bundled.ensure(
+        lines,
+        repository,
+        python=".".join(python_runtime.python_version().split(".")[:2]),
+        machine=placement.machine,
+        store=store,
+        environ=environ,
+        google_token=tokens.get if api.credentials_file(environ) else None,
+        project=str(plan.root),
+        base=read_variable("KINETIC_BASE_IMAGE", environ) or "",
+    )
 
 
 def base_note(packages: Sequence[str], *, base: bool) -> tuple[str, ...]:

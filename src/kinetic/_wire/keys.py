@@ -82,6 +82,9 @@ data_manifests: _Of1 = "data/manifests/{}/".format
 data_manifest: Callable[[str, str], str] = "data/manifests/{}/{}".format
 data_tree: _Of1 = "data/trees/{}/".format  # client: shipped data as plain files, for FUSE mounts
 data_tree_marker: _Of1 = "data/trees-complete/{}".format  # client, last: promises that such a tree is complete
+IMAGES = "data/images/"
+image: _Of1 = (IMAGES + "{}").format  # client: an image that was built, sealed; its age says when it was last used
+lock: _Of1 = "data/locks/{}".format  # client: the lock of some requirement lines, sealed
 requirements: _Of1 = "data/requirements/{}".format  # client: what a job on a cluster installs first, where that is long
 
 # ---------------------------------------------------------------------------------- a batch: (group_id), of a submitter

@@ -1,0 +1,142 @@
+"""From requirement lines to an image: locked, built and found again, against a real registry and a real uv."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from servers.wheels import Index, made_wheel
+
+from kinetic._images import bundled
+from kinetic._images import lock as locks
+from kinetic._images.base_image import BaseImage
+from kinetic._images.bundled import Bundled
+from kinetic._images.registry import Registry
+from kinetic._stores.memory import MemoryStore
+from kinetic.errors import ImageUnavailableError
+
+pytestmark = pytest.mark.timeout(180)  # the first test builds the registry
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+
+
+@pytest.fixture
+def publish(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that puts a wheel into the index; what every image needs is there."""
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.simple)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+
+    def make(name: str, version: str = "1.0") -> None:
+        index(made_wheel(tmp_path / "index", name, version, {f"{name}.py": f"VERSION = {version!r}\n"}))
+
+    for name in bundled.POD_PACKAGES:
+        make(name)
+    return make
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(request.node.name)
+
+
+@pytest.fixture
+def ensure(registry: Registry, base: BaseImage, publish, store: MemoryStore, tmp_path: Path) -> Callable[..., Bundled]:
+    """Return a function that finds or builds the image of some lines, in a home of its own."""
+    environ = {"KINETIC_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    return partial(
+        bundled.ensure,
+        repository=f"{registry.host}/{registry.name}",
+        python=PYTHON,
+        machine="x86_64",
+        store=store,
+        environ=environ,
+        base=f"{registry.host}/{registry.name}@{base.digest}",
+    )
+
+
+@pytest.fixture
+def no_uv(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which starting uv fails the test."""
+
+    def forbid() -> None:
+        def started(*_: object, **__: object) -> None:
+            pytest.fail("uv was started")
+
+        monkeypatch.setattr(locks, "run_uv", started)
+
+    return forbid
+
+
+def names(found: Bundled) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in found.lock.wheels}
+
+
+def test_lines_become_an_image_by_digest_and_the_same_lines_the_same_image(ensure, publish, no_uv, index) -> None:
+    publish("alpha")
+    first = ensure(["alpha"])
+    no_uv()
+    asked = len(index.asked)
+
+    again = ensure(["alpha"])
+
+    assert first.uri == again.uri
+    assert "@sha256:" in first.uri
+    assert names(first) == {"alpha": "1.0", "obstore": "1.0", "uv": "1.0"}
+    assert (again.built.sent_bytes, again.built.built_layers, len(index.asked)) == (0, 0, asked)
+
+
+def test_another_machine_of_this_user_takes_the_lock_from_the_store(ensure, publish, no_uv, tmp_path) -> None:
+    publish("alpha")
+    first = ensure(["alpha"])
+    publish("alpha", "2.0")
+    no_uv()
+    (tmp_path / "home/cache").rename(tmp_path / "cache of another machine")
+
+    assert ensure(["alpha"]).uri == first.uri
+
+
+def test_a_lock_that_somebody_else_wrote_into_the_store_is_not_believed(ensure, publish, store, tmp_path) -> None:
+    publish("alpha")
+    publish("evil")
+    good, evil = ensure(["alpha"]), ensure(["evil"])
+    store.put(good.lock_key, store.get(evil.lock_key))  # sealed by this very home, for another place
+    (tmp_path / "home/cache").rename(tmp_path / "cache of another machine")
+
+    assert names(ensure(["alpha"])) == names(good)
+
+
+def test_a_new_line_keeps_all_other_versions_and_an_upgrade_renews_them(ensure, publish) -> None:
+    publish("alpha")
+    publish("beta")
+    ensure(["alpha"], project="/work/project")
+    publish("alpha", "2.0")
+
+    kept = ensure(["alpha", "beta"], project="/work/project")
+    renewed = ensure(["alpha", "beta"], project="/work/project", upgrade=True)
+
+    assert names(kept)["alpha"] == "1.0"
+    assert names(renewed)["alpha"] == "2.0"
+    assert ensure(["alpha", "beta"], project="/work/project").uri == renewed.uri
+
+
+def test_without_a_base_image_every_source_is_named(ensure, publish, monkeypatch) -> None:
+    monkeypatch.setattr(bundled.base_image, "SOURCES", ("127.0.0.1:1/python", "127.0.0.1:9/python"))
+    publish("alpha")
+
+    with pytest.raises(ImageUnavailableError, match="no base image for Python") as caught:
+        ensure(["alpha"], base="")
+
+    assert all(f"{host}: the registry {host}" in str(caught.value) for host in ("127.0.0.1:1", "127.0.0.1:9"))
+    assert "KINETIC_BASE_IMAGE" in str(caught.value)
+
+
+def test_a_prebuilt_image_gets_more_tags_and_keeps_its_own(ensure, publish, registry, tmp_path) -> None:
+    publish("alpha")
+    found = ensure(["alpha"])
+
+    bundled.publish(found, ["0.1.0-py3.12", "0.1.0"], None, {"HOME": str(tmp_path)})
+
+    digest = found.uri.partition("@")[2]
+    assert {registry.find_manifest(tag) for tag in ("0.1.0-py3.12", "0.1.0", found.built.tag)} == {digest}
