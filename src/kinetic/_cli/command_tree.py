@@ -43,6 +43,12 @@ _TREE = """
     outputs ls     | job_files:ls              | List the output files of a job.
     outputs get    | job_files:get             | Copy the output files of a job into a local folder.
     package        | job_files:package         | Show which files would be sent with a job.
+    image          | image:image               | List, inspect, verify and remove images of jobs.
+    image list     | image:list_               | List the images that were built for jobs, last used first.
+    image show     | image:show                | Show which packages an image has: its lock.
+    image verify   | image:verify              | Verify that an image is what its lock makes.
+    image prune    | image:prune               | Remove images that no job has used for long.
+    build-image    | image:build_image         | Build the images of the prebuilt mode.
     accelerators   | accelerators:accelerators | Show what a job can run on.
     config         | settings:config           | Show every setting, its value and its source.
     profile        | settings:profile          | Save and select profiles: where jobs run, and their options.

@@ -1,0 +1,267 @@
+"""``kinetic image`` and ``kinetic build-image``: the images that jobs start from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kinetic._cli import shared_options
+from kinetic._cli.command_tree import LazyGroup
+from kinetic._config.options import read_variable
+from kinetic._output import format as output_format
+from kinetic._output.format import Column, age_text, count_text, size_text
+from kinetic._wire.fields import seconds_of
+from kinetic.errors import ImageError, OptionError
+
+if TYPE_CHECKING:
+    from kinetic._images.docker_login import GoogleToken
+    from kinetic._images.inventory import ImageNote, Listed
+    from kinetic._images.registry import Registry
+
+_COLUMNS = (
+    Column("IMAGE"),
+    Column("PYTHON"),
+    Column("PACKAGES", right=True),
+    Column("SIZE", right=True),
+    Column("AGE", right=True),
+    Column("LAST USE", right=True),
+    Column("REPOSITORY", flexible=True, spare=1),
+)
+_LOCK_COLUMNS = (
+    Column("PACKAGE"),
+    Column("VERSION"),
+    Column("SIZE", right=True),
+    Column("FILE", flexible=True, spare=1),
+)
+_VERIFIED_COLUMNS = (Column("STATE"), Column("LAYER"), Column("CONTENTS", flexible=True))
+_KINDS = ("cpu", "gpu", "tpu")
+
+
+@click.group(cls=LazyGroup, path=("image",))
+def image() -> None:
+    """List, inspect, verify and remove images of jobs.
+
+    Example: kinetic image list
+    """
+
+
+@click.command("list")
+@shared_options.json_option
+def list_(as_json: bool) -> None:
+    """List the images that were built for jobs, last used first.
+
+    Example: kinetic image list
+    """
+    from kinetic._images import inventory
+
+    found, others = inventory.images(_store(), os.environ)
+    now = time.time()
+    if as_json:
+        output_format.print_document(images=[_page(each) for each in found], of_others=others)
+        return
+    if not found:
+        click.echo('no images yet: jobs with container_image="bundled" build them', err=True)
+    else:
+        output_format.print_table(_COLUMNS, [_row(each, now) for each in found])
+    if others:
+        click.echo(f"{count_text(others, 'image')} of other users not shown: their notes have another key", err=True)
+
+
+def _row(listed: Listed, now: float) -> list[str]:
+    note = listed.image
+    return [
+        note.tag.removeprefix("env-")[:12],
+        note.python,
+        str(note.packages),
+        size_text(note.size_bytes),
+        age_text(now - note.built_at),
+        age_text(now - listed.used_at),
+        note.uri.partition("@")[0],
+    ]
+
+
+def _page(listed: Listed) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from kinetic._wire import keys
+
+    page = asdict(listed.image)
+    return {**page, "built_at": keys.format_utc(page["built_at"]), "used_at": keys.format_utc(listed.used_at)}
+
+
+@click.command
+@click.argument("name", metavar="IMAGE")
+@shared_options.json_option
+def show(name: str, as_json: bool) -> None:
+    """Show which packages an image has: its lock.
+
+    Example: kinetic image show 3f1c0a9b2d44
+    """
+    from kinetic._images import bundled
+
+    note = _find(name)
+    locked = bundled.read_lock(_store(), note.lock, os.environ)
+    if as_json:
+        wheels = [{"name": each.name, "version": each.version, "file": each.filename, "sha256": each.sha256}
+                  for each in locked.lock.wheels]  # fmt: skip
+        output_format.print_document(image=note.uri, base=f"{locked.source}", packages=wheels)
+        return
+    click.echo(f"image   {note.uri}\nbase    {locked.source}\npython  {note.python}, {note.machine}\n")
+    rows = [[each.name, each.version, size_text(each.size_bytes), each.filename] for each in locked.lock.wheels]
+    output_format.print_table(_LOCK_COLUMNS, rows)
+
+
+@click.command
+@click.argument("name", metavar="IMAGE")
+@shared_options.json_option
+def verify(name: str, as_json: bool) -> None:
+    """Verify that an image is what its lock makes.
+
+    Its packages are fetched from their index, and each layer of them is written once more and compared. IMAGE is a name
+    from kinetic image list, or the address of an image with a digest or a tag. Exits with 1 if a layer is different.
+
+    Example: kinetic image verify us-docker.pkg.dev/team/kinetic/jobs@sha256:...
+    """
+    from kinetic._config import home
+    from kinetic._images import verify as verification
+    from kinetic._images.registry import Reference
+    from kinetic._images.wheels import WheelCache
+
+    reference = Reference.parse(name if "/" in name else _find(name).uri)
+    cache = WheelCache(home.kinetic_home(os.environ) / "cache" / "wheels")
+    with _registry(f"{reference.host}/{reference.name}") as registry:
+        found = verification.verify(registry, reference.digest or reference.tag, cache)
+    if as_json:
+        output_format.print_document(image=str(reference), layers=[each._asdict() for each in found])
+    else:
+        output_format.print_table(_VERIFIED_COLUMNS, [[each.state, each.layer[7:19], each.contents] for each in found])
+    if different := [each for each in found if each.state == "different"]:
+        click.echo(f"{count_text(len(different), 'layer')} not made from the lock", err=True)
+        sys.exit(1)
+
+
+@click.command
+@click.option("--older", default="30d", metavar="TIME", help="Not used for so long, as in 7d; 30d by default.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+def prune(older: str, yes: bool, dry_run: bool) -> None:
+    """Remove images that no job has used for long.
+
+    Layers that no image has any more are removed as well. A job that still waits for one has it built again.
+
+    Example: kinetic image prune --older 7d
+    """
+    from kinetic._images import inventory
+
+    store, now = _store(), time.time()
+    found, _ = inventory.images(store, os.environ)
+    span = seconds_of(older)
+    if span is None:
+        raise OptionError(f"--older={older!r} is not a time", next="write it as in 7d, 12h or 30m")
+    seconds = span[0]
+    old = [each for each in found if now - each.used_at > seconds]
+    if not old:
+        click.echo("there was nothing to remove", err=True)
+        return
+    output_format.print_table(_COLUMNS, [_row(each, now) for each in old])
+    if dry_run:
+        return
+    if not yes and not click.confirm(f"Remove {count_text(len(old), 'image')}?", err=True):
+        raise click.Abort
+    repositories = {each.image.uri.partition("@")[0] for each in old}
+    count = 0
+    for repository in sorted(repositories):
+        with _registry(repository) as registry:
+            for each in old:
+                if each.image.uri.startswith(f"{repository}@"):
+                    inventory.remove(each.image, registry, store)
+            count += inventory.remove_unused_layers(registry)
+    click.echo(f"removed {count_text(len(old), 'image')} and {count_text(count, 'layer')}", err=True)
+
+
+@click.command("build-image")
+@click.option("--repo", metavar="REPOSITORY", help="Where the images go (KINETIC_BASE_IMAGE_REPO).")
+@click.option("--category", "categories", multiple=True, type=click.Choice(_KINDS), help="Hardware; may be repeated.")
+@click.option("--tag", metavar="TAG", help="Instead of kinetic's version.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be built.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def build_image(repo: str | None, categories: tuple[str, ...], tag: str | None, dry_run: bool, yes: bool) -> None:
+    """Build the images of the prebuilt mode.
+
+    Jobs with container_image="prebuilt" start from them: JAX and Keras for each kind of hardware. No cluster, no Docker
+    and no build service is needed. Without --category all three are built.
+
+    Example: kinetic build-image --repo us-docker.pkg.dev/team/kinetic --category tpu
+    """
+    from kinetic._images import bundled, image_choice
+    from kinetic._version import __version__
+    from kinetic._wire import python_runtime
+
+    repository = repo or read_variable("KINETIC_BASE_IMAGE_REPO", os.environ)
+    if not repository:
+        raise OptionError(
+            "--repo is missing",
+            why="it says where the images go",
+            next="kinetic build-image --repo us-docker.pkg.dev/PROJECT/kinetic",
+        )
+    python = ".".join(python_runtime.python_version().split(".")[:2])
+    tags = [f"{tag or __version__}-py{python}", tag or __version__]
+    plan = [(kind, f"{repository.rstrip('/')}/base-{kind}") for kind in categories or _KINDS]
+    for kind, name in plan:
+        lines = ", ".join(image_choice.base_packages(kind, ()))
+        click.echo(f"{name}:{tags[1]}  Python {python}, {lines}", err=True)
+    if dry_run:
+        return
+    if not yes and sys.stdin.isatty() and not click.confirm("Build these?", err=True, default=True):
+        raise click.Abort
+    for kind, name in plan:
+        token = _google_token()
+        found = bundled.ensure(
+            image_choice.base_packages(kind, ()),
+            name,
+            python=python,
+            machine="x86_64",
+            store=_store(),
+            environ=os.environ,
+            google_token=token,
+            base=read_variable("KINETIC_BASE_IMAGE", os.environ) or "",
+        )
+        bundled.publish(found, tags, token, os.environ)
+        click.echo(f"{name}:{tags[1]}")
+
+
+def _google_token() -> GoogleToken | None:
+    """Return what gives a token of Google's, where this machine has a login."""
+    from kinetic._google import api
+
+    return api.Tokens(os.environ).get if api.credentials_file(os.environ) else None
+
+
+def _store() -> Any:
+    from kinetic._config import target as settings
+    from kinetic._stores import open_store
+
+    return open_store(settings.resolve().store.value)
+
+
+def _registry(repository: str) -> Registry:
+    from kinetic._images import bundled
+    from kinetic._images.registry import Reference
+
+    connect = bundled.connector(_google_token(), os.environ)
+    return connect(Reference.parse(f"{repository}:env"))
+
+
+def _find(name: str) -> ImageNote:
+    from kinetic._images import inventory
+
+    found = inventory.find(name, _store(), os.environ)
+    if found is None:
+        raise ImageError(
+            f"no image is named {name!r}", why="or several begin so", next="kinetic image list", code="no-image"
+        )
+    return found
