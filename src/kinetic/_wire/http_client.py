@@ -6,9 +6,11 @@ from https to http. Proxies come from the environment, as for other programs.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import os
+import selectors
 import ssl
 import threading
 import urllib.parse
@@ -41,7 +43,7 @@ class Response(NamedTuple):
 
 
 class HttpClient:
-    """Connections to any number of hosts, one of each for a thread. Threads may share the client.
+    """Connections to any number of hosts, kept for the next request. Threads may share the client.
 
     Args:
         plain_http: Whether a host other than this machine may be asked without TLS.
@@ -60,16 +62,16 @@ class HttpClient:
         """Begin without connections; a forked child must not write into those of its parent."""
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._of_thread = threading.local()
-        self._open: list[http.client.HTTPConnection] = []
+        self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
+        self._open: set[http.client.HTTPConnection] = set()
 
     def close(self) -> None:
-        """Close the connections of every thread; a later request opens new ones."""
+        """Close all connections; a later request opens new ones."""
         with self._lock:
             for connection in self._open:
                 connection.close()
             self._open.clear()
-            self._of_thread = threading.local()
+            self._idle.clear()
 
     def send(
         self,
@@ -92,7 +94,7 @@ class HttpClient:
             follow: Whether a redirect of a GET or HEAD is followed.
 
         Raises:
-            OSError: No answer came; broken HTTP counts as none.
+            OSError: No answer came, or only a part of one; broken HTTP counts as none.
         """
         given = dict(headers or {})
         if self._process != os.getpid():
@@ -104,67 +106,130 @@ class HttpClient:
                     return answer
                 before, after = urllib.parse.urlsplit(url), urllib.parse.urlsplit(target)
                 if before.scheme == "https" != after.scheme:
-                    raise OSError(f"{before.netloc} redirects from https to {after.scheme}")
+                    raise OSError(f"{before.hostname} redirects from https to {after.scheme}")
                 if before[:2] != after[:2]:
                     given = {name: value for name, value in given.items() if name.lower() not in _SECRET_HEADERS}
                 url = target
-        except http.client.HTTPException as error:
+        except (http.client.HTTPException, ValueError) as error:  # ValueError: the address is broken
             raise OSError(f"{type(error).__name__}: {error}") from error
-        raise OSError(f"{urllib.parse.urlsplit(url).netloc} redirects without end")
+        raise OSError(f"{urllib.parse.urlsplit(url).hostname} redirects without end")
 
     def _once(
         self, method: str, url: str, body: Body, headers: Mapping[str, str], take: Take | None
     ) -> tuple[Response, str]:
         """Send a request; return its answer, and where it redirects to or ""."""
         parts = urllib.parse.urlsplit(url)
-        reused, connection = self._connection(parts.scheme, parts.netloc)
+        path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
         with self._lock:
             self.requests += 1
-        path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        connection = self._idle_connection(parts.scheme, parts.netloc)
+        if connection is not None and (body is None or isinstance(body, bytes)):
+            try:
+                return self._exchange(connection, method, path, url, body, headers, take)
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                connection = None  # it was closed while nobody used it: ask once more, on a new one
+        if connection is None:
+            connection = self._new_connection(parts.scheme, parts.netloc)
+        return self._exchange(connection, method, path, url, body, headers, take)
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        url: str,
+        body: Body,
+        headers: Mapping[str, str],
+        take: Take | None,
+    ) -> tuple[Response, str]:
+        """Send a request over a connection, and keep the connection if all of the answer was read."""
+        keep = False
         try:
-            connection.request(method, path, body=body, headers=dict(headers))
+            whole = _send_request(connection, method, path, body, headers)
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
+            target, data = "", b""
             if response.status in _REDIRECTS and method in {"GET", "HEAD"} and "location" in found:
-                response.read()
-                return Response(response.status, found, b""), urllib.parse.urljoin(url, found["location"])
-            if take is not None and response.status == 200:
+                target = urllib.parse.urljoin(url, found["location"])
+                response.read(self._most)
+            elif take is not None and response.status == 200:
                 take(response)
-                return Response(200, found, b""), ""
-            return Response(response.status, found, response.read(self._most)), ""
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            connection.close()
-            if reused and (body is None or isinstance(body, bytes)):  # it was closed while nobody used it
-                return self._once(method, url, body, headers, take)
-            raise
-        except BaseException:
-            connection.close()
-            raise
+            else:
+                data = response.read(self._most)
+            if response.length and len(data) < self._most and method != "HEAD":
+                raise http.client.IncompleteRead(b"", response.length)
+            keep = whole and response.isclosed() and not response.will_close
+            return Response(response.status, found, data), target
+        finally:
+            self._give_back(connection, urllib.parse.urlsplit(url)[:2], keep=keep)
 
-    def _connection(self, scheme: str, netloc: str) -> tuple[bool, http.client.HTTPConnection]:
-        """Return whether this thread's connection to a host is open already, and the connection."""
-        held: dict[tuple[str, str], http.client.HTTPConnection] = self._of_thread.__dict__.setdefault("held", {})
-        if (scheme, netloc) not in held:
-            if scheme != "https" and not (self._plain_http or is_this_machine(netloc)):
-                raise OSError(f"{netloc} would be asked without TLS")
-            made = self._made(scheme, netloc)
-            held[scheme, netloc] = made
-            with self._lock:
-                self._open.append(made)
-        found = held[scheme, netloc]
-        return found.sock is not None, found
+    # ---------------------------------------------------------------------------------------------------- connections
+
+    def _idle_connection(self, scheme: str, netloc: str) -> http.client.HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get((scheme, netloc), [])
+            while idle:
+                found = idle.pop()
+                if not _has_ended(found):
+                    return found
+                self._open.discard(found)
+                found.close()
+        return None
+
+    def _new_connection(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
+        if scheme != "https" and not (self._plain_http or is_this_machine(netloc)):
+            raise OSError(f"{netloc.rpartition('@')[2]} would be asked without TLS")
+        made = self._made(scheme, netloc)
+        with self._lock:
+            self._open.add(made)
+        return made
+
+    def _give_back(self, connection: http.client.HTTPConnection, origin: tuple[str, ...], *, keep: bool) -> None:
+        with self._lock:
+            if keep and connection in self._open:  # not closed by ``close`` meanwhile
+                self._idle.setdefault((origin[0], origin[1]), []).append(connection)
+                return
+            self._open.discard(connection)
+        connection.close()
 
     def _made(self, scheme: str, netloc: str) -> http.client.HTTPConnection:
         address = urllib.parse.urlsplit(f"//{netloc}")
         proxy = "" if urllib.request.proxy_bypass(address.hostname or "") else urllib.request.getproxies().get(scheme)
-        through = urllib.parse.urlsplit(proxy).netloc.rpartition("@")[2] if proxy else ""
+        login, _, through = urllib.parse.urlsplit(proxy or "").netloc.rpartition("@")
         if scheme == "https":
             context = ssl.create_default_context()
             made = http.client.HTTPSConnection(through or netloc, timeout=self._timeout, context=context)
             if through:
-                made.set_tunnel(address.hostname or "", address.port or 443)
+                shown = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+                with_login = {"Proxy-Authorization": f"Basic {shown}"} if login else None
+                made.set_tunnel(address.hostname or "", address.port or 443, with_login)
             return made
         return http.client.HTTPConnection(netloc, timeout=self._timeout)
+
+
+def _has_ended(connection: http.client.HTTPConnection) -> bool:
+    """Return whether the server closed an idle connection: then there is something to read, which is its end."""
+    if connection.sock is None:
+        return True
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _send_request(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Body, headers: Mapping[str, str]
+) -> bool:
+    """Send a request; return whether all of it was sent.
+
+    A server that rejects a long body answers and closes at once: then sending fails, and the answer says why.
+    """
+    try:
+        connection.request(method, path, body=body, headers=dict(headers))
+    except (BrokenPipeError, ConnectionResetError):
+        if connection.sock is None or not isinstance(body, Iterator):
+            raise
+        return False
+    return True
 
 
 def is_this_machine(netloc: str) -> bool:

@@ -1,0 +1,153 @@
+"""Connections are kept for any thread, a closed one costs nothing, and logins are shown to one host alone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from servers.http11 import Answer, Request, Server
+
+from kinetic._wire import http_client
+from kinetic._wire.http_client import HttpClient
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[Callable[[Request], Answer]], Server]]:
+    started: list[Server] = []
+
+    def start(answer: Callable[[Request], Answer]) -> Server:
+        started.append(Server(answer).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def client() -> Iterator[HttpClient]:
+    made = HttpClient(most_bytes=1000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def raw() -> Iterator[Callable[..., str]]:
+    """Return a function that serves connections one after the other: each gets its answer and is closed."""
+    sockets: list[socket.socket] = []
+
+    def serve(*answers: bytes, accepted: list[int] | None = None) -> str:
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+
+        def work() -> None:
+            for answer in answers:
+                connection, _ = listening.accept()
+                if accepted is not None:
+                    accepted.append(1)
+                connection.recv(65536)
+                connection.sendall(answer)
+                connection.close()
+
+        threading.Thread(target=work, daemon=True).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield serve
+    for each in sockets:
+        each.close()
+
+
+def test_threads_that_come_later_use_the_connections_of_those_that_ended(client, raw) -> None:
+    accepted: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            accepted.append(1)
+            with connection:
+                while connection.recv(65536):
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        for _ in range(3):
+            thread = threading.Thread(target=client.send, args=("GET", url))
+            thread.start()
+            thread.join()
+        client.close()
+        server.join()
+
+    assert (len(accepted), client.requests) == (1, 3)
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_not_used_for_an_upload(client, raw) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    url = raw(answer, answer)
+
+    assert client.send("GET", url).status == 200
+    for _ in range(100):  # until the end of the first connection has come
+        if not client._idle or any(map(http_client._has_ended, next(iter(client._idle.values())))):
+            break
+        threading.Event().wait(0.01)
+    assert client.send("PUT", url, body=iter([b"a", b"b"]), headers={"Content-Length": "2"}).status == 200
+
+
+def test_an_answer_that_is_cut_off_is_no_answer(client, raw) -> None:
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+    came: list[bytes] = []
+
+    with pytest.raises(OSError, match="IncompleteRead"):
+        client.send("GET", raw(half))
+    with pytest.raises(OSError, match="IncompleteRead"):
+        client.send("GET", raw(half), take=lambda response: came.append(response.read(1000)))
+
+
+def test_a_long_answer_is_cut_off_and_the_next_request_is_not_confused(client, server) -> None:
+    started = server(lambda request: Answer(200, b"x" * 5000))
+
+    assert [len(client.send("GET", started.url).body) for _ in range(3)] == [1000] * 3
+
+
+def test_another_host_is_asked_without_the_login(client, server) -> None:
+    seen: list[str | None] = []
+
+    def answer(request: Request) -> Answer:
+        seen.append(request.headers.get("authorization"))
+        return Answer(200, b"blob")
+
+    target = server(answer)
+    first = server(lambda request: Answer(307, b"", {"Location": f"http://localhost:{target.port}/blob"}))
+
+    found = client.send("GET", first.url, headers={"Authorization": "Bearer secret"})
+
+    assert (found.body, seen) == (b"blob", [None])
+
+
+def test_a_host_that_is_not_this_machine_is_not_asked_without_tls(client) -> None:
+    with pytest.raises(OSError, match=r"^registry\.example\.com would be asked without TLS$"):
+        client.send("GET", "http://ann:secret@registry.example.com/v2/")
+
+
+def test_a_proxy_that_wants_a_login_is_shown_the_one_of_its_address(client, monkeypatch) -> None:
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            seen.append(connection.recv(65536))
+            connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        monkeypatch.setenv("https_proxy", f"http://ann:se%40cret@127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(OSError):
+            client.send("GET", "https://registry.example.com/v2/")
+        thread.join()
+
+    assert seen[0].startswith(b"CONNECT registry.example.com:443")
+    assert b"Proxy-Authorization: Basic YW5uOnNlQGNyZXQ=" in seen[0]
