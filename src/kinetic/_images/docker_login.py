@@ -71,7 +71,7 @@ def _login_in(file: Path, host: str, environ: Mapping[str, str]) -> Login | None
 
 def _login_of(entry: dict[str, Any], file: Path, name: str) -> Login | None:
     if entry.get("identitytoken"):
-        return Login(_TOKEN_USER, str(entry["identitytoken"]))
+        return Login(refresh_token=str(entry["identitytoken"]))
     try:
         user, colon, password = base64.b64decode(entry.get("auth") or "", validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError, TypeError) as error:
@@ -111,12 +111,19 @@ def _ask_helper(helper: str, name: str, file: Path, environ: Mapping[str, str]) 
     if done.returncode:
         if _NOT_FOUND in done.stdout.lower() or _NOT_FOUND in done.stderr.lower():
             return None
-        raise _damaged(file, f"{program} failed: {(done.stderr or done.stdout).strip()[:200]}")
+        raise _damaged(file, f"{program} failed: {_reason(done)}")
     try:
         page = json.loads(done.stdout)
-        return Login(str(page["Username"]), str(page["Secret"]))
+        user, secret = str(page["Username"]), str(page["Secret"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(file, f"{program} printed no login") from error
+    return Login(refresh_token=secret) if user == _TOKEN_USER else Login(user, secret)
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a helper says of its failure; its output may be a login, unless it is a sentence."""
+    said = done.stderr.strip() or ("" if "{" in done.stdout else done.stdout.strip())
+    return " ".join(said.split())[:200] or f"exit {done.returncode}"
 
 
 def _damaged(file: Path, why: str) -> CredentialsError:

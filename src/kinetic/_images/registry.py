@@ -9,6 +9,7 @@ Source: github.com/opencontainers/distribution-spec, spec.md 1.1; docs.docker.co
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import json
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from kinetic._wire import http_client
-from kinetic._wire.http_client import Body, HttpClient, Response
+from kinetic._wire.http_client import Body, HttpClient, Response, Take
 from kinetic.errors import AccessDeniedError, CredentialsError, ImageBuildError, ImageError, ImageUnavailableError
 
 if TYPE_CHECKING:
@@ -29,27 +30,39 @@ if TYPE_CHECKING:
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-_DOCKER = (
+_DOCKER_KINDS = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-ACCEPT = ", ".join((MANIFEST, INDEX, *_DOCKER))
+ACCEPT = ", ".join((MANIFEST, INDEX, *_DOCKER_KINDS))
 MOST_MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take, and more than any of ours
 ATTEMPTS = 5
 _CHUNK = 1 << 20
 _LONGEST_WAIT = 30.0  # seconds, whatever a registry asks for
 _TOKEN_SECONDS = 60.0  # how long a token lives that does not say so
+_EVERYTHING = "everything"  # the scope of what is shown with every request
+_CLIENT = "kinetic"  # names us to those who issue tokens for identity tokens
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # of ours: asking again would not help
 
 Report = Callable[[int], None]  # takes how many more bytes have been sent
 
 
 class Login(NamedTuple):
-    """What a registry is shown; ``token`` is used as it is, as Artifact Registry takes an access token."""
+    """What a registry is shown.
+
+    Attributes:
+        user: With its password.
+        password: Of the user.
+        token: Is shown as it is, as Artifact Registry takes an access token.
+        refresh_token: Is exchanged for a token of each repository, as an "identitytoken" of Docker's.
+    """
 
     user: str = ""
     password: str = ""
     token: str = ""
+    refresh_token: str = ""
 
 
 class FindLogin(Protocol):
@@ -120,9 +133,8 @@ class Registry:
     find_login: FindLogin
     plain_http: bool = False
     sleep: Callable[[float], None] = time.sleep
-    _tokens: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _basic: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by scope: an Authorization, and until when
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of _shown; one thread logs in, the others wait
     _http: HttpClient = field(init=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +180,14 @@ class Registry:
             raise ImageError(
                 f"{self.host} returned another manifest than {reference}", why=f"it has the digest {digest}"
             )
-        return dict(json.loads(answer.body)), digest
+        try:
+            return dict(json.loads(answer.body)), digest
+        except (ValueError, TypeError) as error:
+            raise ImageError(
+                f"{self.host} returned a manifest that cannot be read",
+                why=f"{self.name} {reference}: {error}",
+                next="check the address of the registry: a proxy or another service may answer there",
+            ) from error
 
     def put_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> str:
         """Send a manifest whose blobs are all there, and return its digest."""
@@ -203,19 +222,32 @@ class Registry:
     def has_blob(self, digest: str) -> bool:
         return self._ask("HEAD", f"blobs/{digest}", accept=(200, 404)).status == 200
 
-    def read_blob(self, digest: str, sink: IO[bytes]) -> None:
+    def read_blob(self, digest: str, sink: IO[bytes], *, most_bytes: int | None = None) -> None:
         """Copy a blob into a file, and verify it on the way; a redirect is followed without our credentials.
+
+        A transfer that breaks begins again, and what it had written is removed.
+
+        Args:
+            digest: Of the blob.
+            sink: Takes it from its current position on; it can be cut off there.
+            most_bytes: A longer one is not read to its end.
 
         Raises:
             ImageUnavailableError: There is no such blob.
-            ImageError: What came is not what the digest promises.
+            ImageError: What came is not what the digest promises, or it is too long.
         """
-        hasher = hashlib.sha256()
+        start, hasher = sink.tell(), hashlib.sha256()
 
         def take(response: HTTPResponse) -> None:
+            nonlocal hasher
+            hasher = hashlib.sha256()
+            sink.seek(start)
+            sink.truncate()
             while piece := response.read(_CHUNK):
                 hasher.update(piece)
                 sink.write(piece)
+                if most_bytes is not None and sink.tell() - start > most_bytes:
+                    raise ImageError(f"{self.host} returned more than {most_bytes} bytes for {digest}")
 
         answer = self._ask("GET", f"blobs/{digest}", accept=(200, 404), take=take)
         if answer.status == 404:
@@ -228,7 +260,7 @@ class Registry:
     def small_blob(self, digest: str) -> bytes:
         """Return a blob of at most 4 MiB, e.g. an image's configuration; see ``read_blob``."""
         sink = io.BytesIO()
-        self.read_blob(digest, sink)
+        self.read_blob(digest, sink, most_bytes=MOST_MANIFEST_BYTES)
         return sink.getvalue()
 
     def put_blob(
@@ -240,7 +272,7 @@ class Registry:
         mount_from: str = "",
         report: Report | None = None,
     ) -> bool:
-        """Send a blob that the registry lacks; return whether bytes were sent.
+        """Send a blob that the registry lacks, as a whole; return whether bytes were sent.
 
         Args:
             digest: Of the bytes.
@@ -250,48 +282,42 @@ class Registry:
             report: Is called with each number of bytes that has been sent; a negative one takes back a failed attempt.
         """
         for attempt in range(ATTEMPTS):
-            query = f"?{urllib.parse.urlencode({'mount': digest, 'from': mount_from})}" if mount_from else ""
-            begun = self._ask(
-                "POST", f"blobs/uploads/{query}", body=b"", accept=(201, 202), scope="pull,push", also=mount_from
-            )
-            if begun.status == 201:
+            target = self._begin_upload(digest, mount_from)
+            if not target:
                 return False
-            sent = 0
-
-            def pieces(file: IO[bytes]) -> Iterator[bytes]:
-                nonlocal sent
-                while piece := file.read(_CHUNK):
-                    yield piece
-                    sent += len(piece)
-                    if report:
-                        report(len(piece))
-
-            location = urllib.parse.urljoin(
-                f"{self._scheme}://{self.host}/v2/{self.name}/blobs/uploads/", begun.headers["location"]
-            )
-            target = location + ("&" if "?" in location else "?") + urllib.parse.urlencode({"digest": digest})
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             with read() as file:
+                pieces = _Pieces(file, report)
+                headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
                 try:
-                    answer = self._once("PUT", target, pieces(file), headers, "pull,push", None, "")
+                    answer = self._once("PUT", target, pieces, headers, "pull,push", None, "")
                 except OSError as error:
                     answer = Response(0, {}, str(error).encode())
             if answer.status == 201:
                 return True
-            if report and sent:
-                report(-sent)
-            if attempt == ATTEMPTS - 1 or (
-                answer.status and answer.status not in http_client.RETRYABLE and answer.status != 401
-            ):
+            pieces.take_back()
+            final = answer.status and answer.status not in http_client.RETRYABLE and answer.status != 401
+            if final or attempt == ATTEMPTS - 1:
                 raise self._rejected("PUT", f"blobs/{digest}", answer)
             self._wait(attempt, answer)
         raise AssertionError
 
+    def _begin_upload(self, digest: str, mount_from: str) -> str:
+        """Return the address for a blob's bytes, or "" where it was mounted from another name."""
+        query = f"?{urllib.parse.urlencode({'mount': digest, 'from': mount_from})}" if mount_from else ""
+        path = f"blobs/uploads/{query}"
+        begun = self._ask("POST", path, body=b"", accept=(201, 202), scope="pull,push", also=mount_from)
+        if begun.status == 201:
+            return ""
+        if not begun.headers.get("location"):
+            raise self._rejected("POST", path, begun._replace(body=b"the answer names no place for the upload"))
+        target = urllib.parse.urljoin(self._url("blobs/uploads/"), begun.headers["location"])
+        return target + ("&" if "?" in target else "?") + urllib.parse.urlencode({"digest": digest})
+
     # ------------------------------------------------------------------------------------------------------- requests
 
-    @property
-    def _scheme(self) -> str:
-        return "http" if self.plain_http or http_client.is_this_machine(self.host) else "https"
+    def _url(self, path: str) -> str:
+        scheme = "http" if self.plain_http or http_client.is_this_machine(self.host) else "https"
+        return f"{scheme}://{self.host}/v2/{self.name}/{path}"
 
     def _ask(
         self,
@@ -302,17 +328,16 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (200,),
         scope: str = "pull",
-        take: Callable[[HTTPResponse], None] | None = None,
+        take: Take | None = None,
         also: str = "",
     ) -> Response:
         """Send a request until it is answered for good."""
-        url = f"{self._scheme}://{self.host}/v2/{self.name}/{path}"
         for attempt in range(ATTEMPTS):
             try:
-                answer = self._once(method, url, body, dict(headers or {}), scope, take, also)
+                answer = self._once(method, self._url(path), body, dict(headers or {}), scope, take, also)
             except OSError as error:
-                if take is not None and attempt:  # part of it may be in the caller's file already
-                    raise self._silent(error) from error
+                if error.errno in _DISK_FULL:
+                    raise
                 answer = Response(0, {}, str(error).encode())
             if answer.status in accept:
                 return answer
@@ -328,18 +353,24 @@ class Registry:
         body: Body,
         headers: dict[str, str],
         scope: str,
-        take: Callable[[HTTPResponse], None] | None,
+        take: Take | None,
         also: str,
     ) -> Response:
-        """Send a request once, and once more with a new token if the registry asks who we are."""
-        for renewed in (False, True):
-            answer = self._http.send(
-                method, url, body=body, headers=headers | self._authorization(url, scope, also), take=take
-            )
-            if answer.status != 401 or renewed or not isinstance(body, bytes | None):
-                return answer
-            self._log_in(answer.headers.get("www-authenticate", ""), scope, also, again=bool(self._tokens))
-        raise AssertionError
+        """Send a request once, and once more with a new login if the registry asks who we are.
+
+        The body of an upload cannot be sent again; the login is renewed for the next attempt all the same.
+        """
+        shown = self._authorization(url, scope, also)
+        answer = self._http.send(method, url, body=body, headers=headers | shown, take=take)
+        if answer.status != 401 or urllib.parse.urlsplit(url).netloc != self.host:
+            return answer
+        challenge = answer.headers.get("www-authenticate", "")
+        failed = self._log_in(challenge, scope, also, rejected=shown.get("Authorization", ""))
+        if failed is not None or not isinstance(body, bytes | None):
+            return failed or answer
+        return self._http.send(
+            method, url, body=body, headers=headers | self._authorization(url, scope, also), take=take
+        )
 
     def _wait(self, attempt: int, answer: Response) -> None:
         self.sleep(min(_LONGEST_WAIT, max(0.25 * 2**attempt, answer.retry_after)))
@@ -347,45 +378,73 @@ class Registry:
     # ---------------------------------------------------------------------------------------------------------- login
 
     def _authorization(self, url: str, scope: str, also: str) -> dict[str, str]:
+        """Return what a request shows; nothing to another host, which an upload may be sent to."""
         if urllib.parse.urlsplit(url).netloc != self.host:
             return {}
         with self._lock:
-            if self._basic:
-                login = self.find_login(again=False)
-                return {"Authorization": _basic(login)}
-            token, until = self._tokens.get(f"{scope} {also}", ("", 0.0))
-        return {"Authorization": f"Bearer {token}"} if token and time.monotonic() < until else {}
+            shown = self._shown_for(scope, also)
+        return {"Authorization": shown} if shown else {}
 
-    def _log_in(self, challenge: str, scope: str, also: str, *, again: bool) -> None:
-        """Get what the registry asks for: a token from the place that it names, or our own login itself."""
+    def _shown_for(self, scope: str, also: str) -> str:
+        """Return what is shown for a scope: our own login, or a token for it or for more."""
+        for key in (_EVERYTHING, f"{scope} {also}", f"pull,push {also}" if scope == "pull" else ""):
+            shown, until = self._shown.get(key, ("", 0.0))
+            if shown and time.monotonic() < until:
+                return shown
+        return ""
+
+    def _log_in(self, challenge: str, scope: str, also: str, *, rejected: str) -> Response | None:
+        """Get what the registry asks for: a token from the place that it names, or our own login itself.
+
+        Returns:
+            The answer of a place of tokens that cannot give one just now; None when the next request may be sent.
+        """
+        key = f"{scope} {also}"
         kind, values = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
         with self._lock:
-            login = self.find_login(again=again)
+            now = time.monotonic()
+            if self._shown_for(scope, also) not in {"", rejected}:
+                return None  # another thread was faster
+            login = self.find_login(again=bool(rejected))
             if login.token:
-                self._tokens[f"{scope} {also}"] = (login.token, time.monotonic() + _TOKEN_SECONDS)
+                self._shown[_EVERYTHING] = (f"Bearer {login.token}", float("inf"))  # until it is rejected
+            elif kind == "basic" and login.user:
+                self._shown[_EVERYTHING] = (_basic(login), float("inf"))
             elif kind == "basic":
-                if not login.user:
-                    raise self._no_login("it asks for a user and a password")
-                self._basic = True
+                raise self._no_login("it asks for a user and a password, and none is stored for it")
             elif kind == "bearer" and "realm" in values:
-                self._tokens[f"{scope} {also}"] = self._fetch_token(values, login, scope, also)
+                answer = self._ask_for_token(values, login, scope, also)
+                if not answer.status or answer.status in http_client.RETRYABLE:
+                    return answer
+                token, seconds = self._token_in(answer, values["realm"])
+                self._shown[key] = (f"Bearer {token}", now + 0.9 * seconds)
             else:
-                raise self._no_login(
-                    f"it asks for a login that kinetic does not know: {challenge[:100] or 'none named'}"
-                )
+                raise self._no_login(f"it asks for an unknown kind of login: {challenge.partition(' ')[0] or 'none'}")
+        return None
 
-    def _fetch_token(self, values: Mapping[str, str], login: Login, scope: str, also: str) -> tuple[str, float]:
-        query = [("service", values.get("service", "")), ("scope", f"repository:{self.name}:{scope}")]
-        if also:
-            query.append(("scope", f"repository:{also}:pull"))
-        url = f"{values['realm']}?{urllib.parse.urlencode([pair for pair in query if pair[1]])}"
-        headers = {"Authorization": _basic(login)} if login.user else {}
-        answer = self._http.send("GET", url, headers=headers)
+    def _ask_for_token(self, values: Mapping[str, str], login: Login, scope: str, also: str) -> Response:
+        scopes = [f"repository:{self.name}:{scope}", *([f"repository:{also}:pull"] if also else ())]
+        service = values.get("service", "")
+        if login.refresh_token:  # OAuth 2, RFC 6749 section 6
+            form = {"grant_type": "refresh_token", "service": service, "client_id": _CLIENT, "scope": " ".join(scopes)}
+            body = urllib.parse.urlencode(form | {"refresh_token": login.refresh_token}).encode()
+            return self._http.send(
+                "POST", values["realm"], body=body, headers={"Content-Type": "application/x-www-form-urlencoded"}
+            )
+        query = [*([("service", service)] if service else ()), *(("scope", each) for each in scopes)]
+        url = values["realm"] + ("&" if "?" in values["realm"] else "?") + urllib.parse.urlencode(query)
+        return self._http.send("GET", url, headers={"Authorization": _basic(login)} if login.user else {})
+
+    def _token_in(self, answer: Response, realm: str) -> tuple[str, float]:
+        """Return the token of an answer, and the seconds for which it is valid."""
+        where = urllib.parse.urlsplit(realm).hostname
         if answer.status != 200:
-            raise self._no_login(f"{urllib.parse.urlsplit(url).netloc} issued no token ({answer.status})")
-        page = json.loads(answer.body)
-        seconds = float(page.get("expires_in") or _TOKEN_SECONDS)
-        return str(page.get("token") or page["access_token"]), time.monotonic() + 0.9 * seconds
+            raise self._no_login(f"{where} issued no token ({answer.status}): {_message_of(answer.body)}")
+        try:
+            page = json.loads(answer.body)
+            return str(page.get("token") or page["access_token"]), float(page.get("expires_in") or _TOKEN_SECONDS)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._no_login(f"{where} issued a token that cannot be read") from error
 
     # --------------------------------------------------------------------------------------------------------- errors
 
@@ -428,6 +487,31 @@ class Registry:
                 what, why=f"too many requests: {message}", next="try again in a minute", code="registry-quota"
             )
         return ImageBuildError(what, why=message, next="try again; if it persists, check the registry", code="registry")
+
+
+class _Pieces(Iterator[bytes]):
+    """A file in pieces, which counts those that were sent: a piece is, once the next one is asked for."""
+
+    def __init__(self, file: IO[bytes], report: Report | None) -> None:
+        self._file, self._report = file, report
+        self._before = self._counted = 0
+
+    def __next__(self) -> bytes:
+        self._count(self._before)
+        piece = self._file.read(_CHUNK)
+        self._before = len(piece)
+        if not piece:
+            raise StopIteration
+        return piece
+
+    def take_back(self) -> None:
+        """Report that nothing of it arrived."""
+        self._count(-self._counted)
+
+    def _count(self, size: int) -> None:
+        self._counted += size
+        if self._report and size:
+            self._report(size)
 
 
 def _basic(login: Login) -> str:
