@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import select
 import signal
@@ -35,6 +36,8 @@ from kinetic.errors import BackendUnavailableError, KineticError, StoreUnreachab
 
 T = TypeVar("T")
 
+# What a decorator loads in every job. The first job of this process loads it itself, which keeps it from waiting.
+_IN_EVERY_JOB = ("kinetic._remote.callable", "kinetic._jobs.options", "kinetic._hardware.placement")
 _IDLE_SECONDS = 60.0
 _ADVANCE_SECONDS = 0.5  # how often a supervisor with one job after the other looks after the rest of the queue
 
@@ -69,6 +72,9 @@ class SupervisorProcess:
                 step("supervisor:claimed")
                 self._carry_out(row)
                 step("supervisor:ended")
+                if _IN_EVERY_JOB[0] not in sys.modules:
+                    for name in _IN_EVERY_JOB:
+                        importlib.import_module(name)
                 self.advanced = min(self.advanced, time.monotonic())
                 if time.monotonic() > self.advanced + _ADVANCE_SECONDS:
                     self._start_others()
