@@ -24,6 +24,7 @@ class Request(NamedTuple):
         query: Decoded; the last value of each name.
         headers: Names in small letters.
         body: Whole.
+        pairs: Of the query, names that are repeated included.
     """
 
     method: str
@@ -31,6 +32,7 @@ class Request(NamedTuple):
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -42,6 +44,7 @@ class Answer(NamedTuple):
         headers: Besides the length.
         length: Stands in for the body's where none is sent, as to HEAD.
         stays_open: Whether the body goes on, without another byte, until the server is closed.
+        aborts: Whether the connection is reset instead of answering.
     """
 
     status: int
@@ -49,6 +52,7 @@ class Answer(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     length: int | None = None
     stays_open: bool = False
+    aborts: bool = False
 
 
 class Server:
@@ -158,16 +162,19 @@ class _Connection(asyncio.Protocol):
         assert self._request is not None
         method, target, headers = self._request
         path, _, query = target.partition("?")
-        values = dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) if query else {}
+        pairs = tuple(urllib.parse.parse_qsl(query, keep_blank_values=True)) if query else ()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body, self._missing, self._request = [], -1, None
-        answer = self._answer(Request(method, path, values, headers, body))
+        answer = self._answer(Request(method, path, dict(pairs), headers, body, pairs))
         if self._server.delay_seconds:
             asyncio.get_running_loop().call_later(self._server.delay_seconds, self._write, method, answer)
         else:
             self._write(method, answer)
 
     def _write(self, method: str, answer: Answer) -> None:
+        if answer.aborts:
+            self.transport.abort()
+            return
         self.stays_open = answer.stays_open
         length = len(answer.body) if answer.length is None else answer.length
         ends = "Connection: close" if answer.stays_open else f"Content-Length: {length}"

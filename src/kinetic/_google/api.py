@@ -11,7 +11,7 @@ import os
 import threading
 import urllib.parse
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -197,7 +197,7 @@ class Service:
         self._tokens = tokens
         self._retry = retry
 
-    def get(self, path: str, **query: str) -> Page:
+    def get(self, path: str, **query: str | Sequence[str]) -> Page:
         """Read a resource; see ``request``."""
         return self.request("GET", path, query=query)
 
@@ -207,7 +207,7 @@ class Service:
         path: str,
         body: Page | None = None,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str | Sequence[str]] | None = None,
         once: bool = False,
     ) -> Page:
         """Send a request, again and again while the service is busy or does not respond.
@@ -216,7 +216,7 @@ class Service:
             method: E.g. "POST".
             path: Below the service's address.
             body: Of the request.
-            query: Of the address.
+            query: Of the address; a name with several values is repeated.
             once: Whether a request that may have had its effect is not sent again: what it makes would be made twice.
 
         Raises:
@@ -224,7 +224,7 @@ class Service:
             CredentialsError: There is no token, or it is rejected.
             BackendUnavailableError: No answer came in all attempts.
         """
-        url = f"{self._base}/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        url = f"{self._base}/{path}" + (f"?{urllib.parse.urlencode(query, doseq=True)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         rejected, attempt = "", 0
         while True:
@@ -238,8 +238,9 @@ class Service:
                 if answer.status == 401 and not rejected:
                     rejected = token
                     continue
-                if answer.status not in RETRYABLE:
-                    return self._page(answer)
+                page = None if answer.status in RETRYABLE else self._page(answer)
+                if page is not None:
+                    return page
                 failure = f"HTTP {answer.status}: {_message(answer.data)}"
                 written = str(answer.headers.get("retry-after", ""))
                 wanted = float(written) if written.isdecimal() else 0.0
@@ -270,12 +271,16 @@ class Service:
         project = self._tokens.quota_project
         return headers | ({"X-Goog-User-Project": project} if project else {})
 
-    def _page(self, answer: _Response) -> Page:
+    def _page(self, answer: _Response) -> Page | None:
+        """Return what a service said; None where a success is no JSON, as of a proxy that answers in its place."""
         if answer.status == 401:
             raise CredentialsError(f"{self.name} rejected our credentials", why=_message(answer.data), next=LOGIN)
         if answer.status < 300:
-            page: Page = json.loads(answer.data or b"{}")
-            return page
+            try:
+                page = json.loads(answer.data or b"{}")
+            except ValueError:
+                return None
+            return page if isinstance(page, dict) else None
         details = _error_json(answer.data).get("details") or ()
         reasons = [each.get("reason", "") for each in details if isinstance(each, dict)]
         raise ApiError(answer.status, next(filter(None, reasons), ""), _message(answer.data))
