@@ -30,6 +30,15 @@ _PATIENCE_SECONDS = 10.0
 _SLOW_CREATE_US = 100  # a journalled ext4, XFS or APFS takes 10 to 50
 _NAME, _VALUE = 62, 12  # characters of a column
 
+# How the script of a session begins: a function that does nothing.
+NOOP = """
+import kinetic
+
+@kinetic.run(accelerator="cpu")
+def noop(number=0):
+    return number
+"""
+
 # Stands at the top of every script that a Session runs: answers keep the pipe, and what a job prints goes to a file.
 _PREAMBLE = """\
 import json, os, sys, time

@@ -12,16 +12,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate
 
 POOL = 100  # interpreters
-BATCH = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number):
-    return number
-
+BATCH = (
+    NOOP
+    + """
 batches = []
 
 def prepare():
@@ -80,6 +76,7 @@ def end_all(count):
 serve(prepare=prepare, submit=submit, cancel=cancel, drive=drive, count_statuses=count_statuses, peak=peak,
       end_all=end_all)
 """
+)
 
 
 def main() -> None:

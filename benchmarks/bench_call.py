@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import time
 
-from _measure import Bench, Ground, Session, alternate
+from _measure import NOOP, Bench, Ground, Session, alternate
 
-CALLS = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop():
-    return 1
-
+CALLS = (
+    NOOP
+    + """
 @kinetic.run(accelerator="cpu")
 def nap():
     import time
@@ -36,6 +32,7 @@ def notice():
 
 serve(call=call, notice=notice)
 """
+)
 PAUSE_SECONDS = 0.03  # what a job leaves to do (its folder, its row) is not the next measurement's to pay
 
 

@@ -12,17 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _measure import Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 
-JOB = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number):
-    return number
-
+JOB = (
+    NOOP
+    + """
 def call():
     begun = time.perf_counter()
     if noop(1) != 1:
@@ -44,6 +40,7 @@ def drive(count):
 
 serve(call=call, submit=submit, drive=drive)
 """
+)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from _measure import Bench, Ground, memory_of
+from _measure import NOOP, Bench, Ground, memory_of
 
 if TYPE_CHECKING:
     from cluster.access import Endpoint
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 TESTS = str(Path(__file__).parents[1] / "tests")
 sys.path[:0] = [TESTS]
 
-CLIENT = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number):
-    return number
-
+CLIENT = (
+    NOOP
+    + """
 batches = []
 
 def peak():
@@ -58,6 +54,7 @@ def clean():
 
 serve(peak=peak, check=check, submit=submit, wait=wait, look=look, clean=clean)
 """
+)
 
 # Runs beside the client: pods are found by the label that names their job.
 NODE = f"""

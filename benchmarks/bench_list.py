@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from _measure import Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate
 
-KEPT = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number):
-    return number
-
+KEPT = (
+    NOOP
+    + """
 def keep(count):
     jobs = [noop.run_async(number) for number in range(count)]
     for job in jobs:
@@ -21,6 +17,7 @@ def keep(count):
 
 serve(keep=keep)
 """
+)
 COMMANDS = {
     "kinetic jobs list": ["jobs", "list"],
     "kinetic jobs status @last": ["jobs", "status", "@last"],

@@ -10,15 +10,11 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from _measure import Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate
 
-SUBMIT = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop():
-    return 1
-
+SUBMIT = (
+    NOOP
+    + """
 handles = []
 
 def submit():
@@ -31,6 +27,7 @@ def wait():
 
 serve(submit=submit, wait=wait)
 """
+)
 EDITED = 20
 _WORDS = (
     "self return value result index config layer model batch train loss state optimizer shape dtype tensor name path"

@@ -11,15 +11,11 @@ import importlib.util
 import textwrap
 from typing import NamedTuple
 
-from _measure import Bench, Ground, Session
+from _measure import NOOP, Bench, Ground, Session
 
-KINETIC = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number=0):
-    return number
-
+KINETIC = (
+    NOOP
+    + """
 def call():
     begun = time.perf_counter()
     noop()
@@ -32,6 +28,7 @@ def many(count):
 
 serve(call=call, many=many)
 """
+)
 # What every peer needs: `one()` waits for one call, `each(count)` for many.
 PEER = """
 def noop(number=0):

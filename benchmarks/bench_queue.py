@@ -6,15 +6,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import Bench, Ground, alternate
+from _measure import NOOP, Bench, Ground, alternate
 
-HUNDRED = """
-import kinetic
-
-@kinetic.run(accelerator="cpu")
-def noop(number):
-    return number
-
+HUNDRED = (
+    NOOP
+    + """
 def all_at_once(count):
     begun = time.perf_counter()
     handles = [noop.submit(number) for number in range(count)]
@@ -25,6 +21,7 @@ def all_at_once(count):
 
 serve(all_at_once=all_at_once)
 """
+)
 
 
 def main() -> None:
